@@ -147,6 +147,8 @@ struct World {
     /// Of each client, and of writes whose answer was lost.
     histories: Mutex<Vec<Vec<Event>>>,
     moves: AtomicI64,
+    /// Increments of the counters: acknowledged ones, and those with lost answers.
+    counted: [AtomicI64; 2],
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -186,6 +188,7 @@ impl World {
             tickets: Mutex::default(),
             histories: Mutex::default(),
             moves: AtomicI64::new(0),
+            counted: [AtomicI64::new(0), AtomicI64::new(0)],
             _folder: folder,
         }
     }
@@ -340,7 +343,8 @@ impl Mover {
             }
             match self.rng.random_range(0..20) {
                 0..3 => self.travel(&world).await,
-                3..11 => self.write(&world).await,
+                3..5 => self.count(&world).await,
+                5..11 => self.write(&world).await,
                 11 => {
                     if let Ok(row) = self.client.query_one("SELECT nextval('ticket')", &[]).await {
                         world.tickets.lock().push(row.get(0));
@@ -372,6 +376,18 @@ impl Mover {
                 }
             }
         }
+    }
+
+    /// Counts in a table that every region counts in.
+    async fn count(&mut self, world: &World) {
+        let id = self.rng.random_range(1..=3);
+        let add = "UPDATE tally SET hits = hits + 1, latest = GREATEST(latest, $2) WHERE id = $1";
+        let latest = world.value.load(Ordering::Relaxed);
+        match self.client.execute(add, &[&id, &latest]).await {
+            Ok(_) => world.counted[0].fetch_add(1, Ordering::Relaxed),
+            Err(error) if nothing_done(&error) => 0,
+            Err(_) => world.counted[1].fetch_add(1, Ordering::Relaxed),
+        };
     }
 
     async fn read(&mut self) {
@@ -526,7 +542,7 @@ async fn check_replicas(world: &World) {
     let mut first = BTreeMap::new();
     for (site, name) in world.sites.iter().zip(NAMES) {
         let client = site.client().await;
-        for table in ["history", "shared", "account", "fence", "late", "secret"] {
+        for table in ["history", "shared", "account", "fence", "late", "secret", "tally"] {
             let ordered = format!("SELECT * FROM {table} ORDER BY 1");
             if (name, table) == ("ap", "secret") {
                 let refused = client.simple_query(&ordered).await.expect_err("not placed here");
@@ -647,9 +663,16 @@ async fn reported(site: &Site, what: &str) {
     }
 }
 
+/// What was counted, as the second region has it.
+async fn tallied(world: &World) -> i64 {
+    let client = world.sites[1].client().await;
+    client.query_one("SELECT sum(hits)::bigint FROM tally", &[]).await.expect("reads").get(0)
+}
+
 /// The first region is put back to an older state, with its bucket and its disk, and takes back what the others have.
 async fn lose_commits(world: &World) {
     let us = &world.sites[0];
+    let counted = tallied(world).await;
     let backup = us.folder.with_extension("backup");
     assert!(us.node.lock().take().expect("it runs").stop(), "it ends by itself");
     copy(&us.folder, &backup);
@@ -660,6 +683,7 @@ async fn lose_commits(world: &World) {
             "CREATE TABLE behind (id int PRIMARY KEY, v text); CREATE INDEX behind_v ON behind (v);
              INSERT INTO behind SELECT g, 'behind ' || g FROM generate_series(1, 50) g;
              INSERT INTO shared SELECT g, g FROM generate_series(5000, 5009) g;
+             UPDATE tally SET hits = hits + 1000 WHERE id = 2;
              DELETE FROM history WHERE id = 7",
         )
         .await
@@ -676,6 +700,7 @@ async fn lose_commits(world: &World) {
     assert_eq!(count("SELECT count(*) FROM shared WHERE k BETWEEN 5000 AND 5009").await, "10");
     assert_eq!(count("SELECT count(*) FROM history WHERE id = 7").await, "0");
     world.settle(3).await;
+    assert_eq!(tallied(world).await, counted + 1000, "increments that others had are taken back");
     check_replicas(world).await;
     verify(world);
 }
@@ -731,6 +756,9 @@ async fn make_regions(world: &Arc<World>, seed: u64) -> Vec<i32> {
         "ALTER TABLE shared SET (telesto.home = 'any'); ALTER TABLE fence SET (telesto.home = 'any');
          CREATE TABLE late (id int PRIMARY KEY, v text); CREATE INDEX late_v ON late (v);
          INSERT INTO late SELECT g, 'late ' || g FROM generate_series(1, 500) g;
+         CREATE TABLE tally (id int PRIMARY KEY, hits bigint NOT NULL, latest bigint); CREATE INDEX tally_hits ON tally (hits);
+         INSERT INTO tally SELECT g, 0, 0 FROM generate_series(1, 3) g;
+         ALTER TABLE tally SET (telesto.home = 'any', telesto.counter = 'hits', telesto.max = 'latest');
          ALTER TABLE account SET (telesto.home = 'eu'); ALTER TABLE secret SET (telesto.regions = 'us,eu');",
     )
     .await
@@ -846,6 +874,14 @@ async fn regions_stay_causal_and_lose_nothing() {
     assert!(
         tickets.len() > 3 && different.len() == tickets.len(),
         "a sequence gave a number twice: {tickets:?}"
+    );
+
+    let [sure, unknown] = [0, 1].map(|which: usize| world.counted[which].load(Ordering::Relaxed));
+    let tallied = tallied(&world).await;
+    assert!(sure > 10, "too little was counted");
+    assert!(
+        (sure..=sure + unknown).contains(&tallied),
+        "{tallied} was counted, not {sure} with up to {unknown} more"
     );
 
     // Where it is: nothing is searched that the search would not find.

@@ -24,6 +24,8 @@ use crate::RegionSet;
 const OWN: TableId = TableId(0xFFFF_FF01);
 /// The number of the row with the rules among them.
 const RULES: u64 = 2;
+/// And of the one with the life.
+const LIFE: u64 = 5;
 
 /// The key of a region's own row of replication with this number.
 #[must_use]
@@ -37,6 +39,13 @@ pub fn own_row(number: u64) -> Bytes {
 #[must_use]
 pub fn rules_row() -> Bytes {
     own_row(RULES)
+}
+
+/// The key of the row in which a region keeps, as u64 little endian, the number of its life (0, or none: the usual one): where columns
+/// merge it counts apart while it does not know whether it has lost commits that another region has.
+#[must_use]
+pub fn life_row() -> Bytes {
+    own_row(LIFE)
 }
 
 /// Whether a key is a region's own row of replication; the row with the rules is not.

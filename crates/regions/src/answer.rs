@@ -17,6 +17,7 @@ use telesto_geo::RegionSet;
 use telesto_geo::placement::Rules;
 use telesto_shard::Read;
 use telesto_txn::Database as _;
+use telesto_txn::regions::Share;
 use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
@@ -27,6 +28,7 @@ use crate::question::{
 };
 use crate::rows;
 use crate::shared::Shared;
+use crate::sort_out::read_meant;
 use crate::store::Store;
 use crate::wire::{Batch, KeyWrite, LabelledRow, Position};
 
@@ -71,12 +73,12 @@ impl Question {
                 let rules = shared.store.row(rows::placement(), None).await?.unwrap_or_default();
                 Ok(Standing { now: snapshot.snapshot, passed, rules }.encode())
             }
-            Self::Digest { range } => Ok(digest(&shared.store, range).await?.encode()),
+            Self::Digest { range } => Ok(digest(shared, range).await?.encode()),
             Self::Labels { range } => {
                 let keys = keys_of(&shared.store, range).await?;
-                Ok(pack_labels(&labels(&shared.store, keys).await?))
+                Ok(pack_labels(&labels(shared, keys).await?))
             }
-            Self::LabelsOf { keys } => Ok(pack_labels(&labels(&shared.store, keys).await?)),
+            Self::LabelsOf { keys } => Ok(pack_labels(&labels(shared, keys).await?)),
         }
     }
 }
@@ -114,7 +116,7 @@ async fn have(
                 range.start = range.start.max(behind.clone());
                 let keys = keys_of(store, range).await?;
                 if let Some(last) = keys.last().cloned() {
-                    let rows = rows_of(store, of, keys).await?;
+                    let rows = rows_of(shared, of, keys).await?;
                     return Ok((Place::Rows(last), rows));
                 }
             }
@@ -126,7 +128,7 @@ async fn have(
             keys.retain(|key| after.is_empty() || *key > after);
             keys.truncate(PIECE);
             match keys.last().cloned() {
-                Some(last) => Ok((Place::Deleted(last), rows_of(store, of, keys).await?)),
+                Some(last) => Ok((Place::Deleted(last), rows_of(shared, of, keys).await?)),
                 None => Ok((Place::Waiting(0), Vec::new())),
             }
         }
@@ -157,39 +159,55 @@ async fn keys_of(store: &Store, range: KeyRange) -> Result<Vec<Bytes>> {
     Ok(found?.into_iter().take_while(fits).map(|row| row.key).take(PIECE).collect())
 }
 
-/// Those of `keys` that `of` wrote last, with their labels.
-async fn rows_of(store: &Store, of: RegionId, keys: Vec<Bytes>) -> Result<Vec<LabelledRow>> {
+/// Those of `keys` that `of` wrote last, with their labels; where columns merge, what it has written of them.
+async fn rows_of(shared: &Shared, of: RegionId, keys: Vec<Bytes>) -> Result<Vec<LabelledRow>> {
     let mut rows = Vec::new();
-    for (key, read) in read(store, keys).await? {
+    let (reads, meaning) = read_meant(&shared.store, &shared.tables, keys.clone()).await?;
+    for (key, read) in keys.into_iter().zip(reads) {
         let Read::Found(version) = read else { continue };
-        let (at, source) = store.rank(&version);
-        if source == of {
-            let write = KeyWrite { key, value: version.value };
-            rows.push(LabelledRow { source, at, write });
+        let (at, source) = shared.store.rank(&version);
+        let share = match (&meaning, &version.value) {
+            (Some(meaning), Some(value)) => {
+                meaning.share(&key, (at, source), value, of).map_err(Error::Definitions)?
+            }
+            _ => Share::Whole,
+        };
+        match share {
+            Share::Whole if source == of => {
+                let write = KeyWrite { key, value: version.value };
+                rows.push(LabelledRow { source, at, write });
+            }
+            Share::Whole | Share::Nothing => {}
+            Share::This((at, source), value) => {
+                rows.push(LabelledRow { source, at, write: KeyWrite { key, value } });
+            }
         }
     }
     Ok(rows)
 }
 
-async fn read(store: &Store, keys: Vec<Bytes>) -> Result<Vec<(Bytes, Read)>> {
-    if keys.is_empty() {
-        return Ok(Vec::new());
-    }
-    let snapshot = store.begin(Freshness::Tail, None).await?;
-    let reads = store.get(keys.clone(), snapshot.snapshot).await;
-    store.release(&snapshot).await;
-    Ok(keys.into_iter().zip(reads?).collect())
-}
-
 /// The labels of `keys`, of those that were ever there.
-async fn labels(store: &Store, mut keys: Vec<Bytes>) -> Result<Vec<Labelled>> {
+async fn labels(shared: &Shared, mut keys: Vec<Bytes>) -> Result<Vec<Labelled>> {
     keys.truncate(PIECE);
     let mut labels = Vec::new();
-    for (key, read) in read(store, keys).await? {
+    let (reads, meaning) = read_meant(&shared.store, &shared.tables, keys.clone()).await?;
+    for (key, read) in keys.into_iter().zip(reads) {
         let Read::Found(version) = read else { continue };
-        let (at, source) = store.rank(&version);
-        let value = version.value.as_deref().map(hash_of);
-        labels.push(Labelled { key, at, source, value });
+        let (at, source) = shared.store.rank(&version);
+        let mut labelled = Labelled { key, at, source, value: None, merges: false };
+        let Some(value) = version.value else {
+            labels.push(labelled);
+            continue;
+        };
+        labelled.value = Some(hash_of(&value));
+        if let Some(meaning) = &meaning {
+            let written = meaning.written_out(&labelled.key, (at, source), &value);
+            if let Some((at, source, value)) = written.map_err(Error::Definitions)? {
+                let value = Some(hash_of(&value));
+                labelled = Labelled { at, source, value, merges: true, ..labelled };
+            }
+        }
+        labels.push(labelled);
     }
     Ok(labels)
 }
@@ -205,10 +223,10 @@ fn hash_of(value: &[u8]) -> [u8; 16] {
 }
 
 /// What the first rows of a range amount to: keys, labels and values.
-async fn digest(store: &Store, range: KeyRange) -> Result<Digest> {
-    let keys = keys_of(store, range).await?;
+async fn digest(shared: &Shared, range: KeyRange) -> Result<Digest> {
+    let keys = keys_of(&shared.store, range).await?;
     let through = keys.last().cloned();
-    let labels = labels(store, keys).await?;
+    let labels = labels(shared, keys).await?;
     Ok(Digest { through, rows: labels.len() as u64, hash: digest_of(&labels) })
 }
 

@@ -29,6 +29,7 @@ mod forward;
 mod forwarded;
 mod home;
 mod inbox;
+mod life;
 mod lines;
 mod measured;
 mod own_log;

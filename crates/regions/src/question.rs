@@ -88,6 +88,8 @@ pub(crate) struct Labelled {
     pub source: RegionId,
     /// Of the value; nothing when it is deleted.
     pub value: Option<[u8; 16]>,
+    /// Copies are joined: under one label there may be some that have not seen as much as others.
+    pub merges: bool,
 }
 
 /// What the rows of a range amount to.
@@ -107,6 +109,11 @@ const STANDING: u8 = 5;
 const DIGEST: u8 = 6;
 const LABELS: u8 = 7;
 const LABELS_OF: u8 = 8;
+
+/// Of a label: the key has a value.
+const THERE: u8 = 1;
+/// Its copies are joined.
+const MERGES: u8 = 2;
 
 impl Question {
     pub fn encode(&self) -> Bytes {
@@ -306,7 +313,8 @@ pub(crate) fn pack_labels(labels: &[Labelled]) -> Bytes {
         put_string(&mut out, &labelled.key);
         out.put_u64_le(labelled.at.0);
         out.put_u16_le(labelled.source.0);
-        out.put_u8(u8::from(labelled.value.is_some()));
+        let there = if labelled.value.is_some() { THERE } else { 0 };
+        out.put_u8(there | if labelled.merges { MERGES } else { 0 });
         out.put_slice(&labelled.value.unwrap_or_default());
     }
     out.freeze()
@@ -320,9 +328,10 @@ pub(crate) fn unpack_labels(bytes: Bytes) -> Result<Vec<Labelled>, Malformed> {
     for _ in 0..count {
         let key = cursor.string()?;
         let (at, source) = (Timestamp(cursor.u64()?), RegionId(cursor.u16()?));
-        let there = cursor.u8()? != 0;
+        let flags = cursor.u8()?;
         let value = cursor.array16()?;
-        labels.push(Labelled { key, at, source, value: there.then_some(value) });
+        let (there, merges) = (flags & THERE != 0, flags & MERGES != 0);
+        labels.push(Labelled { key, at, source, value: there.then_some(value), merges });
     }
     cursor.finish()?;
     Ok(labels)
@@ -377,7 +386,8 @@ mod tests {
             let digest = Digest { through: Some(key.clone()), rows: number, hash: [4; 16] };
             prop_assert_eq!(Digest::decode(digest.encode()), Ok(digest));
             let value = Some([5; 16]);
-            let labels = vec![Labelled { key: key.clone(), at, source: of, value }];
+            let merges = number % 2 == 0;
+            let labels = vec![Labelled { key: key.clone(), at, source: of, value, merges }];
             prop_assert_eq!(unpack_labels(pack_labels(&labels)), Ok(labels));
             let write = KeyWrite { key, value: None };
             let rows = vec![LabelledRow { source: of, at, write }];

@@ -35,6 +35,7 @@ use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::inbox::Inbox;
+use crate::life;
 use crate::measured::{self, Reports};
 use crate::receive::Receiver;
 use crate::rows;
@@ -183,6 +184,7 @@ impl Regions {
             heard: watch::Sender::default(),
             trees: Trees::new(env.random_u128() as u64, config.tree.clone()),
             committing: Committing::default(),
+            certain: watch::Sender::default(),
             taking_back: Mutex::default(),
             config,
         });
@@ -197,6 +199,7 @@ impl Regions {
         ];
         tasks.push(env.spawn("asking others again", again::run(Arc::clone(&shared))));
         tasks.push(env.spawn("keeping the tree of serializers", tree::keep(Arc::clone(&shared))));
+        tasks.push(env.spawn("hearing where all stand", life::run(Arc::clone(&shared))));
         for lost in &shared.config.lost {
             if !shared.inbox.lock().is_closed(*lost) {
                 let closing = take_back::close(Arc::clone(&shared), *lost);
@@ -373,6 +376,15 @@ impl Regions {
         let (mut heard, everybody) = (shared.heard.subscribe(), shared.peers.len());
         let all = async { heard.wait_for(|heard| heard.len() >= everybody).await.is_ok() };
         shared.env.within(by, "hearing of the other regions", all).await.unwrap_or(false)
+    }
+
+    /// Says what this region counts as where columns merge: apart from what it has counted, if not all have said where they stand. To be
+    /// called before clients write.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub async fn begin_life(&self) -> Result<()> {
+        life::begin(&self.shared).await
     }
 
     /// Peers that have seen commits which this region has lost and not taken back yet.

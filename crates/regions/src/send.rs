@@ -26,14 +26,15 @@ use telesto_bucket::Cause;
 use telesto_common::{Lsn, RegionId};
 use telesto_log::Error as LogError;
 use telesto_shard::Read;
-use telesto_txn::Database as _;
 use telesto_txn::service::Freshness;
+use telesto_txn::{Database as _, Reads};
 
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::lines::Lines;
 use crate::question::Question;
 use crate::shared::{Peer, Shared, leg};
+use crate::sort_out::meaning;
 use crate::take_back::take_back;
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Packed, Position, Reply, Request};
 use telesto_geo::placement::Rules;
@@ -159,10 +160,11 @@ impl Sender {
         stream.run().await
     }
 
-    /// Waits until every peer that can be asked has said where it stands: what this region has lost, some peer may have, and nothing is
-    /// numbered anew before that was taken back.
+    /// The receiver stands in this region's log. Waits until every peer that can be asked has said where it stands: what this region has
+    /// lost, some peer may have, and nothing is numbered anew before that was taken back.
     async fn wait_for_others(&self) -> Result<()> {
         let shared = &self.shared;
+        shared.certain.send_if_modified(|certain| certain.insert(self.to));
         shared.heard_of(self.to);
         let mut heard = shared.heard.subscribe();
         let everybody = shared.peers.len();
@@ -238,7 +240,8 @@ impl Sender {
     }
 
     /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request: those it has written itself, and those
-    /// of regions that are no more. The other regions send theirs.
+    /// of regions that are no more. The other regions send theirs. Of rows that merge every region sends what it has: a part of them
+    /// may be its own.
     async fn own_rows(
         &self,
         keys: Vec<bytes::Bytes>,
@@ -247,12 +250,15 @@ impl Sender {
         let shared = &self.shared;
         let store = &shared.store;
         let (mut pieces, mut piece, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let meaning = meaning(store, &shared.tables, at, &mut Reads::default()).await?;
         for keys in keys.chunks(FILL_ROWS) {
             let reads = store.get(keys.to_vec(), at).await?;
             for (key, read) in keys.iter().zip(reads) {
                 let Read::Found(version) = read else { continue };
                 let (at, source) = store.rank(&version);
-                if source != shared.config.me && shared.peers.contains_key(&source) {
+                let value = version.value.as_ref();
+                let merges = meaning.as_ref().is_some_and(|meaning| meaning.merges(key, value));
+                if !merges && source != shared.config.me && shared.peers.contains_key(&source) {
                     continue;
                 }
                 let write = KeyWrite { key: key.clone(), value: version.value };

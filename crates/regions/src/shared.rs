@@ -104,6 +104,8 @@ pub(crate) struct Shared {
     pub trees: Trees,
     /// What other regions have asked to commit here.
     pub committing: Committing,
+    /// Those that have said it: they have nothing of this region that is not here.
+    pub certain: watch::Sender<BTreeSet<RegionId>>,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
 }
@@ -184,6 +186,11 @@ impl Shared {
     /// A peer said where it stands, or could not be asked.
     pub fn heard_of(&self, peer: RegionId) {
         self.heard.send_if_modified(|heard| heard.insert(peer));
+    }
+
+    /// No peer has anything of this region that is not here.
+    pub fn is_certain(&self) -> bool {
+        self.certain.borrow().len() >= self.peers.len()
     }
 
     /// Tells how far the sources are, if the past they brought is in the log.

@@ -4,7 +4,8 @@
 //! writes ─► known, gone, not yet? ─► label greater than the one here? ─► the row, and the index entries that follow from it
 //! ```
 //! # Invariants
-//! - Of two versions of a key the one with the greater label wins; who loses is a conflict, and told.
+//! - Of two versions of a key the one with the greater label wins; who loses is a conflict, and told. Where columns merge, what is here
+//!   takes in what comes, and is kept under the label of what came: its own labels stand in the row.
 //! - An index entry that follows from a row is put and deleted with the row, by what the row was here: entries fit the rows that are
 //!   here, whichever of two writers won. An entry is deleted only while it leads to that row.
 //! - All of it holds for the definitions at the snapshot: the stamp is among the reads that the commit is validated with.
@@ -22,8 +23,10 @@ use bytes::Bytes;
 use telesto_common::{RegionId, Timestamp};
 use telesto_shard::Read;
 use telesto_txn::Reads;
-use telesto_txn::regions::{ConflictView, Definitions, DerivedEntries, Keeper, Meaning, Standing};
-use telesto_txn::service::{CheckedWrite, RemoteWrites};
+use telesto_txn::regions::{
+    ConflictView, Definitions, DerivedEntries, Keeper, LabelledValue, Meaning, Merged, Standing,
+};
+use telesto_txn::service::{CheckedWrite, Freshness, RemoteWrites};
 
 use crate::error::{Error, Result};
 use crate::inbox::Remote;
@@ -101,7 +104,8 @@ pub(crate) async fn sort_out(
     Ok(out)
 }
 
-async fn meaning(
+/// What rows mean at a snapshot; that it is so is added to `reads`.
+pub(crate) async fn meaning(
     store: &Store,
     tables: &Tables,
     at: Timestamp,
@@ -112,6 +116,20 @@ async fn meaning(
     reads.points.push((tables.stamp(), at));
     let meaning = tables.at(at, stamp.as_ref()).await.map_err(Error::Definitions)?;
     Ok(Some(meaning.unwrap_or_else(|| Arc::new(Undefined))))
+}
+
+/// What is under `keys` now, and what it means.
+pub(crate) async fn read_meant(
+    store: &Store,
+    tables: &Tables,
+    keys: Vec<Bytes>,
+) -> Result<(Vec<Read>, Option<Arc<dyn Meaning>>)> {
+    let snapshot = store.begin(Freshness::Tail, None).await?;
+    let at = snapshot.snapshot;
+    let reads = store.get(keys, at).await;
+    let meaning = meaning(store, tables, at, &mut Reads::default()).await;
+    store.release(&snapshot).await;
+    Ok((reads?, meaning?))
 }
 
 async fn read(
@@ -148,7 +166,8 @@ fn winners<'a>(
     let Remote { label, writes, .. } = transaction;
     let rank = (label.timestamp, label.source);
     let mut left = Left { transaction, winners: BTreeMap::new(), entries: Vec::new() };
-    for KeyWrite { key, value } in writes {
+    for write in writes {
+        let KeyWrite { key, value } = write;
         let standing = reading.meaning.map_or(Standing::Known, |meaning| meaning.standing(key));
         match standing {
             Standing::NotYet if !reading.early => {
@@ -158,21 +177,50 @@ fn winners<'a>(
             Standing::Known | Standing::NotYet => {}
         }
         let Some(here) = present.get_mut(key) else { continue };
-        if let Some(kept) = here.rank.filter(|kept| *kept >= rank) {
-            if kept > rank {
-                let kind = kind(here.value.is_some(), value.is_some());
-                conflicts.push(ConflictView { kind, key: key.clone(), kept, passed_over: rank });
-            }
-            continue;
+        let meaning = reading.meaning.filter(|_| standing == Standing::Known);
+        let Taken { value, lost } = taken(meaning, key, here, (rank, value.as_ref()))?;
+        if let Some((kept, came)) = here.rank.filter(|_| lost).zip(Some(write.value.is_some())) {
+            let kind = kind(here.value.is_some(), came);
+            conflicts.push(ConflictView { kind, key: key.clone(), kept, passed_over: rank });
         }
-        if let Some(meaning) = reading.meaning.filter(|_| standing == Standing::Known) {
+        let Some(value) = value else { continue };
+        if let Some(meaning) = meaning {
             let entries = meaning.entries(label.source, key, here.value.as_ref(), value.as_ref());
             left.entries.push(entries.map_err(Error::Definitions)?);
         }
         *here = Present { rank: Some(rank), value: value.clone() };
-        left.winners.insert(key.clone(), value.clone());
+        left.winners.insert(key.clone(), value);
     }
     Ok(left)
+}
+
+/// What is taken of a version that comes.
+struct Taken {
+    /// What the key gets; nothing: it stays as it is.
+    value: Option<Option<Bytes>>,
+    /// Whether something of what came is lost.
+    lost: bool,
+}
+
+/// The version with the greater label, or both merged, where a table's columns do.
+fn taken(
+    meaning: Option<&dyn Meaning>,
+    key: &Bytes,
+    here: &Present,
+    came: LabelledValue<'_>,
+) -> Result<Taken> {
+    let (rank, value) = came;
+    if let Some(meaning) = meaning {
+        let present = here.rank.map(|kept| (kept, here.value.as_ref()));
+        let merged = meaning.merge(key, present, came).map_err(Error::Definitions)?;
+        if let Some(Merged { value, lost }) = merged {
+            return Ok(Taken { value, lost });
+        }
+    }
+    Ok(match here.rank.filter(|kept| *kept >= rank) {
+        Some(kept) => Taken { value: None, lost: kept > rank },
+        None => Taken { value: Some(value.cloned()), lost: false },
+    })
 }
 
 /// As PostgreSQL 18 names conflicts of logical replication; whether what is here, and what came, is a row.

@@ -25,7 +25,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_shard::Read;
-use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
 use crate::inbox::{Remote, Way};
@@ -33,6 +32,7 @@ use crate::past::Past;
 use crate::question::{Known, Place, Question, unpack_piece};
 use crate::report::report;
 use crate::shared::{Shared, Taken, Then};
+use crate::sort_out::read_meant;
 use crate::wire::{KeyWrite, LabelledRow};
 
 /// Keys of the system's database begin so.
@@ -45,18 +45,27 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What came of one region, by label: transactions, as far as somebody had them.
 #[derive(Default)]
 struct Found {
-    by_label: BTreeMap<(Timestamp, RegionId), BTreeMap<Bytes, KeyWrite>>,
+    ///
+    /// Of one label peers may have different shares of a row whose columns merge, which are joined: one after the other.
+    by_label: BTreeMap<(Timestamp, RegionId), Vec<BTreeMap<Bytes, KeyWrite>>>,
     bytes: usize,
     rows: u64,
 }
 
 impl Found {
     fn add(&mut self, row: LabelledRow) {
-        let writes = self.by_label.entry((row.at, row.source)).or_default();
-        let bytes = row.write.bytes();
-        if writes.insert(row.write.key.clone(), row.write).is_none() {
-            self.bytes += bytes;
-            self.rows += 1;
+        let shares = self.by_label.entry((row.at, row.source)).or_default();
+        if shares.iter().any(|writes| writes.get(&row.write.key) == Some(&row.write)) {
+            return;
+        }
+        self.bytes += row.write.bytes();
+        self.rows += 1;
+        let room = shares.iter_mut().find(|writes| !writes.contains_key(&row.write.key));
+        match room {
+            Some(writes) => {
+                writes.insert(row.write.key.clone(), row.write);
+            }
+            None => shares.push(BTreeMap::from([(row.write.key.clone(), row.write)])),
         }
     }
 
@@ -64,7 +73,9 @@ impl Found {
     fn take(&mut self) -> (Vec<Remote>, Vec<Remote>) {
         self.bytes = 0;
         let (mut system, mut others) = (Vec::new(), Vec::new());
-        for ((at, source), writes) in std::mem::take(&mut self.by_label) {
+        let found = std::mem::take(&mut self.by_label).into_iter();
+        let shares = found.flat_map(|(label, shares)| shares.into_iter().map(move |s| (label, s)));
+        for ((at, source), writes) in shares {
             let (first, then): (Vec<_>, Vec<_>) =
                 writes.into_values().partition(|write| write.key.starts_with(&SYSTEM));
             let (label, way) = (Label::update(source, at), Way::default());
@@ -167,14 +178,27 @@ async fn newer(shared: &Shared, rows: Vec<LabelledRow>) -> Result<Vec<LabelledRo
     }
     let store = &shared.store;
     let keys = rows.iter().map(|row| row.write.key.clone()).collect();
-    let snapshot = store.begin(Freshness::Tail, None).await?;
-    let reads = store.get(keys, snapshot.snapshot).await;
-    store.release(&snapshot).await;
-    let news = rows.into_iter().zip(reads?).filter(|(row, read)| match read {
-        Read::Found(version) => store.rank(version) < (row.at, row.source),
-        _ => true,
-    });
-    Ok(news.map(|(row, _)| row).collect())
+    let (reads, meaning) = read_meant(store, &shared.tables, keys).await?;
+    let mut news = Vec::new();
+    for (row, read) in rows.into_iter().zip(reads) {
+        let Read::Found(version) = read else {
+            news.push(row);
+            continue;
+        };
+        let (kept, came) = (store.rank(&version), (row.at, row.source));
+        let merged = match &meaning {
+            Some(meaning) => {
+                let (here, came) = (version.value.as_ref(), (came, row.write.value.as_ref()));
+                meaning.merge(&row.write.key, Some((kept, here)), came)
+            }
+            None => Ok(None),
+        };
+        if merged.map_err(Error::Definitions)?.map_or(kept < came, |joined| joined.value.is_some())
+        {
+            news.push(row);
+        }
+    }
+    Ok(news)
 }
 
 /// Waits until everything of `past` that goes here has come, for a while: what is taken may depend on it.

@@ -9,6 +9,8 @@
 //! # Invariants
 //! - A row is said to differ only when a region has passed the label of a version that another one has, and does not have it, or when
 //!   two have different values under one label: so regions may go on working meanwhile.
+//! - Of rows whose columns merge, regions tell the label of the newest write and the value with all times written out. They differ when
+//!   every region has passed what any other had written by then, or all up to that label.
 //! - Nothing is changed.
 //!
 //! # On failure
@@ -294,6 +296,9 @@ fn verdict(
 ) -> Verdict {
     let newest = found.iter().filter_map(|(_, one)| *one).max_by_key(|one| (one.at, one.source));
     let Some(newest) = newest else { return Verdict::Same };
+    if found.iter().any(|(_, one)| one.is_some_and(|one| one.merges)) {
+        return joined_verdict(found, newest.at, standing);
+    }
     let mut verdict = Verdict::Same;
     for (region, one) in found {
         match one {
@@ -324,6 +329,30 @@ fn verdict(
         }
     }
     verdict
+}
+
+/// Of copies that are joined: one that has not seen as much as another may have its label.
+fn joined_verdict(
+    found: &[(RegionId, Option<&Labelled>)],
+    newest: Timestamp,
+    standing: &BTreeMap<RegionId, Standing>,
+) -> Verdict {
+    let seen = |one: &Option<&Labelled>| one.map(|one| (one.at, one.source, one.value));
+    if found.iter().all(|(_, one)| seen(one) == seen(&found[0].1)) {
+        return Verdict::Same;
+    }
+    let has_all_of = |stands: &Standing, of: RegionId, theirs: &Standing| {
+        let passed = stands.passed.iter().find(|(id, _)| *id == of).map(|(_, at)| *at);
+        passed.unwrap_or_default() >= newest.min(theirs.now)
+    };
+    for (region, _) in found {
+        let Some(stands) = standing.get(region) else { return Verdict::OnItsWay };
+        let others = standing.iter().filter(|(of, _)| *of != region);
+        if !others.into_iter().all(|(of, theirs)| has_all_of(stands, *of, theirs)) {
+            return Verdict::OnItsWay;
+        }
+    }
+    Verdict::Differs
 }
 
 impl Compared {

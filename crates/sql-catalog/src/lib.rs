@@ -25,6 +25,7 @@ pub mod builtin;
 mod change;
 pub mod codec;
 pub mod curated;
+pub mod merging;
 pub mod model;
 pub mod object;
 pub mod policy;

@@ -25,6 +25,7 @@ use telesto_common::{DatabaseId, RegionId, TableId};
 use telesto_geo::RegionSet;
 use telesto_geo::placement::{Rule, Rules, rules_row};
 
+use super::merging::Merging;
 use super::model::Table;
 use super::snapshot::CatalogSnapshot;
 use super::store::{self, SYSTEM};
@@ -102,6 +103,9 @@ pub struct TablePlacement {
     /// Who does not have all of it yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gaining: Option<Gaining>,
+    /// Columns of which writes in several regions merge.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub merging: Option<Merging>,
 }
 
 impl TablePlacement {
@@ -353,7 +357,9 @@ impl CatalogSnapshot {
     /// 55000.
     pub(crate) fn check_change(&self, before: &Table, after: Option<&Table>) -> Result<()> {
         let Some(after) = after else { return Ok(()) };
-        if before.placement.home == Home::default() && before.placement.moved.is_none() {
+        let merging = before.placement.merging.is_some();
+        let here = before.placement.home == Home::default() && before.placement.moved.is_none();
+        if here && !merging {
             return Ok(());
         }
         let mut columns = after.columns.clone();
@@ -375,6 +381,15 @@ impl CatalogSnapshot {
         };
         if same == *before {
             return Ok(());
+        }
+        if here {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("table \"{}\" has columns that merge; it is changed while it has none", before.name),
+            )
+            .hint(
+                "ALTER TABLE … RESET (telesto.counter, telesto.max, telesto.min), change the table, and set them again: values stay.",
+            ));
         }
         let home = match before.placement.home {
             Home::Any => "in every region".to_owned(),

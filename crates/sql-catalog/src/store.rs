@@ -59,6 +59,8 @@ const RIGHTS_VERSION: u8 = 7;
 const POLICY_VERSION: u8 = 8;
 /// Of curated tables: a version that does not know them would let everybody write at once.
 const CURATED_VERSION: u8 = 9;
+/// Of tables with columns that merge: a version that does not know them would write rows without what they keep beside their values.
+const MERGING_VERSION: u8 = 10;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -184,6 +186,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.placement.merging.is_some() => MERGING_VERSION,
         Object::Table(table) if table.curated.is_some() => CURATED_VERSION,
         Object::Table(table) if !table.row_security.is_default() => POLICY_VERSION,
         object if object.has_rights() => RIGHTS_VERSION,
@@ -208,10 +211,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=CURATED_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=MERGING_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {CURATED_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {MERGING_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

@@ -1,10 +1,12 @@
-//! `ALTER TABLE … SET (telesto.regions = …, telesto.home = …)`: where a table is replicated, and who writes it.
+//! `ALTER TABLE … SET (telesto.regions = …, telesto.home = …, telesto.counter = …)`: where a table is replicated, who writes it, and
+//! which columns merge.
 //!
 //! # Invariants
 //! - A table's home replicates it.
 //! - A table that every region writes has nothing that one region cannot check by itself: no other unique key than the primary key, no
 //!   foreign keys from or to it.
 //! - A region that gets the table is kept with it until it has all of it.
+//! - Which columns merge changes while one region alone writes the table ([`telesto_sql_catalog::merging`]).
 //! - Who wrote the table before is kept with it until a later move: the new home waits for them.
 //!
 //! # On failure
@@ -12,12 +14,94 @@
 
 use super::Ddl;
 use telesto_common::RegionId;
-use telesto_sql_catalog::Table;
+use telesto_sql_catalog::merging::Kind;
 use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
+use telesto_sql_catalog::{Column, Generated, Table};
+use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 const REGIONS: &str = "telesto.regions";
 const HOME: &str = "telesto.home";
+const COUNTER: &str = "telesto.counter";
+const MAX: &str = "telesto.max";
+const MIN: &str = "telesto.min";
+
+/// The ids of the columns that a setting names.
+fn columns(table: &Table, setting: &str, list: &str) -> Result<Vec<u16>> {
+    let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
+    let one = |name: &str| {
+        let found = table.visible_columns().find(|(_, column)| column.name == name);
+        found.map(|(_, column)| column.id).ok_or_else(|| {
+            Error::new(
+                SqlState::UNDEFINED_COLUMN,
+                format!("column \"{name}\" of relation \"{}\" does not exist", table.name),
+            )
+            .hint(format!(
+                "{setting} names columns as they are spelled in the catalog, separated by commas."
+            ))
+        })
+    };
+    let mut ids = names.map(one).collect::<Result<Vec<_>>>()?;
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
+}
+
+/// Why a column cannot merge, and the way out.
+fn unfit(table: &Table, column: &Column, kind: Kind) -> Option<(&'static str, &'static str)> {
+    let ty = &column.ty;
+    let number = matches!(ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(_));
+    let ordered = number
+        || matches!(
+            ty,
+            SqlType::Float4
+                | SqlType::Float8
+                | SqlType::Date
+                | SqlType::Time(_)
+                | SqlType::Timestamp(_)
+                | SqlType::TimestampTz(_)
+                | SqlType::Text
+                | SqlType::Varchar(_)
+        );
+    let position = table.columns.iter().position(|known| known.id == column.id);
+    let keyed = table.known_indexes().filter(|index| index.unique || index.id == 0);
+    let keyed = keyed.flat_map(|index| &index.columns).any(|c| Some(c.column) == position);
+    let spoken = |text: &str| {
+        text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == column.name)
+    };
+    let generated = table.columns.iter().filter(|c| !c.dropped).any(|c| match &c.generated {
+        Some(Generated::Stored(text)) => spoken(text),
+        _ => false,
+    });
+    let checked = table.checks.iter().any(|check| spoken(&check.expression));
+    if kind == Kind::Counter && !number {
+        Some(("a counter is smallint, integer, bigint or numeric", "Change its type first."))
+    } else if !ordered {
+        Some((
+            "the greatest and the least value are kept of numbers, dates, times and text",
+            "Change its type first.",
+        ))
+    } else if kind == Kind::Counter && !column.not_null {
+        Some((
+            "NULL cannot be counted on",
+            "ALTER COLUMN … SET DEFAULT 0, fill the column, and SET NOT NULL first.",
+        ))
+    } else if keyed {
+        Some(("it is part of a key", "Keep the key in another column."))
+    } else if column.generated.is_some() || generated {
+        Some((
+            "it is generated, or a generated column is computed from it",
+            "Compute the other in a view.",
+        ))
+    } else if checked || column.domain.is_some() {
+        Some((
+            "a check speaks of it, which no region alone can keep",
+            "Drop the check (or use the domain's base type), or give the table one home.",
+        ))
+    } else {
+        None
+    }
+}
 
 impl Ddl<'_> {
     /// Takes the settings with these names and values (`None`: back to what is usual); those that are not ours mean nothing here.
@@ -35,19 +119,29 @@ impl Ddl<'_> {
                 }
                 HOME => placement.home = self.home(value.as_deref())?,
                 super::curated::CURATED => {}
+                name @ (COUNTER | MAX | MIN) => {
+                    let columns = columns(table, name, value.as_deref().unwrap_or_default())?;
+                    let merging = placement.merging.get_or_insert_default();
+                    match name {
+                        COUNTER => merging.counters = columns,
+                        MAX => merging.max = columns,
+                        _ => merging.min = columns,
+                    }
+                }
                 name if name.starts_with("telesto.") => {
                     return Err(Error::new(
                         SqlState::INVALID_PARAMETER_VALUE,
                         format!("unrecognized parameter \"{name}\""),
                     )
                     .hint(format!(
-                        "There are {REGIONS}, {HOME} and {}.",
+                        "There are {REGIONS}, {HOME}, {COUNTER}, {MAX}, {MIN} and {}.",
                         super::curated::CURATED
                     )));
                 }
                 _ => {}
             }
         }
+        placement.merging.take_if(|merging| merging.is_empty());
         if placement == table.placement {
             return Ok(());
         }
@@ -59,9 +153,62 @@ impl Ddl<'_> {
             .hint("Make regions with telesto region init and telesto region invite first."));
         }
         self.check_placement(table, &placement)?;
+        if placement.merging != table.placement.merging {
+            self.check_merging(table, &placement)?;
+            if let Some(merging) = &mut placement.merging {
+                merging.era = self.change.oid();
+            }
+        }
         self.note_move(table, &mut placement);
         self.note_gain(table, &mut placement);
         table.placement = placement;
+        Ok(())
+    }
+
+    /// Columns begin and end to merge where one region writes the table, and all that others wrote before is there: each row has the
+    /// same values everywhere, from which all count on.
+    fn check_merging(&self, table: &Table, placement: &TablePlacement) -> Result<()> {
+        let refused = |text: String, hint: String| {
+            Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text).hint(hint))
+        };
+        let (name, before) = (&table.name, &table.placement);
+        let defining = self.change.catalog().region_name(DEFINING.0);
+        let settled = before.moved.is_none() && before.gaining.is_none();
+        if before.home != Home::Region(DEFINING.0) || !settled {
+            return refused(
+                format!(
+                    "which columns of table \"{name}\" merge is changed while region \"{defining}\" alone writes it"
+                ),
+                format!(
+                    "SET ({HOME} = '{defining}'), wait until telesto_placement shows no moved_from, and set {HOME} again together with the columns."
+                ),
+            );
+        }
+        let Some(merging) = &placement.merging else { return Ok(()) };
+        if placement.home != Home::Any {
+            return refused(
+                format!("table \"{name}\" has one home: there is nothing to merge"),
+                format!("SET ({HOME} = 'any', telesto.counter = …) together."),
+            );
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for (id, kind) in merging.columns() {
+            let Some(column) = table.columns.iter().find(|column| column.id == id) else {
+                continue;
+            };
+            if !seen.insert(id) {
+                return refused(
+                    format!("column \"{}\" cannot merge in two ways", column.name),
+                    "Name it in one of the settings.".to_owned(),
+                );
+            }
+            if let Some((why, hint)) = unfit(table, column, kind) {
+                return refused(
+                    format!("column \"{}\" of table \"{name}\" cannot merge: {why}", column.name),
+                    hint.to_owned(),
+                );
+            }
+        }
         Ok(())
     }
 

@@ -36,6 +36,7 @@ pub mod homes;
 pub mod join;
 pub mod key_types;
 mod merge;
+mod merging;
 mod policies;
 pub mod read;
 pub mod row_writes;

@@ -11,12 +11,13 @@ use telesto_common::Timestamp;
 use telesto_txn::Put;
 
 use telesto_sql_catalog::Index;
-use telesto_sql_catalog::codec;
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
+
+use crate::merging::{self, Beside};
 
 /// Removes a row and its entries.
 ///
@@ -71,11 +72,13 @@ pub async fn put_row(
     context: &EvalContext<'_>,
 ) -> Result<()> {
     let mut writes = Vec::new();
-    puts(info, key, row, context, |_| None, &mut writes)?;
+    let beside = merging::beside(info, key, exec).await?;
+    puts(info, key, row, beside, context, |_| None, &mut writes)?;
     Ok(exec.txn.put_all(writes).await?)
 }
 
-/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when.
+/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when; `beside`: what columns that merge
+/// keep.
 ///
 /// # Errors
 /// Those of the indexes' expressions.
@@ -83,11 +86,13 @@ pub fn puts(
     info: &CompiledTable,
     key: &Bytes,
     row: &[Datum],
+    beside: Option<Beside>,
     context: &EvalContext<'_>,
     absent: impl Fn(&Bytes) -> Option<Timestamp>,
     into: &mut Vec<Put>,
 ) -> Result<()> {
-    let value = codec::encode_row(&info.table, row)?;
+    let (value, merged) = merging::inserted(info, beside, row)?;
+    let row = merged.as_deref().unwrap_or(row);
     into.push(Put { key: key.clone(), value, absent: absent(key) });
     for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {
         if let Some((key, value)) = info.entry(index, row, key, context)? {

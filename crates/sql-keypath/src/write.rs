@@ -19,6 +19,7 @@ use telesto_common::TableId;
 use telesto_txn::{Looked, Put, ReadFor};
 
 use crate::homes;
+use crate::merging;
 use crate::policies::ConflictChecks;
 use crate::read::get_many;
 use crate::storage;
@@ -264,7 +265,8 @@ impl<'a> Statement<'a> {
                 own.extend(looked.iter().cloned());
             }
             let absent = |key: &Bytes| absent.filter(|_| looked.contains(key));
-            super::row_writes::puts(info, &key, &row, self.context, absent, &mut puts)?;
+            let beside = merging::beside(info, &key, self.exec).await?;
+            super::row_writes::puts(info, &key, &row, beside, self.context, absent, &mut puts)?;
             if !together {
                 self.exec.txn.put_all(std::mem::take(&mut puts)).await?;
             }
@@ -461,11 +463,12 @@ impl<'a> Statement<'a> {
 
     /// Puts a row under its old key and moves the entries that differ.
     async fn rewrite(&self, info: &CompiledTable, change: &Change) -> Result<()> {
-        let value = telesto_sql_catalog::codec::encode_row(&info.table, &change.new)?;
+        let (value, merged) = merging::updated(info, &change.key, &change.new, self.exec).await?;
+        let row = merged.as_ref().unwrap_or(&change.new);
         self.exec.txn.put(change.key.clone(), value).await?;
         for index in &info.plain {
             let old = info.entry(index, &change.old, &change.key, self.context)?;
-            let new = info.entry(index, &change.new, &change.key, self.context)?;
+            let new = info.entry(index, row, &change.key, self.context)?;
             if old == new {
                 continue;
             }

@@ -10,6 +10,7 @@ use super::rows::RowSet;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, Timestamp};
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::merging::Merging;
 use telesto_sql_catalog::regions::{DEFINING, Home};
 use telesto_sql_plan::SessionView;
 use telesto_sql_types::Datum;
@@ -153,12 +154,24 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             Home::Any => "any".to_owned(),
             Home::Region(home) => catalog.region_name(home),
         };
+        let merging = placement.merging.as_ref();
+        let columns = |ids: &[u16]| {
+            let of = table.columns.iter().filter(|column| ids.contains(&column.id));
+            let names: Vec<_> = of.map(|column| column.name.clone()).collect();
+            if names.is_empty() { Datum::Null } else { Datum::text(names.join(", ")) }
+        };
+        let merges = |which: fn(&Merging) -> &Vec<u16>| {
+            merging.map_or(Datum::Null, |merging| columns(which(merging)))
+        };
         let moved = placement.moved.as_ref().map(|moved| names(&moved.from));
         out.row()
             .set("schema_name", catalog.schema_name(table.schema))
             .set("table_name", &table.name)
             .set("home", home)
             .set("regions", placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)))
-            .set("moved_from", moved.unwrap_or(Datum::Null));
+            .set("moved_from", moved.unwrap_or(Datum::Null))
+            .set("counters", merges(|merging| &merging.counters))
+            .set("max_columns", merges(|merging| &merging.max))
+            .set("min_columns", merges(|merging| &merging.min));
     }
 }

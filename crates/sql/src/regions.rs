@@ -18,9 +18,13 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, TableId, Timestamp};
-use telesto_txn::regions::{Definitions, DerivedEntries, DerivedEntry, Keeper, Meaning, Standing};
+use telesto_txn::regions::{
+    Definitions, DerivedEntries, DerivedEntry, Keeper, LabelledValue, Meaning, Merged, Share,
+    Standing,
+};
 use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
+use crate::catalog::merging::{Joined, Merger, keeps_state, share, written_out};
 use crate::catalog::regions::{
     DEFINING, Home, Region, acknowledged, acknowledgement, acknowledgement_key,
 };
@@ -188,6 +192,20 @@ impl TableMeaning {
     }
 }
 
+impl TableMeaning {
+    /// The table whose row is under `key`.
+    fn table_of(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        let (database, storage, index) = place(key)?;
+        let table = self.tables.get(&storage)?;
+        (index == 0 && database == self.catalog.database).then_some(table)
+    }
+
+    /// The same, if its columns merge.
+    fn merging(&self, key: &[u8]) -> Option<&Arc<Table>> {
+        self.table_of(key).filter(|table| table.placement.merging.is_some())
+    }
+}
+
 fn place(key: &[u8]) -> Option<(telesto_common::DatabaseId, TableId, u32)> {
     KeyReader::new(key).prefix().ok()
 }
@@ -211,15 +229,12 @@ impl Meaning for TableMeaning {
         old: Option<&Bytes>,
         new: Option<&Bytes>,
     ) -> std::result::Result<DerivedEntries, String> {
-        let Some((database, storage, index)) = place(key) else {
-            return Ok(DerivedEntries::default());
-        };
-        let table = self.tables.get(&storage);
-        let Some(table) = table.filter(|_| index == 0 && database == self.catalog.database) else {
-            return Ok(DerivedEntries::default());
-        };
+        let Some(table) = self.table_of(key) else { return Ok(DerivedEntries::default()) };
         let placement = &table.placement;
-        let sent = placement.home == Home::Region(source.0) && placement.moved.is_none();
+        // The label of a row that merges, or has merged, does not say whose it is.
+        let sent = placement.home == Home::Region(source.0)
+            && placement.moved.is_none()
+            && !new.is_some_and(|new| keeps_state(new));
         if sent || table.maintained_indexes().all(|index| index.id == 0) {
             return Ok(DerivedEntries::default());
         }
@@ -239,6 +254,55 @@ impl Meaning for TableMeaning {
         let moved = self.table_of(key).and_then(|table| table.placement.moved.as_ref());
         let said = row.and_then(|row| acknowledged(row).ok());
         moved.is_none_or(|moved| said.is_some_and(|next_oid| next_oid > moved.at))
+    }
+
+    fn merges(&self, key: &[u8], value: Option<&Bytes>) -> bool {
+        let Some(table) = self.table_of(key) else { return false };
+        table.placement.merging.is_some() || value.is_some_and(|value| keeps_state(value))
+    }
+
+    fn written_out(
+        &self,
+        key: &[u8],
+        rank: (Timestamp, RegionId),
+        value: &Bytes,
+    ) -> std::result::Result<Option<(Timestamp, RegionId, Bytes)>, String> {
+        let Some(table) = self.table_of(key).filter(|_| keeps_state(value)) else {
+            return Ok(None);
+        };
+        let compiled = self.compiled(table).map_err(|error| error.to_string())?;
+        let written = written_out(&compiled.table, &compiled.codec, rank, value);
+        let written = written.map_err(|error| error.to_string())?;
+        Ok(written.map(|((at, region), value)| (at, region, value)))
+    }
+
+    fn share(
+        &self,
+        key: &[u8],
+        rank: (Timestamp, RegionId),
+        value: &Bytes,
+        of: RegionId,
+    ) -> std::result::Result<Share, String> {
+        let Some(table) = self.table_of(key) else { return Ok(Share::Whole) };
+        let compiled = self.compiled(table).map_err(|error| error.to_string())?;
+        share(&compiled.table, &compiled.codec, rank, value, of).map_err(|error| error.to_string())
+    }
+
+    fn merge(
+        &self,
+        key: &Bytes,
+        here: Option<LabelledValue<'_>>,
+        came: LabelledValue<'_>,
+    ) -> std::result::Result<Option<Merged>, String> {
+        let Some(table) = self.merging(key) else { return Ok(None) };
+        let compiled = self.compiled(table).map_err(|error| error.to_string())?;
+        let Some(merger) = Merger::of(&compiled.table, &compiled.codec) else { return Ok(None) };
+        let (joined, lost) = merger.join(here, came).map_err(|error| error.to_string())?;
+        let value = match joined {
+            Joined::Stays => None,
+            Joined::Becomes(value) => Some(value),
+        };
+        Ok(Some(Merged { value, lost }))
     }
 }
 

@@ -13,13 +13,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use object_store::ObjectStoreExt as _;
 use support::Collected;
 use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
 use telesto_common::{Incarnation, Label, NodeId, RegionId};
 use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Peer, Router, VERSIONS, serve};
-use telesto_regions::{PeerRegion, Regions, RegionsConfig, SERVICE};
+use telesto_regions::{PeerRegion, Regions, RegionsConfig, SERVICE, Verifier};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_sql::regions::RegionDefinitions;
 use telesto_sql::{Error, Session, SessionOptions, SqlEngine, SqlOptions};
@@ -73,6 +75,7 @@ impl Sites {
     async fn start(&mut self, region: usize) {
         let place = &mut self.places[region];
         place.life += 1;
+        let place_has_run = place.life > 1;
         let life = Incarnation(place.life);
         let process = Arc::new(self.world.process(NAMES[region], place.life));
         let env = process.env.clone();
@@ -126,6 +129,11 @@ impl Sites {
         if region != 0 {
             self.complete(region, &definitions, &regions).await;
         }
+        // As a server does before it opens SQL. At first the others do not run yet.
+        if place_has_run {
+            regions.has_heard_of_all(env.deadline(Duration::from_secs(10))).await;
+        }
+        regions.begin_life().await.expect("begins");
         let sql = SqlEngine::open(database, env.clone(), SqlOptions::default()).await;
         let sql = sql.expect("opens");
         if region == 0 {
@@ -154,6 +162,63 @@ impl Sites {
         self.net.leave(NAMES[region]);
         if let Some(site) = self.places[region].site.take() {
             site.process.kill();
+        }
+    }
+
+    /// A region that does not run gets a bucket with what it held once.
+    async fn restore(&mut self, region: usize, backup: &[(String, Bytes)]) {
+        let place = &mut self.places[region];
+        place.store = MemoryStore::new(Arc::clone(&self.world.env.clock));
+        place.checkpoints = MemoryCheckpoints::new();
+        for (key, body) in backup {
+            let path = object_store::path::Path::parse(key).expect("a path");
+            place.store.put(&path, body.clone().into()).await.expect("put");
+        }
+    }
+
+    /// Waits until all streams run, and nothing waits or is wrong.
+    async fn settled(&self) {
+        for _ in 0..1200 {
+            let waits = |region: usize| {
+                let status = self.at(region).regions.status();
+                status.trouble.is_some()
+                    || status.peers.iter().any(|peer| peer.waiting > 0 || !peer.connected)
+            };
+            if !(0..REGIONS).any(waits) {
+                return;
+            }
+            self.world.sleep(Duration::from_millis(100)).await;
+        }
+        let status: Vec<_> = (0..REGIONS).map(|region| self.at(region).regions.status()).collect();
+        panic!("{status:#?}");
+    }
+
+    /// Compares the replicas as `telesto verify --regions` does.
+    async fn verify(&self) {
+        self.net.set_weather(Weather::CALM);
+        let transport = self.net.transport("a command");
+        let me = Caller { node: NodeId(100), incarnation: Incarnation(1) };
+        let peer = |region: usize| Peer {
+            node: NodeId(100 + region as u128),
+            address: NAMES[region].to_owned(),
+        };
+        let config = RegionsConfig {
+            name: NAMES[0].to_owned(),
+            peers: (1..REGIONS)
+                .map(|region| PeerRegion {
+                    id: RegionId(region as u16),
+                    name: NAMES[region].to_owned(),
+                    node: peer(region),
+                })
+                .collect(),
+            ..RegionsConfig::new(RegionId(0), 77, [9; 32], me)
+        };
+        let patience = Duration::from_secs(30);
+        let verifier = Verifier::new(&self.world.env, &transport, &config, peer(0), patience);
+        let compared = verifier.expect("a verifier").compare().await.expect("compares");
+        assert!(compared.iter().any(|one| one.rows > 0));
+        for one in compared {
+            assert!(one.is_equal(), "{one:?}");
         }
     }
 
@@ -477,4 +542,264 @@ fn conflict_is_listed_in_both_terms() {
         let row = ["update_deleted", "t", "eu", "us"].map(|text| Some(text.to_owned())).to_vec();
         assert_eq!(sites.must(1, listed).await, vec![row]);
     });
+}
+
+/// Counters that every region adds to, with cuts and kills: every acknowledged increment counts, the greatest and the least value stay, and
+/// where rows are deleted meanwhile the regions still agree.
+#[test]
+fn columns_that_merge_lose_no_increment_and_agree_under_deletes() {
+    let mut met = 0;
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let mut sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE c (id int PRIMARY KEY, hits int NOT NULL, money numeric(12,2) NOT NULL DEFAULT 0, top int, low int, note text)",
+                "CREATE INDEX ON c (hits)",
+                "CREATE INDEX ON c (top) WHERE hits > 20",
+                "INSERT INTO c SELECT g, 10, 1.50, 0, 0, 'new' FROM generate_series(1, 4) g",
+                "ALTER TABLE c SET (telesto.home = 'any', telesto.counter = 'hits, money', telesto.max = 'top', telesto.min = 'low')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.quiet().await;
+            sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
+            // Rows 1 to 4 are never deleted: what is counted of them is known. Row 9 comes by upserts alone.
+            let mut expected: BTreeMap<u64, (u64, i64, u64, i64)> =
+                (1..=4).map(|id| (id, (10, 150, 0, 0))).collect();
+            for _ in 0..100 {
+                sites.disturb().await;
+                let region = below(&world, 3) as usize;
+                let (id, by) = (1 + below(&world, 4), 1 + below(&world, 9));
+                let other = 5 + below(&world, 3);
+                let change = match below(&world, 7) {
+                    0 => format!("DELETE FROM c WHERE id = {other}"),
+                    1 | 2 => format!(
+                        "INSERT INTO c VALUES ({other}, {by}, 0, {by}, -{by}, 'x') ON CONFLICT (id) DO UPDATE SET hits = c.hits + {by}, top = GREATEST(c.top, {by})"
+                    ),
+                    3 => {
+                        let row = expected.entry(9).or_default();
+                        row.0 += by;
+                        row.1 += 25;
+                        format!(
+                            "INSERT INTO c VALUES (9, {by}, 0.25, NULL, NULL, 'y') ON CONFLICT (id) DO UPDATE SET hits = c.hits + {by}, money = c.money + 0.25"
+                        )
+                    }
+                    4 => format!("UPDATE c SET note = 'n{by}' WHERE id = {id}"),
+                    _ => {
+                        let row = expected.entry(id).or_default();
+                        row.0 += by;
+                        row.1 += 50;
+                        row.2 = row.2.max(by * 3);
+                        row.3 = row.3.min(-(by as i64));
+                        format!(
+                            "UPDATE c SET hits = hits + {by}, money = money + 0.50, top = GREATEST(top, {by} * 3), low = LEAST(low, -{by}) WHERE id = {id}"
+                        )
+                    }
+                };
+                sites.must(region, &change).await;
+            }
+            let rows = sites.check("c").await;
+            sites.verify().await;
+            for (id, (hits, cents, top, low)) in &expected {
+                let row = rows.iter().find(|row| row[0] == Some(id.to_string()));
+                let row = row.unwrap_or_else(|| panic!("seed {seed}: row {id} is gone"));
+                let money = format!("{}.{:02}", cents / 100, cents % 100);
+                let mut wanted = vec![Some(hits.to_string()), Some(money)];
+                if *id != 9 {
+                    wanted.extend([Some(top.to_string()), Some(low.to_string())]);
+                }
+                assert_eq!(row[1..wanted.len() + 1], wanted, "seed {seed}: row {id}");
+                met += 1;
+            }
+        });
+    }
+    assert!(met > 0);
+}
+
+/// What cannot merge is refused with the way out; settings are shown, and taken back.
+#[test]
+fn merging_columns_are_defined_where_they_can_keep_their_promise() {
+    World::run(5, false, async |world| {
+        let sites = Sites::running(&world).await;
+        sites
+            .must(0, "CREATE TABLE m (id int PRIMARY KEY, hits int NOT NULL, maybe int, note text, mark boolean, CHECK (maybe > 0))")
+            .await;
+        sites.must(0, "INSERT INTO m VALUES (1, 3, NULL, 'a', true)").await;
+        for (set, code) in [
+            ("telesto.counter = 'hits'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'id'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'note'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'maybe'", "55000"),
+            ("telesto.home = 'any', telesto.max = 'maybe'", "55000"),
+            ("telesto.home = 'any', telesto.max = 'mark'", "55000"),
+            ("telesto.home = 'any', telesto.max = 'hits', telesto.counter = 'hits'", "55000"),
+            ("telesto.home = 'any', telesto.counter = 'nothing'", "42703"),
+        ] {
+            let refused = sites.run(0, &format!("ALTER TABLE m SET ({set})")).await;
+            assert_eq!(refused.expect_err(set).code().0, code, "{set}");
+        }
+        sites.must(0, "ALTER TABLE m SET (telesto.home = 'any', telesto.counter = 'hits', telesto.max = 'note')").await;
+        sites.quiet().await;
+        let shown = "SELECT home, counters, max_columns, min_columns FROM telesto_placement WHERE table_name = 'm'";
+        let row = [Some("any"), Some("hits"), Some("note"), None].map(|t| t.map(str::to_owned));
+        assert_eq!(sites.must(2, shown).await, vec![row.to_vec()]);
+        // Whatever is set, the difference counts.
+        sites.net.cut("us", "eu");
+        sites.net.cut("eu", "us");
+        sites.must(0, "UPDATE m SET hits = 5 WHERE id = 1").await;
+        sites.must(1, "UPDATE m SET hits = 4, note = 'c' WHERE id = 1").await;
+        let back = sites.run(1, "UPDATE m SET note = 'b' WHERE id = 1").await.expect_err("refused");
+        assert_eq!(back.code().0, "23514");
+        sites.net.heal();
+        assert_eq!(sites.check("m").await[0][1], Some("6".to_owned()));
+        // Nothing but increments met: no conflict.
+        assert_eq!(
+            sites.must(1, "SELECT count(*) FROM telesto_conflicts").await[0][0],
+            Some("0".to_owned())
+        );
+        // A later increment keeps a row that another region deletes, without what was counted before the delete.
+        sites.net.cut("us", "eu");
+        sites.net.cut("eu", "us");
+        sites.must(0, "DELETE FROM m WHERE id = 1").await;
+        world.sleep(Duration::from_millis(20)).await;
+        sites.must(1, "UPDATE m SET hits = hits + 10 WHERE id = 1").await;
+        sites.net.heal();
+        // eu's own part: 1 before, and 10.
+        assert_eq!(sites.check("m").await[0][1], Some("11".to_owned()));
+        // An earlier one goes with the row.
+        sites.net.cut("us", "eu");
+        sites.net.cut("eu", "us");
+        sites.must(1, "UPDATE m SET hits = hits + 10 WHERE id = 1").await;
+        world.sleep(Duration::from_millis(20)).await;
+        sites.must(0, "DELETE FROM m WHERE id = 1").await;
+        sites.net.heal();
+        assert!(sites.check("m").await.is_empty());
+        // Tables are altered while nothing merges.
+        let refused = sites.run(0, "ALTER TABLE m RESET (telesto.counter)").await;
+        assert_eq!(refused.expect_err("refused").code().0, "55000");
+        sites.must(2, "INSERT INTO m VALUES (7, 70, NULL, 'z', false)").await;
+        sites.quiet().await;
+        sites.must(0, "ALTER TABLE m SET (telesto.home = 'us')").await;
+        sites.quiet().await;
+        sites.at(0).sql.settle_regions().await.expect("settles");
+        let refused = sites.run(0, "ALTER TABLE m ADD COLUMN more int").await;
+        assert!(refused.expect_err("refused").to_string().contains("merge"));
+        sites.must(0, "ALTER TABLE m RESET (telesto.counter, telesto.max)").await;
+        sites.must(0, "ALTER TABLE m ADD COLUMN more int NOT NULL DEFAULT 1").await;
+        sites
+            .must(0, "ALTER TABLE m SET (telesto.home = 'any', telesto.counter = 'hits, more')")
+            .await;
+        sites.quiet().await;
+        for region in 0..REGIONS {
+            sites.must(region, "UPDATE m SET hits = hits + 1, more = more + 1 WHERE id = 7").await;
+        }
+        let rows = sites.check("m").await;
+        assert_eq!((rows[0][1].as_deref(), rows[0][5].as_deref()), (Some("73"), Some("4")));
+    });
+}
+
+/// What each increment of a counter was, and which region made it.
+type Made = Vec<(usize, u64)>;
+
+/// The sums of `made` by region.
+fn sums(made: &Made) -> [u64; REGIONS] {
+    let mut sums = [0; REGIONS];
+    made.iter().for_each(|(region, by)| sums[*region] += by);
+    sums
+}
+
+/// Counts here and there for a while, under cuts where `weather` is foul.
+async fn count(world: &World, sites: &Sites, steps: u64, regions: &[usize], made: &mut Made) {
+    for _ in 0..steps {
+        world.sleep(Duration::from_millis(below(world, 40))).await;
+        match below(world, 8) {
+            0 => {
+                let (one, other) = (below(world, 3), below(world, 3));
+                sites.net.cut(NAMES[one as usize], NAMES[other as usize]);
+            }
+            1 => sites.net.heal(),
+            _ => {}
+        }
+        let region = regions[below(world, regions.len() as u64) as usize];
+        let by = 1 + below(world, 9);
+        let set = match below(world, 3) {
+            0 => format!("hits = hits + {by}, note = 'n{by}'"),
+            _ => format!("hits = hits + {by}, top = GREATEST(top, {by})"),
+        };
+        sites.must(region, &format!("UPDATE l SET {set} WHERE id = 1")).await;
+        made.push((region, by));
+    }
+}
+
+async fn with_counter(world: &World) -> Sites {
+    let sites = Sites::running(world).await;
+    for sql in [
+        "CREATE TABLE l (id int PRIMARY KEY, hits int NOT NULL, top int, note text)",
+        "CREATE INDEX ON l (hits)",
+        "INSERT INTO l VALUES (1, 0, 0, 'new')",
+        "ALTER TABLE l SET (telesto.home = 'any', telesto.counter = 'hits', telesto.max = 'top')",
+    ] {
+        sites.must(0, sql).await;
+    }
+    sites.quiet().await;
+    sites
+}
+
+async fn hits(sites: &Sites, region: usize) -> u64 {
+    let rows = sites.must(region, "SELECT hits FROM l WHERE id = 1").await;
+    rows[0][0].as_ref().expect("a number").parse().expect("a number")
+}
+
+/// A region's bucket is put back to an older state while all count, and it goes on, also while the others cannot be reached: everything
+/// that any of the others had had of it counts, and all that it counted since.
+#[test]
+fn counters_of_a_region_that_lost_commits_are_taken_back_and_added_up() {
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let mut sites = with_counter(&world).await;
+            let victim = below(&world, 3) as usize;
+            let all = [0, 1, 2];
+            let mut made = Made::new();
+            count(&world, &sites, 12, &all, &mut made).await;
+            sites.net.heal();
+            sites.quiet().await;
+            let backup = sites.places[victim].store.contents();
+            // The others have all of this, and the bucket does not.
+            count(&world, &sites, 20, &all, &mut made).await;
+            sites.net.heal();
+            sites.quiet().await;
+            sites.kill(victim);
+            sites.restore(victim, &backup).await;
+            let apart = below(&world, 2) == 0;
+            if apart {
+                for other in (0..REGIONS).filter(|other| *other != victim) {
+                    sites.net.cut(NAMES[victim], NAMES[other]);
+                    sites.net.cut(NAMES[other], NAMES[victim]);
+                }
+            }
+            sites.start(victim).await;
+            if apart {
+                assert!(hits(&sites, victim).await < sums(&made).iter().sum());
+                for by in 1..5 {
+                    let sql = format!("UPDATE l SET hits = hits + {by} WHERE id = 1");
+                    sites.must(victim, &sql).await;
+                    made.push((victim, by));
+                }
+            }
+            count(&world, &sites, 8, &all, &mut made).await;
+            sites.net.heal();
+            sites.settled().await;
+            sites.check("l").await;
+            let wanted: u64 = sums(&made).iter().sum();
+            for region in all {
+                assert_eq!(hits(&sites, region).await, wanted, "seed {seed}: {}", NAMES[region]);
+            }
+            sites.verify().await;
+            assert!(sites.at(victim).regions.incarnation() > 0, "seed {seed}: nothing was lost");
+            // And goes on as ever.
+            sites.must(victim, "UPDATE l SET hits = hits + 1 WHERE id = 1").await;
+            sites.check("l").await;
+            assert_eq!(hits(&sites, 0).await, wanted + 1);
+        });
+    }
 }

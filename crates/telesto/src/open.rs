@@ -275,7 +275,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     };
     match &carrier {
         Some(carrier) => {
-            carrier.hear_of_all().await;
+            carrier.hear_of_all().await?;
             carrier.complete().await?;
         }
         None => regions::check_complete(&engine).await?,

@@ -202,10 +202,14 @@ impl Carrier {
     }
 
     /// Waits, for a while, until the peers that can be reached have said where they stand; and when this region has lost something, until it
-    /// was taken back: a definition that is made before would take the place of one that was lost.
-    pub(crate) async fn hear_of_all(&self) {
+    /// was taken back: a definition that is made before would take the place of one that was lost. What columns that merge count without
+    /// that is counted apart.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub(crate) async fn hear_of_all(&self) -> Result<()> {
         let running = self.shared.running.lock().clone();
-        let Some(running) = running else { return };
+        let Some(running) = running else { return Ok(()) };
         let patience = self.shared.env.deadline(TAKING_BACK);
         while !running.has_heard_of_all(self.shared.env.deadline(HEARING)).await {
             let taking_back = running.taking_back();
@@ -213,11 +217,12 @@ impl Carrier {
                 tracing::warn!(
                     "other regions have not said yet where they stand; this one opens without that"
                 );
-                return;
+                break;
             }
             let trouble = running.status().trouble.unwrap_or_default();
             tracing::warn!(?taking_back, trouble, "waiting for what this region has lost");
         }
+        running.begin_life().await.map_err(wrong)
     }
 
     async fn take_in_introductions(&self) {

@@ -131,6 +131,17 @@ pub enum Looked {
     Values(Vec<Option<Bytes>>),
 }
 
+/// A committed version with its label: when it was committed, and in which region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// When, by that region's time.
+    pub at: Timestamp,
+    /// Where.
+    pub region: RegionId,
+    /// The value; `None` is a delete mark.
+    pub value: Option<Bytes>,
+}
+
 /// A write of many.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
@@ -282,6 +293,13 @@ pub trait Transaction: Debug + Send + Sync {
     /// [`Transaction::put_all`], if none has a value: many new keys beside each other are told by one look.
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
         Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?))
+    }
+
+    /// The committed version of `key` that this snapshot sees, a delete mark too, whatever the transaction has written itself. Not
+    /// recorded: a write of the key is validated against the snapshot. `None`: there is none, or this kind of transaction keeps no
+    /// labels.
+    async fn committed(&self, _key: &[u8]) -> Result<Option<Labelled>> {
+        Ok(None)
     }
 
     /// The value of `key` if it can be had from memory without waiting: outer `None` means "use

@@ -51,8 +51,8 @@ mod wire;
 
 pub use additions::{Addition, Additions};
 pub use api::{
-    Committed, Cost, Database, Durability, Level, Looked, MessageSink, Outcome, Put, ReadFor,
-    Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
+    Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put,
+    ReadFor, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use away::{Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, WriteIn};
 pub use engine::Engine;

@@ -207,6 +207,29 @@ pub enum Keeper {
     Other,
 }
 
+/// What becomes of a key whose versions merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// The value that the key gets (`None`: it goes); nothing: it stays as it is.
+    pub value: Option<Option<Bytes>>,
+    /// Whether something was lost that does not merge.
+    pub lost: bool,
+}
+
+/// What one region has written of a version: for one that has lost it, and for those that stay when it is gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// The version, if its label says so.
+    Whole,
+    /// Nothing.
+    Nothing,
+    /// This, under this label: a value to be joined, or a delete mark.
+    This((Timestamp, RegionId), Option<Bytes>),
+}
+
+/// A version as replication meets it: its label, and its value or nothing for a delete mark.
+pub type LabelledValue<'a> = ((Timestamp, RegionId), Option<&'a Bytes>);
+
 /// The definitions at one moment.
 pub trait Meaning: Debug + Send + Sync {
     /// Whether a write of `key` can be applied.
@@ -229,6 +252,52 @@ pub trait Meaning: Debug + Send + Sync {
 
     /// Whether the row that [`Keeper::Region`] names says that its region has stopped to write what `key` belongs to; `None`: it is not there.
     fn has_stopped(&self, key: &[u8], row: Option<&Bytes>) -> bool;
+
+    /// Whether versions of `key`, of which `value` is one, merge, or have merged: the label of a copy does not say who has it, so
+    /// everybody sends it.
+    fn merges(&self, _key: &[u8], _value: Option<&Bytes>) -> bool {
+        false
+    }
+
+    /// Label and value of a version of `key` that are the same in all copies which have seen the same writes; `None`: its own.
+    ///
+    /// # Errors
+    /// Why a row cannot be read.
+    fn written_out(
+        &self,
+        _key: &[u8],
+        _rank: (Timestamp, RegionId),
+        _value: &Bytes,
+    ) -> Result<Option<(Timestamp, RegionId, Bytes)>, String> {
+        Ok(None)
+    }
+
+    /// What `of` has written of a version of `key`.
+    ///
+    /// # Errors
+    /// Why a row cannot be read.
+    fn share(
+        &self,
+        _key: &[u8],
+        _rank: (Timestamp, RegionId),
+        _value: &Bytes,
+        _of: RegionId,
+    ) -> Result<Share, String> {
+        Ok(Share::Whole)
+    }
+
+    /// What becomes of a key that merges when a version comes; `None`: the version with the greater label stays.
+    ///
+    /// # Errors
+    /// Why a row cannot be read.
+    fn merge(
+        &self,
+        _key: &Bytes,
+        _here: Option<LabelledValue<'_>>,
+        _came: LabelledValue<'_>,
+    ) -> Result<Option<Merged>, String> {
+        Ok(None)
+    }
 }
 
 /// How replication finds what rows mean.

@@ -33,8 +33,8 @@ use telesto_shard::{Change, Read};
 use self::new_keys::{Looks, Unwritten};
 use crate::additions::{Added, Additions};
 use crate::api::{
-    Committed, Durability, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions,
+    Committed, Durability, Labelled, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions,
+    Transaction, TryClaim, TxnOptions,
 };
 use crate::away::{Bound, WriteIn};
 use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
@@ -366,6 +366,21 @@ impl Transaction for EngineTransaction {
         let read = reads.pop().unwrap_or(Read::Hidden);
         core.record_point(key, at, &read, read_for);
         Ok(read.into_value())
+    }
+
+    async fn committed(&self, key: &[u8]) -> Result<Option<Labelled>> {
+        let core = &self.core;
+        core.open()?;
+        let read = core.fetch(vec![Bytes::copy_from_slice(key)], core.snapshot()).await?.pop();
+        Ok(match read {
+            Some(Read::Found(version)) => {
+                let own = (version.at, core.shared.region);
+                let origin = version.origin.map(|origin| (origin.timestamp, origin.source));
+                let (at, region) = origin.unwrap_or(own);
+                Some(Labelled { at, region, value: version.value })
+            }
+            _ => None,
+        })
     }
 
     async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {

@@ -2,7 +2,10 @@
 //!
 //! ```text
 //! version 1 (1 byte) | columns n (varint) | presence bitmap (n bits, bit i of byte i/8, 1 = not NULL) | present values in order
+//! version 2 (1 byte) | length and bytes of what merging columns keep | as version 1 from n on
 //! ```
+//! Version 2 is written in tables with merging columns alone ([`crate::merging`]).
+//!
 //! All columns are stored, those of the key too: a key does not give a numeric's scale or a float's `-0` back.
 //!
 //! # Invariants
@@ -20,12 +23,18 @@ use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 pub(super) const VERSION: u8 = 1;
+const MERGING_VERSION: u8 = 2;
 
 /// Encodes a full row of `table` (one datum for each entry of `columns`).
 ///
 /// # Errors
 /// XX000 when a value is not of its column's type.
 pub fn encode_row(table: &Table, row: &[Datum]) -> Result<Bytes> {
+    encode_with(table, row, None)
+}
+
+/// [`encode_row`], with what merging columns keep.
+pub(crate) fn encode_with(table: &Table, row: &[Datum], kept: Option<&[u8]>) -> Result<Bytes> {
     if row.len() != table.columns.len() {
         return Err(Error::internal(format!(
             "a row of {} values for table {} with {} columns",
@@ -35,7 +44,13 @@ pub fn encode_row(table: &Table, row: &[Datum]) -> Result<Bytes> {
         )));
     }
     let mut out = Vec::with_capacity(16 + row.len() * 8);
-    out.push(VERSION);
+    if let Some(kept) = kept {
+        out.push(MERGING_VERSION);
+        put_varint(&mut out, kept.len() as u64);
+        out.extend_from_slice(kept);
+    } else {
+        out.push(VERSION);
+    }
     put_varint(&mut out, row.len() as u64);
     let bitmap = out.len();
     out.resize(bitmap + row.len().div_ceil(8), 0);
@@ -47,6 +62,15 @@ pub fn encode_row(table: &Table, row: &[Datum]) -> Result<Bytes> {
         put_value(&mut out, datum, &column.ty)?;
     }
     Ok(Bytes::from(out))
+}
+
+/// What merging columns keep in a row, if it has that.
+pub(crate) fn kept_of(bytes: &[u8]) -> Result<Option<&[u8]>> {
+    let mut input = Input(bytes);
+    match input.take(1)?[0] {
+        MERGING_VERSION => Ok(Some(input.sized()?)),
+        _ => Ok(None),
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -152,10 +176,16 @@ impl RowCodec {
     ) -> Result<()> {
         let mut input = Input(bytes);
         let version = input.take(1)?[0];
-        if version != VERSION {
-            return Err(Error::corrupt(format!(
-                "row format {version}, this version reads {VERSION}; use a newer telesto"
-            )));
+        match version {
+            VERSION => {}
+            MERGING_VERSION => {
+                input.sized()?;
+            }
+            _ => {
+                return Err(Error::corrupt(format!(
+                    "row format {version}, this version reads {VERSION} and {MERGING_VERSION}; use a newer telesto"
+                )));
+            }
         }
         let stored = usize::try_from(input.varint()?).unwrap_or(usize::MAX);
         if stored > self.slots.len() {

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{RegionId, Timestamp, TxnId};
 use telesto_txn::{
-    Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions, WriteIn,
+    Committed, Error, Labelled, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions,
+    Transaction, TryClaim, TxnOptions, WriteIn,
 };
 
 use super::{TempStore, is_temporary_key};
@@ -101,6 +101,13 @@ impl Transaction for WithTemp {
             return Ok(keys.iter().map(|key| self.store.get(key)).collect());
         }
         self.below.get_many(keys, read_for).await
+    }
+
+    async fn committed(&self, key: &[u8]) -> Result<Option<Labelled>> {
+        if is_temporary_key(key) {
+            return Ok(None);
+        }
+        self.below.committed(key).await
     }
 
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
@@ -292,6 +299,13 @@ impl Transaction for TempView {
             return Ok(self.read(&keys, read_for));
         }
         self.below.get_many(keys, read_for).await
+    }
+
+    async fn committed(&self, key: &[u8]) -> Result<Option<Labelled>> {
+        if is_temporary_key(key) {
+            return Ok(None);
+        }
+        self.below.committed(key).await
     }
 
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
