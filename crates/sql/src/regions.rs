@@ -194,7 +194,7 @@ impl TableMeaning {
 
 impl TableMeaning {
     /// The table whose row is under `key`.
-    fn table_of(&self, key: &[u8]) -> Option<&Arc<Table>> {
+    fn row_table_of(&self, key: &[u8]) -> Option<&Arc<Table>> {
         let (database, storage, index) = place(key)?;
         let table = self.tables.get(&storage)?;
         (index == 0 && database == self.catalog.database).then_some(table)
@@ -202,7 +202,7 @@ impl TableMeaning {
 
     /// The same, if its columns merge.
     fn merging(&self, key: &[u8]) -> Option<&Arc<Table>> {
-        self.table_of(key).filter(|table| table.placement.merging.is_some())
+        self.row_table_of(key).filter(|table| table.placement.merging.is_some())
     }
 }
 
@@ -229,7 +229,7 @@ impl Meaning for TableMeaning {
         old: Option<&Bytes>,
         new: Option<&Bytes>,
     ) -> std::result::Result<DerivedEntries, String> {
-        let Some(table) = self.table_of(key) else { return Ok(DerivedEntries::default()) };
+        let Some(table) = self.row_table_of(key) else { return Ok(DerivedEntries::default()) };
         let placement = &table.placement;
         // The label of a row that merges, or has merged, does not say whose it is.
         let sent = placement.home == Home::Region(source.0)
@@ -257,7 +257,7 @@ impl Meaning for TableMeaning {
     }
 
     fn merges(&self, key: &[u8], value: Option<&Bytes>) -> bool {
-        let Some(table) = self.table_of(key) else { return false };
+        let Some(table) = self.row_table_of(key) else { return false };
         table.placement.merging.is_some() || value.is_some_and(|value| keeps_state(value))
     }
 
@@ -267,7 +267,7 @@ impl Meaning for TableMeaning {
         rank: (Timestamp, RegionId),
         value: &Bytes,
     ) -> std::result::Result<Option<(Timestamp, RegionId, Bytes)>, String> {
-        let Some(table) = self.table_of(key).filter(|_| keeps_state(value)) else {
+        let Some(table) = self.row_table_of(key).filter(|_| keeps_state(value)) else {
             return Ok(None);
         };
         let compiled = self.compiled(table).map_err(|error| error.to_string())?;
@@ -283,7 +283,7 @@ impl Meaning for TableMeaning {
         value: &Bytes,
         of: RegionId,
     ) -> std::result::Result<Share, String> {
-        let Some(table) = self.table_of(key) else { return Ok(Share::Whole) };
+        let Some(table) = self.row_table_of(key) else { return Ok(Share::Whole) };
         let compiled = self.compiled(table).map_err(|error| error.to_string())?;
         share(&compiled.table, &compiled.codec, rank, value, of).map_err(|error| error.to_string())
     }
