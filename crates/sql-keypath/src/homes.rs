@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - A row is written where its table's home is, and there only when everybody who wrote the table before has stopped. A transaction of
-//!   another region executes where it is, and commits there: [`crate::away`].
+//!   another region executes where it is, and commits there (`away`).
 //! - A transaction writes what one region keeps.
 //! - A table that another references, or that references another, is written while both have the same home: a foreign key is checked
 //!   against rows that no other region changes.

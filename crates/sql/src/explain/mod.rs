@@ -229,8 +229,7 @@ async fn explain(
         Err(_) if context.settings.executor == Executor::Key => None,
         planned => Some(planned?),
     };
-    let (mut context, mut parameters) = (context, parameters);
-    let mut first = Vec::new();
+    let (mut context, mut parameters, mut first) = (context, parameters, Vec::new());
     let valued;
     if let Some(plan) = planned.as_ref().and_then(Plan::downcast::<InitialPlan>)
         && let Some(with_values) = plan.with_values(context).await?

@@ -129,12 +129,7 @@ impl Session {
             }
             Statement::Set(set) => self.set_anything(set).await.map(|()| tag("SET")),
             Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
-            Statement::ShowVariable { variable } => {
-                if show_name(variable).eq_ignore_ascii_case(SESSION_TOKEN) {
-                    self.await_owed().await?;
-                }
-                self.show(variable).map(Some)
-            }
+            Statement::ShowVariable { variable } => self.show_settled(variable).await.map(Some),
             Statement::Discard { object_type } => {
                 if matches!(object_type, DiscardObject::ALL) {
                     if self.block.as_ref().is_some_and(|block| block.explicit) {
@@ -369,6 +364,14 @@ impl Session {
         let rows = vec![vec![Datum::text(self.spending.last().to_string())]];
         let columns = show_columns(&name);
         Some(StatementResult::Rows { columns, rows: Rows::Ready(rows), tag: "SHOW" })
+    }
+
+    /// A token stands for what the session has committed elsewhere, too, when that is here.
+    async fn show_settled(&mut self, variable: &[Ident]) -> Result<StatementResult> {
+        if show_name(variable).eq_ignore_ascii_case(SESSION_TOKEN) {
+            self.await_owed().await?;
+        }
+        self.show(variable)
     }
 
     fn show(&self, variable: &[Ident]) -> Result<StatementResult> {
