@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use telesto_bucket::{Bucket, BucketOptions, LatencyModel, MemoryStore, over};
 use telesto_common::key::KeyRange;
 use telesto_common::{Deadline, Env, Incarnation, Label, NodeId, RegionId, Timestamp};
-use telesto_geo::{Bug, PlaneKind, RegionSet};
+use telesto_geo::{Bug, PlaneKind, RegionSet, Tree};
 use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Class, Handler, Peer, Pipe, Router, Transport, VERSIONS, serve};
@@ -162,6 +162,19 @@ impl Sites {
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
         }
+    }
+
+    /// Has all regions follow a tree with one serializer, at region 0, if they are to.
+    pub fn follow_star(&mut self, they_are: bool) {
+        if !they_are {
+            return;
+        }
+        let count = self.sites.len();
+        let ids: Vec<_> = self.sites.iter().map(|site| site.id).collect();
+        let star = Plan::new(&self.world.env, 0, &Tree::star(count, RegionId(0)), &ids);
+        (self.plane, self.tree) = (PlaneKind::Tree, Some(star.expect("a tree")));
+        // So that it is followed before what befalls them.
+        (self.beat, self.patience) = (Duration::from_millis(5), Duration::from_millis(200));
     }
 
     /// `count` regions that run, with the usual rules.

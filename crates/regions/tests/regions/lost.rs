@@ -186,6 +186,7 @@ fn kept(before: &Labels, now: &Labels) -> Result<(), String> {
 fn lose_commits(seed: u64, planted: Option<Bug>) -> Result<(), String> {
     World::run(seed, false, async |world| {
         let mut sites = Sites::new(&world, 3);
+        sites.follow_star(seed % 3 == 2);
         sites.planted = planted;
         sites.start_all().await;
         sites.quiet().await;
@@ -268,7 +269,9 @@ fn region_that_goes_on_in_its_old_incarnation_is_found() {
 /// A region is lost for good while all write; the others exchange what they have of it.
 fn lose_region(seed: u64) -> Result<(), String> {
     World::run(seed, false, async |world| {
-        let mut sites = Sites::running(&world, 3).await;
+        let mut sites = Sites::new(&world, 3);
+        sites.follow_star(seed % 3 == 2);
+        sites.start_all().await;
         sites.quiet().await;
         work(&world, &sites, 50, 3).await;
         sites.kill(2);
