@@ -619,9 +619,14 @@ async fn check_links(world: &World) {
     assert_eq!(plan.matches(" → ").count(), 6, "{plan}");
     let svg = telesto(&["geo", "plan", "--url", &url, "--format", "svg"]).expect("a picture");
     assert!(svg.starts_with("<svg"), "{svg}");
-    for (number, plane) in [(101, "eventual"), (102, "matrix")] {
+    // Region 1 tells the others of a tree, which region 2 follows for a while.
+    let bucket = &world.sites[1].place.bucket;
+    telesto(&["geo", "plan", "--url", &url, "--apply", "--bucket", bucket]).expect("applied");
+    for (number, plane) in [(101, "eventual"), (103, "tree"), (102, "matrix")] {
         registry(&["plane", plane, "--bucket", &world.sites[2].place.bucket]);
-        let now = format!("SELECT 1 FROM telesto_regions WHERE is_self AND plane = '{plane}'");
+        let follows = if plane == "tree" { " AND tree = 'followed'" } else { "" };
+        let now =
+            format!("SELECT 1 FROM telesto_regions WHERE is_self AND plane = '{plane}'{follows}");
         let until = Instant::now() + PATIENCE;
         while rows(&client, &now).await.is_empty() {
             assert!(Instant::now() < until, "it does not go over to {plane}");
