@@ -57,6 +57,11 @@ pub(crate) fn check(root: &Path, file: &Path, text: &str, body: usize, breaches:
     let lines: Vec<&str> = text.lines().take(body).collect();
     for (at, line) in lines.iter().enumerate() {
         let Some(name) = begins(line) else { continue };
+        // A method of a trait without a body ends with its declaration.
+        let declared = lines[at..].iter().find(|line| line.trim_end().ends_with(['{', '}', ';']));
+        if declared.is_some_and(|line| line.trim_end().ends_with(';')) {
+            continue;
+        }
         let closes = |other: &&str| indent(other) == indent(line) && other.trim_start() == "}";
         let Some(length) = lines[at..].iter().position(closes) else { continue };
         let length = length + 1;

@@ -49,7 +49,7 @@ impl Author {
         Self { region, life: 0 }
     }
 
-    /// A region as the row under [`life_row`] says.
+    /// A region as the row under `telesto_geo::placement::life_row` says.
     ///
     /// # Errors
     /// XX001 when that row is no number.
