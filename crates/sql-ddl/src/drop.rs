@@ -78,6 +78,8 @@ impl Ddl<'_> {
                             ));
                         }
                         (_, None) => {
+                            // Whoever may not look into the schema does not learn what is not there.
+                            self.schema_usage(name)?;
                             let shown = split(name)?.1;
                             let message = format!("{word} \"{shown}\" does not exist");
                             if !if_exists {

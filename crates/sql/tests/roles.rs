@@ -687,3 +687,37 @@ async fn policies_read_with_the_rights_of_whom_they_are_for() {
         assert!(answer.starts_with(code), "{sql}: {answer}");
     }
 }
+
+/// As on PostgreSQL: the schema is asked first, so that nothing is told of what is in it.
+#[tokio::test]
+async fn what_is_not_in_a_closed_schema_is_not_told() {
+    let town = town().await;
+    let mut mallory = as_role(&town.engine, "mallory").await;
+    for kind in ["TABLE", "VIEW", "SEQUENCE", "INDEX"] {
+        for exists in ["", "IF EXISTS "] {
+            let sql = format!("DROP {kind} {exists}vault.nothing");
+            assert!(told(&mut mallory, &sql).await.starts_with("!42501"), "{sql}");
+            let open = format!("DROP {kind} {exists}desk.nothing");
+            let answer = told(&mut mallory, &open).await;
+            let expected = match (kind, exists) {
+                (_, "IF EXISTS ") => format!("DROP {kind}"),
+                ("INDEX", _) => "!42704".to_owned(),
+                _ => "!42P01".to_owned(),
+            };
+            assert!(answer.starts_with(&expected), "{open}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn password_in_dollar_quotes_is_one() {
+    let mut town = town().await;
+    for sql in [
+        "CREATE ROLE quoted LOGIN PASSWORD $$it's secret$$ VALID UNTIL $v$2099-01-01$v$",
+        "ALTER ROLE quoted PASSWORD $x$another$x$",
+    ] {
+        run(&mut town.boss, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let sql = "SELECT rolvaliduntil FROM pg_authid WHERE rolname = 'quoted' AND rolpassword LIKE 'SCRAM-SHA-256$%'";
+    assert!(told(&mut town.boss, sql).await.starts_with("2099-01-01"));
+}

@@ -139,6 +139,11 @@ impl Words<'_> {
     }
 
     pub fn string(&mut self) -> Result<String> {
+        if let Token::DollarQuotedString(quoted) = &self.0.peek_token_ref().token {
+            let text = quoted.value.clone();
+            self.0.advance_token();
+            return Ok(text);
+        }
         self.0.parse_literal_string().map_err(|error| syntax(&error))
     }
 
