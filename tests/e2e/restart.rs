@@ -18,6 +18,14 @@ fn restarts() -> usize {
     std::env::var("TELESTO_RESTARTS").ok().and_then(|n| n.parse().ok()).unwrap_or(3)
 }
 
+/// A node on a folder of its own, which is removed with what comes first.
+fn start(extra: &[&str]) -> (tempfile::TempDir, Node) {
+    let dir = tempfile::tempdir().expect("folder");
+    let place = Place::folder(&dir.path().join("bucket"), "bucket", "bucket");
+    let node = Node::start(&place, &dir.path().join("local"), extra);
+    (dir, node)
+}
+
 async fn one(client: &Client, sql: &str) -> String {
     let messages =
         client.simple_query(sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
@@ -69,9 +77,7 @@ async fn connect(url: String, stop: Arc<AtomicBool>) -> i64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn node_that_is_replaced_under_load_loses_no_client_and_no_row() {
-    let dir = tempfile::tempdir().expect("folder");
-    let place = Place::folder(&dir.path().join("bucket"), "bucket", "bucket");
-    let node = Node::start(&place, &dir.path().join("local"), &[]);
+    let (_dir, node) = start(&[]);
     let pid = node.pid();
     let setup = node.connect().await.expect("connects");
     setup
@@ -188,9 +194,7 @@ async fn nodes_of_a_cluster_are_replaced_one_after_the_other() {
 /// What has no form outside of a process keeps its session there; it is told so, as at any stop.
 #[tokio::test(flavor = "multi_thread")]
 async fn session_that_cannot_be_passed_is_told() {
-    let dir = tempfile::tempdir().expect("folder");
-    let place = Place::folder(&dir.path().join("bucket"), "bucket", "bucket");
-    let node = Node::start(&place, &dir.path().join("local"), &["--drain-timeout", "2s"]);
+    let (_dir, node) = start(&["--drain-timeout", "2s"]);
     let setup = node.connect().await.expect("connects");
     setup.batch_execute("CREATE TABLE t (a int)").await.expect("set up");
     let told = Arc::new(AtomicI64::new(0));

@@ -12,7 +12,8 @@
 //! - The role that logged in is asked for again: it must still be the same one, and may still log in.
 //! - A prepared statement means what it meant: one that has other parameters or columns by now is not taken, and with it the
 //!   session.
-//! - A session goes on above everything it has seen (its label), whatever the next process has seen.
+//! - A session goes on above everything it has seen (its label), whatever the next process has seen, and waits for what it has
+//!   committed in another region.
 //!
 //! # On failure
 //! The session is not begun; the client must be told, and connect again.
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use telesto_common::Label;
+use telesto_common::{Label, RegionId, Timestamp};
 
 use super::{Prepared, Session, SessionOptions, Settings, SqlEngine, TransactionStatus};
 use crate::error::{Error, Result, SqlState};
@@ -79,6 +80,8 @@ pub struct SessionState {
     settings: Settings,
     defaults: Settings,
     label: Label,
+    /// A commit in another region that has not come here yet: region and time.
+    owed: Option<(RegionId, Timestamp)>,
     pid: i32,
     statements: BTreeMap<String, PreparedState>,
     currval: BTreeMap<u32, i64>,
@@ -114,6 +117,7 @@ impl Session {
             settings: (*self.settings).clone(),
             defaults: (*self.defaults).clone(),
             label: self.label,
+            owed: self.owed,
             pid: crate::expr::functions::system::pid_in(&self.settings),
             statements: statements
                 .map(|(name, prepared)| (name.clone(), PreparedState::of(prepared)))
@@ -196,6 +200,8 @@ impl SqlEngine {
             session.name_statement(name, prepared);
         }
         session.sync().await?;
+        // Last: preparing need not wait for it.
+        session.owed = state.owed;
         Ok(session)
     }
 }

@@ -506,3 +506,21 @@ async fn notices_have_the_codes_of_their_errors_and_are_told_as_asked_for() {
     run(&mut session, sql).await;
     assert_eq!(session.take_notices().len(), 1);
 }
+
+#[tokio::test]
+async fn session_that_is_passed_still_waits_for_what_it_committed_elsewhere() {
+    let engine = engine().await;
+    let mut before = session(&engine).await;
+    run(&mut before, "CREATE TABLE t (a int); SET app.tenant = 'seven'; PREPARE p AS SELECT 1")
+        .await;
+    let owed = Some((telesto_common::RegionId(2), telesto_common::Timestamp(77)));
+    before.owed = owed;
+    let bytes = serde_json::to_vec(&before.state().expect("idle")).expect("encodes");
+    drop(before);
+    let state = serde_json::from_slice(&bytes).expect("decodes");
+    let mut after = engine.session_again(SessionOptions::default(), state).await.expect("goes on");
+    assert_eq!(after.owed, owed);
+    after.owed = None;
+    assert_eq!(run(&mut after, "SHOW app.tenant").await[0], "seven");
+    assert_eq!(run(&mut after, "EXECUTE p").await[0], "1");
+}
