@@ -147,6 +147,23 @@ impl Account {
     }
 }
 
+/// What a statement's text says of the account it counts for. Reading it costs a pass over the text, so that
+/// who runs one text again and again keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Booked {
+    id: i64,
+    tag: Option<String>,
+}
+
+impl Booked {
+    /// That of this text.
+    #[must_use]
+    pub fn of(sql: &str) -> Self {
+        let tag = if sql.contains("/*") { tags(sql) } else { None };
+        Self { id: fingerprint(sql), tag }
+    }
+}
+
 /// A session's counts.
 #[derive(Debug)]
 pub struct Spending {
@@ -242,10 +259,10 @@ impl Spending {
     }
 
     /// A statement of this text begins: what it costs counts for its account.
-    pub fn starts(&mut self, sql: &str, settings: &Arc<Settings>) {
-        let id = fingerprint(sql);
+    pub fn starts(&mut self, sql: &str, booked: &Booked, settings: &Arc<Settings>) {
+        let id = booked.id;
         self.principal(settings);
-        let tag = if sql.contains("/*") { tags(sql) } else { None };
+        let tag = booked.tag.clone();
         let found = match tag {
             None => self.remembered.get(&id).filter(|entry| entry.is_live()).cloned(),
             Some(_) => None,

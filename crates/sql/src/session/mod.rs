@@ -45,7 +45,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -72,6 +72,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
 use crate::notify::session::Channels;
 use crate::notify::{Lost, Notification};
+use crate::plan::cost::Booked;
 use crate::plan::deferred::Deferred;
 use crate::plan::{ParameterTypes, Plan};
 use crate::sqlparser::ast::Statement;
@@ -113,6 +114,8 @@ pub struct Prepared {
     tame: bool,
     /// The memory its text and tree are charged for; `None`: too little to count.
     charged: Option<Reservation>,
+    /// Whose account it counts for, as its text says; read when it first runs.
+    booked: OnceLock<Booked>,
     plan: Mutex<Option<(Stamp, Arc<Settings>, Plan)>>,
 }
 
@@ -134,6 +137,7 @@ impl Prepared {
             need: parsed.need,
             described: false,
             charged: None,
+            booked: OnceLock::new(),
             plan: Mutex::default(),
         })
     }
@@ -153,6 +157,7 @@ impl Prepared {
             described: false,
             tame: false,
             charged: None,
+            booked: OnceLock::new(),
             plan: Mutex::default(),
         }))
     }
@@ -224,7 +229,7 @@ impl Session {
         self.spending.ends();
         async move {
             self.shows_query(sql);
-            self.spending.starts(sql, &self.settings);
+            self.spending.starts(sql, &Booked::of(sql), &self.settings);
             let timer = self.spending.timer();
             let (done, took) = timer.run(pin!(self.execute_simple_inner(sql, sink))).await;
             self.spending.ran(took);
@@ -398,7 +403,8 @@ impl Session {
         self.several = false;
         self.shows_query(&prepared.sql);
         self.cancel.shared().set_computes(false);
-        self.spending.starts(&prepared.sql, &self.settings);
+        let booked = prepared.booked.get_or_init(|| Booked::of(&prepared.sql));
+        self.spending.starts(&prepared.sql, booked, &self.settings);
         let slot = match self.audit {
             Some(_) => self.audits(prepared, &prepared.sql, true).boxed().await?,
             None => None,

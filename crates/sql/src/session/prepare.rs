@@ -244,6 +244,7 @@ impl Session {
             need: parsed.need,
             described: true,
             charged,
+            booked: std::sync::OnceLock::new(),
             plan: Mutex::default(),
         };
         if !prepared.tame {
