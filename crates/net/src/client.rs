@@ -314,7 +314,7 @@ impl Shared {
                         waiting.lock().insert(number, one.reply);
                         let frame =
                             Frame::Request { number, service: one.service, left, body: one.body };
-                        let feeding = sender.feed(frame.encode());
+                        let feeding = sender.feed(frame.sent());
                         self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
                     }
                 }
@@ -324,7 +324,7 @@ impl Shared {
                         return Err(self.broken(format!("it has not been heard for {heard:?}")));
                     }
                     waiting.lock().retain(|_, reply| !reply.is_closed());
-                    let feeding = sender.feed(Frame::Tick.encode());
+                    let feeding = sender.feed(Frame::Tick.sent());
                     self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
                 }
             }

@@ -66,6 +66,14 @@ impl Frame {
         out.freeze()
     }
 
+    /// The frame for the connection that it is fed to, counted as sent. Its length stands before it, in 4 bytes.
+    pub fn sent(&self) -> Bytes {
+        let bytes = self.encode();
+        metrics::counter!("telesto_net_sent_messages_total").increment(1);
+        metrics::counter!("telesto_net_sent_bytes_total").increment(4 + bytes.len() as u64);
+        bytes
+    }
+
     pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(bytes);
         match cursor.u8()? {

@@ -96,7 +96,7 @@ pub async fn serve(
         while let Some(Some(reply)) = running.next().now_or_never() {
             if let Some(reply) = reply {
                 said = true;
-                let feeding = sender.feed(reply.encode());
+                let feeding = sender.feed(reply.sent());
                 env.within_timeout(PATIENCE, "a node takes no replies", feeding).await??;
             }
         }
@@ -135,7 +135,7 @@ pub async fn serve(
             Event::Answered(reply) => reply,
         };
         if let Some(reply) = reply {
-            let sending = sender.send(reply.encode());
+            let sending = sender.send(reply.sent());
             env.within_timeout(PATIENCE, "a node takes no replies", sending).await??;
         }
     }

@@ -54,6 +54,8 @@ const ALL: &[(Kind, &str, &str)] = &[
         "Nodes of the cluster that are heard, this one among them",
     ),
     (Counter, "telesto_net_connections_total", "Connections made to other nodes"),
+    (Counter, "telesto_net_sent_bytes_total", "Bytes sent to other nodes and regions"),
+    (Counter, "telesto_net_sent_messages_total", "Messages sent to other nodes and regions"),
     (Labelled, "telesto_log_appends_total", "Entries appended to the log, by outcome"),
     (Histogram, "telesto_log_append_seconds", "Time of an append to the log"),
     (Counter, "telesto_log_archived_entries_total", "Log entries shipped to the bucket"),
@@ -100,6 +102,7 @@ const ALL: &[(Kind, &str, &str)] = &[
         "Entries that a lagging copy passed over because the bucket has them",
     ),
     (Counter, "telesto_log_successions_total", "Times that this node took the log over"),
+    (Counter, "telesto_log_syncs_total", "Times that entries were put on this node's disk"),
     (
         Counter,
         "telesto_regions_apply_retries_total",
