@@ -17,6 +17,7 @@
 
 pub mod cursor;
 pub mod definition;
+pub mod lifting;
 pub mod marks;
 pub mod names;
 pub mod parse;

@@ -110,6 +110,8 @@ pub struct SqlEngine {
     sizes: Arc<TableSizes>,
     uses: Arc<TableUses>,
     pub(super) memory: Arc<MemoryBudget>,
+    /// For the statements of texts that sessions know: a small part of the memory beside, for all of them.
+    pub(super) known: Arc<MemoryBudget>,
     advisory: Arc<AdvisoryLocks>,
     pub(super) backends: Arc<Backends>,
     own_sessions: Arc<OwnSessions>,
@@ -155,6 +157,7 @@ impl SqlEngine {
                 Err(error) => return Err(error.into()),
             }
         }
+        let known = MemoryBudget::new(options.memory_bytes / super::texts::SHARE);
         let memory = MemoryBudget::new(options.memory_bytes);
         let backends: Arc<Backends> = Arc::default();
         let own_sessions = OwnSessions::new(Arc::clone(&backends));
@@ -185,6 +188,7 @@ impl SqlEngine {
             sizes: Arc::default(),
             uses: Arc::default(),
             memory,
+            known,
             advisory,
             backends,
             own_sessions,
@@ -268,6 +272,7 @@ impl SqlEngine {
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
             temp: None,
+            texts: super::texts::Texts::default(),
             cursors: super::cursor::Cursors::default(),
             live: Arc::new(SessionView {
                 locks: Some(Arc::clone(&self.advisory)),

@@ -34,6 +34,7 @@ mod result_digest;
 mod roles;
 mod run;
 mod tame;
+mod texts;
 mod transaction;
 pub mod users;
 mod utility;
@@ -80,6 +81,7 @@ use crate::stack::Need;
 use crate::types::{Datum, SqlType};
 use bounds::{Ran, bounded};
 use telesto_sql_parser::parse;
+use texts::Found;
 use transaction::Block;
 
 /// State of a session's transaction, as ReadyForQuery tells it.
@@ -110,6 +112,8 @@ pub struct Prepared {
     need: Need,
     /// It was described to a client: its columns may not change any more.
     described: bool,
+    /// It was made of a text with constants in place of its parameters.
+    lifted: bool,
     /// It surely computes next to nothing for each row it meets.
     tame: bool,
     /// The memory its text and tree are charged for; `None`: too little to count.
@@ -136,6 +140,7 @@ impl Prepared {
             as_of: parsed.as_of.take(),
             need: parsed.need,
             described: false,
+            lifted: false,
             charged: None,
             booked: OnceLock::new(),
             plan: Mutex::default(),
@@ -155,6 +160,7 @@ impl Prepared {
             as_of: self.as_of.clone(),
             need: self.need,
             described: false,
+            lifted: false,
             tame: false,
             charged: None,
             booked: OnceLock::new(),
@@ -193,6 +199,8 @@ pub struct Session {
     label: Label,
     /// What the session has committed in another region and has not come here yet.
     owed: Option<(RegionId, Timestamp)>,
+    /// Texts whose statements are known.
+    texts: texts::Texts,
     /// Prepared statements by name: those of PREPARE and those of the protocol's Parse.
     prepared: BTreeMap<String, Arc<Prepared>>,
     reported: BTreeMap<&'static str, String>,
@@ -241,10 +249,26 @@ impl Session {
     }
 
     async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
+        let again = match self.texts.find(sql, &self.settings) {
+            Found::Known(prepared, parameters) => {
+                if self.execute_known(prepared, parameters, sink).await? {
+                    return self.sync_inner().await;
+                }
+                None
+            }
+            Found::Again(cut) => Some(cut),
+            Found::Nothing => None,
+        };
         // What the text is charged for is held until all have run.
         let (parsed, _charged) = self.parse(sql).await?;
         if parsed.is_empty() {
             return sink.result(StatementResult::Empty).await;
+        }
+        if let Some(cut) = again
+            && let Some((prepared, parameters)) = self.learn(sql, cut, &parsed).boxed().await?
+            && self.execute_known(prepared, parameters, sink).await?
+        {
+            return self.sync_inner().await;
         }
         let alone = parsed.len() == 1;
         self.several = !alone;
@@ -256,7 +280,7 @@ impl Session {
                 None => None,
             };
             let result = if alone && self.block.is_none() {
-                self.run_alone(&prepared).await
+                self.run_alone(&prepared, &[]).await
             } else {
                 self.run(&prepared, Vec::new()).await
             };
@@ -443,6 +467,7 @@ impl Session {
     /// error): rolls an implicit transaction back, puts an explicit one in the failed state.
     pub fn fail(&mut self) {
         self.configured.take();
+        self.texts.fails();
         match &mut self.block {
             Some(block) if block.explicit => block.failed = true,
             Some(_) => self.abandon_block(),

@@ -134,7 +134,13 @@ impl Session {
             && *stamp == catalog.stamp
             && Arc::ptr_eq(settings, &self.settings)
         {
+            if prepared.lifted {
+                self.texts.holds();
+            }
             return Ok(plan.clone());
+        }
+        if prepared.lifted && self.texts.goes_stale() {
+            return Err(changed());
         }
         self.plan_anew(prepared, statement, catalog, txn).boxed().await
     }
@@ -146,7 +152,9 @@ impl Session {
         catalog: &Arc<CatalogSnapshot>,
         txn: &Arc<dyn Transaction>,
     ) -> Result<Plan> {
-        let known: Vec<_> = prepared.parameter_types.iter().cloned().map(Some).collect();
+        // Of a literal in a text nothing is known but its place.
+        let known = |ty: &SqlType| (!prepared.lifted).then(|| ty.clone());
+        let known: Vec<_> = prepared.parameter_types.iter().map(known).collect();
         let mut parameters = ParameterTypes::new(&known);
         link_parameters(&mut parameters, catalog)?;
         let plan = plan_statement(
@@ -161,7 +169,11 @@ impl Session {
                 planner: &self.engine.planner,
             },
         )
-        .await?;
+        .await;
+        let plan = plan?;
+        if prepared.lifted && parameters.resolved() != prepared.parameter_types {
+            return Err(changed());
+        }
         crate::access::check(statement, catalog, &self.settings)?;
         if parameters.resolved().len() > prepared.parameter_types.len() {
             return Err(Error::new(
@@ -182,7 +194,7 @@ impl Session {
 
     /// Plans `statement`, as the open transaction sees the catalog; without one as this process knows it, or with `fresh` as
     /// it is at the log's tail.
-    async fn describe(
+    pub(super) async fn describe(
         &self,
         statement: &Statement,
         parameters: &ParameterTypes,
@@ -243,6 +255,7 @@ impl Session {
             as_of: parsed.as_of.take(),
             need: parsed.need,
             described: true,
+            lifted: false,
             charged,
             booked: std::sync::OnceLock::new(),
             plan: Mutex::default(),
@@ -311,6 +324,12 @@ impl Session {
         }
         Ok(Arc::new(prepared))
     }
+}
+
+/// A statement that was planned for one table finds another.
+fn changed() -> Error {
+    Error::new(SqlState::SERIALIZATION_FAILURE, "a definition changed while the statement ran")
+        .hint("Run the transaction again.")
 }
 
 /// The types a client named by OID, as this catalog knows them.

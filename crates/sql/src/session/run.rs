@@ -32,10 +32,14 @@ use telesto_sql_parser::statement_kind::{executes, is_plain, only_reads, reads_n
 impl Session {
     /// Runs the only statement of a simple query: nothing has been shown to the client, so a conflict just
     /// executes it again.
-    pub(super) async fn run_alone(&mut self, prepared: &Arc<Prepared>) -> Result<StatementResult> {
+    pub(super) async fn run_alone(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: &[Datum],
+    ) -> Result<StatementResult> {
         let mut attempt = 0;
         loop {
-            let result = self.run(prepared, Vec::new()).await;
+            let result = self.run(prepared, parameters.to_vec()).await;
             let error = match result {
                 Ok(result) => {
                     let lazy = match &self.block {
@@ -223,6 +227,8 @@ impl Session {
                     self.record_statement(prepared, parameters, seen);
                     return Ok(result);
                 }
+                // It goes another way; nothing was done here.
+                Err(error) if prepared.lifted && self.texts.is_stale() => return Err(error),
                 Err(error) => {
                     let error = self.confirmed(error).boxed().await;
                     let retry = error.conflict().is_some()

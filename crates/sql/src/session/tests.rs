@@ -41,18 +41,18 @@ impl ResultSink for Collect {
     }
 }
 
-async fn engine() -> Arc<SqlEngine> {
+pub(super) async fn engine() -> Arc<SqlEngine> {
     let env = telesto_runtime::env();
     let database = Arc::new(MemoryDatabase::new(env.clone()));
     SqlEngine::open(database, env, SqlOptions::default()).await.expect("open")
 }
 
-async fn session(engine: &Arc<SqlEngine>) -> Session {
+pub(super) async fn session(engine: &Arc<SqlEngine>) -> Session {
     engine.session(SessionOptions::default()).await.expect("session")
 }
 
 /// Results, one line each; an error as its last line.
-async fn run(session: &mut Session, sql: &str) -> Vec<String> {
+pub(super) async fn run(session: &mut Session, sql: &str) -> Vec<String> {
     let mut sink = Collect::default();
     if let Err(error) = session.execute_simple(sql, &mut sink).await {
         sink.0.push(format!("{}: {}", error.code(), error.message()));
