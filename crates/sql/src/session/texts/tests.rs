@@ -246,3 +246,20 @@ async fn rights_that_are_taken_away_and_definitions_of_the_same_block_hold() {
     assert_eq!(run(&mut a, "ROLLBACK").await, ["ROLLBACK"]);
     assert_eq!(run(&mut a, "SELECT v FROM t WHERE k = 1").await, ["10", "SELECT 1"]);
 }
+
+#[tokio::test]
+async fn a_moment_named_by_a_word_is_no_value() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(
+        &mut a,
+        "CREATE TABLE t (k int PRIMARY KEY, d date); INSERT INTO t VALUES (1, '2024-01-01')",
+    )
+    .await;
+    for _ in 0..3 {
+        let before = "SELECT k FROM t WHERE k = 1 AND d < '2023-01-01'";
+        assert_eq!(run(&mut a, before).await, ["SELECT 0"]);
+    }
+    assert!(finds(&mut a, "SELECT k FROM t WHERE k = 1 AND d < '2023-01-01'").await);
+    assert_eq!(run(&mut a, "SELECT k FROM t WHERE k = 1 AND d < 'today'").await, ["1", "SELECT 1"]);
+}
