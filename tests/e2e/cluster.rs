@@ -358,3 +358,42 @@ async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
         assert!(Instant::now() < until, "the session does not end");
     }
 }
+
+/// Views of what nodes count add up what all of them did, and locks are seen from any node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn counts_and_locks_of_all_nodes_are_seen_from_any() {
+    let cluster = Cluster::start();
+    let here = cluster.node(0).connect().await.expect("connects");
+    here.batch_execute("CREATE TABLE seen (a int PRIMARY KEY)").await.expect("a table");
+    for index in 0..NODES {
+        let client = cluster.node(index).connect().await.expect("connects");
+        for row in 0..5 {
+            let sql = format!("INSERT INTO seen VALUES ({})", index * 10 + row);
+            client.batch_execute(&sql).await.expect("a row");
+        }
+        let key = (index * 10) as i32;
+        client.query_one("SELECT a FROM seen WHERE a = $1", &[&key]).await.expect("the row");
+    }
+    let holder = cluster.node(1).connect().await.expect("connects");
+    holder.batch_execute("SELECT pg_advisory_lock(7, 8)").await.expect("the lock");
+    let pid: i32 = holder.query_one("SELECT pg_backend_pid()", &[]).await.expect("asked").get(0);
+    let sql = "SELECT n_tup_ins, idx_scan,
+            (SELECT tup_inserted FROM pg_stat_database WHERE datname = 'telesto'),
+            (SELECT numbackends FROM pg_stat_database WHERE datname = 'telesto'),
+            (SELECT count(*) FROM pg_locks WHERE granted AND classid = 7 AND objid = 8 AND pid = $1)
+        FROM pg_stat_user_tables WHERE relname = 'seen'";
+    let mut seen = Vec::new();
+    for index in 0..NODES {
+        let client = cluster.node(index).connect().await.expect("connects");
+        let row = client.query_one(sql, &[&pid]).await.expect("asked");
+        let (inserted, looked_up): (i64, i64) = (row.get(0), row.get(1));
+        let (of_database, backends): (i64, i32) = (row.get(2), row.get(3));
+        assert!(of_database >= inserted, "{of_database} of {inserted}");
+        // Two clients of this test at least.
+        assert!(backends >= 2, "{backends} sessions");
+        seen.push((inserted, looked_up, row.get::<_, i64>(4)));
+    }
+    let looked_up = seen[0].1;
+    assert!(looked_up >= NODES as i64, "a look-up on each node");
+    assert_eq!(seen, vec![(5 * NODES as i64, looked_up, 1); NODES]);
+}

@@ -9,13 +9,16 @@
 //! - As in PostgreSQL, what a transaction did counts whether it commits or not.
 //!
 //! # Limits
-//! Of this process since it started. `SLOTS` tables and indexes, dropped ones included; what comes after they are all taken is not counted.
+//! Of this process since it started; what others have counted is added by whoever asks them ([`ToldUses`]). `SLOTS` tables and indexes, dropped ones included; what comes after they are all taken is not counted.
 //! Temporary tables are not counted.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Add;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
 use telesto_common::TableId;
 
 use crate::temp::is_temporary;
@@ -28,6 +31,8 @@ const PROBES: usize = 64;
 const SHARDS: usize = 4;
 /// Numbers of a line.
 const NUMBERS: usize = 8;
+/// Those of them that are used.
+const USED: usize = 5;
 
 /// What is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +56,25 @@ pub struct TableCounts {
     pub deleted: u64,
 }
 
+impl Add for TableCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            scans: (self.scans.0 + other.scans.0, self.scans.1 + other.scans.1),
+            inserted: self.inserted + other.inserted,
+            updated: self.updated + other.updated,
+            deleted: self.deleted + other.deleted,
+        }
+    }
+}
+
+impl From<[u64; USED]> for TableCounts {
+    fn from([scans, rows, inserted, updated, deleted]: [u64; USED]) -> Self {
+        Self { scans: (scans, rows), inserted, updated, deleted }
+    }
+}
+
 /// Counts of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexCounts {
@@ -58,6 +82,47 @@ pub struct IndexCounts {
     pub scans: u64,
     /// Rows that they found.
     pub rows: u64,
+}
+
+impl Add for IndexCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self { scans: self.scans + other.scans, rows: self.rows + other.rows }
+    }
+}
+
+/// All counts of a process, for another one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldUses(Vec<(u64, [u64; USED])>);
+
+/// The sums of what several processes told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SummedUses(BTreeMap<u64, [u64; USED]>);
+
+impl SummedUses {
+    /// Adds what a process told.
+    pub fn add(&mut self, told: ToldUses) {
+        for (key, numbers) in told.0 {
+            let sums = self.0.entry(key).or_default();
+            for (sum, number) in sums.iter_mut().zip(numbers) {
+                *sum = sum.saturating_add(number);
+            }
+        }
+    }
+
+    /// The counts of a table.
+    #[must_use]
+    pub fn of(&self, table: TableId) -> TableCounts {
+        self.0.get(&table_key(table)).copied().unwrap_or_default().into()
+    }
+
+    /// The counts of an index of it.
+    #[must_use]
+    pub fn of_index(&self, table: TableId, index: u32) -> IndexCounts {
+        let [scans, rows, ..] = self.0.get(&index_key(table, index)).copied().unwrap_or_default();
+        IndexCounts { scans, rows }
+    }
 }
 
 #[repr(align(64))]
@@ -69,6 +134,18 @@ struct Slot {
     /// Table and index; 0: free.
     key: AtomicU64,
     lines: OnceLock<Box<[Line; SHARDS]>>,
+}
+
+impl Slot {
+    fn sums(&self) -> [u64; USED] {
+        let mut sums = [0; USED];
+        for line in self.lines.get().into_iter().flat_map(|lines| lines.iter()) {
+            for (sum, counter) in sums.iter_mut().zip(&line.0) {
+                *sum += counter.load(Ordering::Relaxed);
+            }
+        }
+        sums
+    }
 }
 
 /// The counts of a process.
@@ -137,15 +214,16 @@ impl TableUses {
         }
     }
 
-    fn sums(&self, key: u64) -> Option<[u64; NUMBERS]> {
-        let slot = self.slot(key)?;
-        let mut sums = [0; NUMBERS];
-        for line in slot.lines.get().into_iter().flat_map(|lines| lines.iter()) {
-            for (sum, counter) in sums.iter_mut().zip(&line.0) {
-                *sum += counter.load(Ordering::Relaxed);
-            }
-        }
-        Some(sums)
+    fn sums(&self, key: u64) -> Option<[u64; USED]> {
+        self.slot(key).map(Slot::sums)
+    }
+
+    /// All counts, for another process.
+    #[must_use]
+    pub fn told(&self) -> ToldUses {
+        let slots = self.slots.get().into_iter().flatten();
+        let taken = slots.map(|slot| (slot.key.load(Ordering::Acquire), slot.sums()));
+        ToldUses(taken.filter(|(key, sums)| *key != 0 && *sums != [0; USED]).collect())
     }
 
     /// `scans` reads of `table` along `path` began, or rows of reads that began earlier were found.
@@ -170,8 +248,7 @@ impl TableUses {
     /// The counts of a table; `None`: it is not counted.
     #[must_use]
     pub fn of(&self, table: TableId) -> Option<TableCounts> {
-        let [scans, rows, inserted, updated, deleted, ..] = self.sums(table_key(table))?;
-        Some(TableCounts { scans: (scans, rows), inserted, updated, deleted })
+        self.sums(table_key(table)).map(TableCounts::from)
     }
 
     /// The counts of an index of it; `None`: it is not counted.
@@ -210,6 +287,30 @@ mod tests {
             assert_eq!(index(3), IndexCounts { scans: 16, rows: 8 * u64::from(table) });
             assert_eq!(index(1), IndexCounts::default());
         }
+    }
+
+    #[test]
+    fn what_processes_tell_adds_up() {
+        let mut sums = SummedUses::default();
+        for times in 1..=3 {
+            let uses = TableUses::default();
+            for _ in 0..times {
+                uses.read(TableId(7), Path::Whole, 1, 10);
+                uses.read(TableId(7), Path::Index(2), 1, 4);
+                uses.wrote(TableId(9), 3, 2, 1);
+            }
+            // A table that was only looked for is told of by nobody.
+            let _ = uses.of(TableId(8));
+            let told = uses.told();
+            assert_eq!(told.0.len(), 3);
+            sums.add(told);
+        }
+        assert_eq!(sums.of(TableId(7)), TableCounts { scans: (6, 60), ..TableCounts::default() });
+        assert_eq!(sums.of_index(TableId(7), 2), IndexCounts { scans: 6, rows: 24 });
+        let written =
+            TableCounts { inserted: 18, updated: 12, deleted: 6, ..TableCounts::default() };
+        assert_eq!(sums.of(TableId(9)), written);
+        assert_eq!(sums.of(TableId(8)), TableCounts::default());
     }
 
     #[test]

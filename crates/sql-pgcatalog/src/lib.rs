@@ -60,7 +60,7 @@ pub fn rows(
         if !costs::fill(&mut out, catalog, settings, live)?
             && !live::fill(&mut out, live)
             && !regions::fill(&mut out, catalog, live)
-            && !statistics::fill(&mut out, catalog, settings, live)
+            && !statistics::fill(&mut out, catalog)
         {
             objects::fill(&mut out, catalog, settings);
         }

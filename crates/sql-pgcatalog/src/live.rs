@@ -10,6 +10,7 @@ use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::build_record::progress;
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
+use telesto_sql_plan::advisory::registry::LockShown;
 use telesto_sql_plan::measurements::{Probed, Stretch, Timed};
 use telesto_sql_types::Datum;
 use telesto_sql_types::Row;
@@ -28,26 +29,6 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
                     .set("is_binary", cursor.binary)
                     .set("is_scrollable", cursor.scroll)
                     .set("creation_time", Datum::TimestampTz(cursor.created_micros));
-            }
-            true
-        }
-        "pg_locks" => {
-            let locks = live.locks.as_ref().map(|locks| locks.shown()).unwrap_or_default();
-            for lock in locks {
-                out.row()
-                    .set("locktype", "advisory")
-                    .set("database", DATABASE_OID)
-                    .set("relation", Datum::Null)
-                    .set("page", Datum::Null)
-                    .set("tuple", Datum::Null)
-                    .set("transactionid", Datum::Null)
-                    .set("classid", lock.key.class)
-                    .set("objid", lock.key.object)
-                    .set("objsubid", i32::from(lock.key.sub))
-                    .set("virtualtransaction", "")
-                    .set("pid", lock.pid)
-                    .set("mode", lock.mode.name())
-                    .set("granted", lock.granted);
             }
             true
         }
@@ -208,16 +189,36 @@ fn count(number: u64) -> Datum {
     Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
+fn locks(out: &mut RowSet<'_>, locks: Vec<LockShown>) {
+    for lock in locks {
+        out.row()
+            .set("locktype", "advisory")
+            .set("database", DATABASE_OID)
+            .set("relation", Datum::Null)
+            .set("page", Datum::Null)
+            .set("tuple", Datum::Null)
+            .set("transactionid", Datum::Null)
+            .set("classid", lock.key.class)
+            .set("objid", lock.key.object)
+            .set("objsubid", i32::from(lock.key.sub))
+            .set("virtualtransaction", "")
+            .set("pid", lock.pid)
+            .set("mode", lock.mode.name())
+            .set("granted", lock.granted);
+    }
+}
+
 /// Whether the table's rows are read by [`read`], and not computed.
 pub fn is_read(table: &SystemTable) -> bool {
     matches!(
         table.name,
         "pg_stat_activity"
+            | "pg_locks"
             | "pg_stat_progress_create_index"
             | "telesto_storage"
             | "telesto_pending"
             | "telesto_decided"
-    )
+    ) || super::statistics::is_counted(table.name)
 }
 
 /// The rows of such a table. A block is 8 kB of keys and rows: there are no pages.
@@ -239,6 +240,22 @@ pub async fn read(
             None => Vec::new(),
         };
         super::statistics::activity(&mut out, catalog, settings, (live, elsewhere));
+        return Ok(out.into_rows());
+    }
+    if table.name == "pg_locks" {
+        let mut shown = live.locks.as_ref().map(|locks| locks.shown()).unwrap_or_default();
+        if let Some(database) = &live.database {
+            shown.extend(telesto_sql_plan::everywhere::locks(database).await);
+        }
+        locks(&mut out, shown);
+        return Ok(out.into_rows());
+    }
+    if super::statistics::is_counted(table.name) {
+        let elsewhere = match &live.database {
+            Some(database) => telesto_sql_plan::everywhere::counted(database).await,
+            None => telesto_sql_plan::everywhere::Counts::default(),
+        };
+        super::statistics::counts(&mut out, catalog, settings, (live, &elsewhere));
         return Ok(out.into_rows());
     }
     let Some(database) = &live.database else { return Ok(out.into_rows()) };

@@ -4,60 +4,70 @@
 //! What is not counted is NULL, not 0: nobody may conclude that an index is not used.
 //!
 //! # Limits
-//! Of this process since it started. Blocks are not counted: there are none. The views of system tables are empty.
+//! Of all nodes, each since it started; those that do not answer within a second are not in the sums. `n_live_tup` is what this process
+//! knows. Blocks are not counted: there are none. The views of system tables are empty.
 
 use super::objects::DATABASE_OID;
 use super::rows::RowSet;
 use telesto_sql_catalog::rights::READ_ALL_STATS;
-use telesto_sql_catalog::{CatalogSnapshot, Table};
+use telesto_sql_catalog::uses::{IndexCounts, TableCounts};
+use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
 use telesto_sql_plan::activity::Activity;
+use telesto_sql_plan::everywhere::{self, Counts};
 use telesto_sql_types::Datum;
 
-/// Fills the rows of one of these views; of any other table, none.
-pub(super) fn fill(
+/// What this process shows, and what the other nodes have counted.
+type Counted<'a> = (&'a SessionView, &'a Counts);
+
+/// Whether the view shows what nodes count.
+pub(super) fn is_counted(view: &str) -> bool {
+    matches!(
+        view,
+        "pg_stat_database"
+            | "pg_stat_user_tables"
+            | "pg_stat_all_tables"
+            | "pg_stat_user_indexes"
+            | "pg_stat_all_indexes"
+    )
+}
+
+/// Fills the rows of such a view.
+pub(super) fn counts(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,
     settings: &Settings,
-    live: &SessionView,
-) -> bool {
+    counted: Counted<'_>,
+) {
     match out.name() {
-        "pg_stat_database" => database(out, catalog, settings, live),
+        "pg_stat_database" => database(out, catalog, settings, counted),
         "pg_stat_user_tables" | "pg_stat_all_tables" => {
             for table in catalog.tables() {
-                table_row(out, catalog, table, live);
+                table_row(out, catalog, table, counted);
             }
         }
-        "pg_statio_user_tables" | "pg_statio_all_tables" => {
-            for table in catalog.tables() {
-                out.row()
-                    .uncounted()
-                    .set("relid", table.id.0)
-                    .set("schemaname", catalog.schema_name(table.schema))
-                    .set("relname", &table.name);
-            }
-        }
-        "pg_stat_user_indexes" | "pg_stat_all_indexes" => {
+        _ => {
             for table in catalog.tables() {
                 for index in table.known_indexes() {
-                    out.row()
-                        .uncounted()
-                        .set("relid", table.id.0)
-                        .set("indexrelid", index.oid)
-                        .set("schemaname", catalog.schema_name(table.schema))
-                        .set("relname", &table.name)
-                        .set("indexrelname", &index.name);
-                    if let Some(counts) = live.uses.of_index(table.id, index.id) {
-                        out.last()
-                            .set("idx_scan", count(counts.scans))
-                            .set("idx_tup_read", count(counts.rows))
-                            .set("idx_tup_fetch", count(counts.rows));
-                    }
+                    index_row(out, catalog, (table, index), counted);
                 }
             }
         }
-        _ => return false,
+    }
+}
+
+/// Fills the rows of the views of what is counted nowhere; of any other table, none.
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) -> bool {
+    if !matches!(out.name(), "pg_statio_user_tables" | "pg_statio_all_tables") {
+        return false;
+    }
+    for table in catalog.tables() {
+        out.row()
+            .uncounted()
+            .set("relid", table.id.0)
+            .set("schemaname", catalog.schema_name(table.schema))
+            .set("relname", &table.name);
     }
     true
 }
@@ -66,22 +76,52 @@ fn count(number: u64) -> Datum {
     Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
+fn of_table(table: &Table, (live, elsewhere): Counted<'_>) -> Option<TableCounts> {
+    live.uses.of(table.id).map(|own| own + elsewhere.uses.of(table.id))
+}
+
+fn of_index(table: &Table, index: u32, (live, elsewhere): Counted<'_>) -> Option<IndexCounts> {
+    let own = live.uses.of_index(table.id, index);
+    own.map(|own| own + elsewhere.uses.of_index(table.id, index))
+}
+
 /// Scans and rows by all indexes of a table.
-fn by_index(table: &Table, live: &SessionView) -> (u64, u64) {
-    let counts = table.known_indexes().filter_map(|index| live.uses.of_index(table.id, index.id));
+fn by_index(table: &Table, counted: Counted<'_>) -> (u64, u64) {
+    let counts = table.known_indexes().filter_map(|index| of_index(table, index.id, counted));
     counts.fold((0, 0), |(scans, rows), counts| (scans + counts.scans, rows + counts.rows))
 }
 
-fn table_row(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, table: &Table, live: &SessionView) {
+fn index_row(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    (table, index): (&Table, &Index),
+    counted: Counted<'_>,
+) {
+    out.row()
+        .uncounted()
+        .set("relid", table.id.0)
+        .set("indexrelid", index.oid)
+        .set("schemaname", catalog.schema_name(table.schema))
+        .set("relname", &table.name)
+        .set("indexrelname", &index.name);
+    if let Some(counts) = of_index(table, index.id, counted) {
+        out.last()
+            .set("idx_scan", count(counts.scans))
+            .set("idx_tup_read", count(counts.rows))
+            .set("idx_tup_fetch", count(counts.rows));
+    }
+}
+
+fn table_row(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, table: &Table, counted: Counted<'_>) {
     out.row()
         .uncounted()
         .set("relid", table.id.0)
         .set("schemaname", catalog.schema_name(table.schema))
         .set("relname", &table.name);
-    if let Some(rows) = live.sizes.known(table.id) {
+    if let Some(rows) = counted.0.sizes.known(table.id) {
         out.last().set("n_live_tup", count(rows));
     }
-    let Some(counts) = live.uses.of(table.id) else { return };
+    let Some(counts) = of_table(table, counted) else { return };
     let row = out
         .last()
         .set("seq_scan", count(counts.scans.0))
@@ -90,20 +130,21 @@ fn table_row(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, table: &Table, liv
         .set("n_tup_upd", count(counts.updated))
         .set("n_tup_del", count(counts.deleted));
     if table.known_indexes().next().is_some() {
-        let (scans, rows) = by_index(table, live);
+        let (scans, rows) = by_index(table, counted);
         row.set("idx_scan", count(scans)).set("idx_tup_fetch", count(rows));
     }
 }
 
-/// Of the one database, and of what this process did in it.
+/// Of the one database, and of what all nodes did in it.
 fn database(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,
     settings: &Settings,
-    live: &SessionView,
+    counted: Counted<'_>,
 ) {
+    let (live, elsewhere) = counted;
     let metrics = live.measured.metrics();
-    let metric = |name: &str| -> Datum {
+    let metric = |name: &str, elsewhere: u64| -> Datum {
         let found: Vec<f64> = metrics
             .iter()
             .filter(|metric| metric.name == name)
@@ -112,28 +153,28 @@ fn database(
         match found.is_empty() {
             true => Datum::Null,
             // Counts, exact up to 2^53.
-            false => Datum::Int8(found.iter().sum::<f64>() as i64),
+            false => count(found.iter().sum::<f64>() as u64 + elsewhere),
         }
     };
     let (mut read, mut fetched, mut written) = (0, 0, (0, 0, 0));
     for table in catalog.tables() {
-        let (_, rows) = by_index(table, live);
+        let (_, rows) = by_index(table, counted);
         fetched += rows;
-        let counts = live.uses.of(table.id).unwrap_or_default();
+        let counts = of_table(table, counted).unwrap_or_default();
         read += counts.scans.1 + rows;
         written.0 += counts.inserted;
         written.1 += counts.updated;
         written.2 += counts.deleted;
     }
-    let backends = live.backends.shown().len().max(1);
+    let backends = live.backends.shown().len().max(1) as u64 + elsewhere.backends;
     out.row()
         .uncounted()
         .set("datid", DATABASE_OID)
         .set("datname", &settings.database)
         .set("numbackends", i32::try_from(backends).unwrap_or(i32::MAX))
-        .set("xact_commit", metric("telesto_txn_commits_total"))
-        .set("conflicts", metric("telesto_txn_conflicts_total"))
-        .set("sessions", metric("telesto_sessions_opened_total"))
+        .set("xact_commit", metric(everywhere::COMMITS, elsewhere.commits))
+        .set("conflicts", metric(everywhere::CONFLICTS, elsewhere.conflicts))
+        .set("sessions", metric(everywhere::SESSIONS, elsewhere.sessions))
         .set("tup_returned", count(read))
         .set("tup_fetched", count(fetched))
         .set("tup_inserted", count(written.0))

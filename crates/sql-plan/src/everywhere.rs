@@ -1,18 +1,21 @@
-//! The sessions of all nodes of a cluster: what they do, and having one of them stopped.
+//! All nodes of a cluster: what their sessions do and hold, what they have counted, and having a session stopped.
 //!
 //! ```text
-//! pg_stat_activity, pg_cancel_backend, a cancel request ──► of this process? ─ yes ─► done here
-//!                                                            └─ no ─► every other node is asked ([`telesto_txn::peers`])
+//! pg_cancel_backend, a cancel request ──► of this process? ─ yes ─► done here
+//!                                            └─ no ─► every other node is asked ([`telesto_txn::peers`])
+//! pg_stat_activity, pg_locks, pg_stat_database and its kin: this process, and every other node
 //! ```
 //! # Invariants
 //! - Who may stop whom is decided where it is asked, by the role of the session that is to be stopped; who may see what, too.
 //! - A client's cancel request stops only the session whose secret key it knows, on whatever node it arrives.
 //!
 //! # On failure
-//! A node that does not answer within [`WITHIN`] is left out: its sessions are not shown, and not stopped.
+//! A node that does not answer within [`WITHIN`], or is of a version that does not know the question, is left out: its sessions are not
+//! shown, and not stopped, and what it has counted is missing from sums.
 //!
 //! # Limits
-//! Process ids of two nodes are told apart by beginning at random numbers; the newest 2,000 sessions of each node are told.
+//! Process ids of two nodes are told apart by beginning at random numbers; the newest 2,000 sessions and advisory locks of each node are told. Nodes count from
+//! their start.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,12 +26,22 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use telesto_common::wait::Wait;
+use telesto_sql_catalog::uses::{SummedUses, TableUses, ToldUses};
+use telesto_sql_types::advisory::{LockKey, LockMode};
 use telesto_txn::Database;
 use telesto_txn::peers::Answers;
 
 use crate::activity::Activity;
+use crate::advisory::registry::{AdvisoryLocks, LockShown};
 use crate::cancel::Backends;
+use crate::measurements::Measured;
 
+/// The counters of transactions committed and conflicts met, and of sessions begun.
+pub const COMMITS: &str = "telesto_txn_commits_total";
+/// See [`COMMITS`].
+pub const CONFLICTS: &str = "telesto_txn_conflicts_total";
+/// See [`COMMITS`].
+pub const SESSIONS: &str = "telesto_sessions_opened_total";
 /// How long other nodes are waited for.
 pub const WITHIN: Duration = Duration::from_secs(1);
 /// Sessions that one node tells of.
@@ -46,6 +59,9 @@ enum Question {
     RoleOf(i32),
     Signal { pid: i32, terminate: bool },
     Cancel { pid: i32, key: Vec<u8> },
+    // What is added later stands last: numbers tell the questions apart.
+    Counted,
+    Locks,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -53,6 +69,58 @@ enum Answer {
     Shown(Vec<(i32, Told)>),
     Role(Option<u32>),
     Found(bool),
+    Counted(Counted),
+    Locks(Vec<ToldLock>),
+}
+
+/// What a process has counted since it started.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Counted {
+    backends: u64,
+    commits: u64,
+    conflicts: u64,
+    sessions: u64,
+    uses: ToldUses,
+}
+
+/// What the other nodes have counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sessions there are.
+    pub backends: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Conflicts met.
+    pub conflicts: u64,
+    /// Sessions begun.
+    pub sessions: u64,
+    /// Reads and writes of tables and indexes.
+    pub uses: SummedUses,
+}
+
+/// An advisory lock on the wire between nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ToldLock {
+    class: u32,
+    object: u32,
+    sub: i16,
+    exclusive: bool,
+    pid: i32,
+    granted: bool,
+}
+
+impl ToldLock {
+    fn of(lock: LockShown) -> Self {
+        let LockKey { class, object, sub } = lock.key;
+        let exclusive = lock.mode == LockMode::Exclusive;
+        Self { class, object, sub, exclusive, pid: lock.pid, granted: lock.granted }
+    }
+
+    fn shown(self) -> LockShown {
+        let mode = if self.exclusive { LockMode::Exclusive } else { LockMode::Shared };
+        let key = LockKey { class: self.class, object: self.object, sub: self.sub };
+        LockShown { key, mode, pid: self.pid, granted: self.granted }
+    }
 }
 
 /// One session on the wire between nodes.
@@ -108,6 +176,9 @@ impl Told {
 /// What this process tells others of its sessions.
 pub struct OwnSessions {
     backends: Arc<Backends>,
+    counts: Arc<TableUses>,
+    measured: Arc<Measured>,
+    locks: Arc<AdvisoryLocks>,
     by_key: OnceLock<ByKey>,
 }
 
@@ -118,10 +189,31 @@ impl fmt::Debug for OwnSessions {
 }
 
 impl OwnSessions {
-    /// Of these sessions.
+    /// Of these sessions, with what they hold and what they did.
     #[must_use]
-    pub fn new(backends: Arc<Backends>) -> Arc<Self> {
-        Arc::new(Self { backends, by_key: OnceLock::new() })
+    pub fn new(
+        backends: Arc<Backends>,
+        counts: Arc<TableUses>,
+        measured: Arc<Measured>,
+        locks: Arc<AdvisoryLocks>,
+    ) -> Arc<Self> {
+        Arc::new(Self { backends, counts, measured, locks, by_key: OnceLock::new() })
+    }
+
+    fn counted(&self) -> Counted {
+        let metrics = self.measured.metrics();
+        // Counts, exact up to 2^53.
+        let metric = |name: &str| {
+            let of = metrics.iter().filter(|metric| metric.name == name);
+            of.map(|metric| metric.value).sum::<f64>() as u64
+        };
+        Counted {
+            backends: self.backends.shown().len() as u64,
+            commits: metric(COMMITS),
+            conflicts: metric(CONFLICTS),
+            sessions: metric(SESSIONS),
+            uses: self.counts.told(),
+        }
     }
 
     /// From here on cancel requests that arrive at other nodes are tried here, too. Only what is told first counts.
@@ -142,6 +234,11 @@ impl OwnSessions {
             Question::Signal { pid, terminate: false } => Answer::Found(self.backends.cancel(pid)),
             Question::Cancel { pid, key } => {
                 Answer::Found(self.by_key.get().is_some_and(|by_key| by_key(pid, &key)))
+            }
+            Question::Counted => Answer::Counted(self.counted()),
+            Question::Locks => {
+                let locks = self.locks.shown().into_iter().take(MOST);
+                Answer::Locks(locks.map(ToldLock::of).collect())
             }
         }
     }
@@ -173,6 +270,30 @@ pub async fn shown(database: &Arc<dyn Database>) -> Vec<(i32, Activity)> {
     sessions.flatten().map(|(pid, told)| (pid, told.shown())).collect()
 }
 
+/// What all other nodes have counted.
+pub async fn counted(database: &Arc<dyn Database>) -> Counts {
+    let mut counts = Counts::default();
+    for answer in ask(database, &Question::Counted).await {
+        let Answer::Counted(told) = answer else { continue };
+        counts.backends += told.backends;
+        counts.commits += told.commits;
+        counts.conflicts += told.conflicts;
+        counts.sessions += told.sessions;
+        counts.uses.add(told.uses);
+    }
+    counts
+}
+
+/// The advisory locks that sessions of all other nodes hold or wait for.
+pub async fn locks(database: &Arc<dyn Database>) -> Vec<LockShown> {
+    let answers = ask(database, &Question::Locks).await.into_iter();
+    let locks = answers.filter_map(|answer| match answer {
+        Answer::Locks(locks) => Some(locks),
+        _ => None,
+    });
+    locks.flatten().map(ToldLock::shown).collect()
+}
+
 /// OID of the role of a session of another node; `None`: none has it.
 pub async fn role_of(database: &Arc<dyn Database>, pid: i32) -> Option<u32> {
     ask(database, &Question::RoleOf(pid)).await.into_iter().find_map(|answer| match answer {
@@ -198,6 +319,17 @@ fn any(answers: Vec<Answer>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn locks_are_told_to_another_node_as_they_are() {
+        let key = LockKey { class: 3, object: 4, sub: 2 };
+        for (mode, granted) in [(LockMode::Shared, true), (LockMode::Exclusive, false)] {
+            let lock = LockShown { key, mode, pid: 77, granted };
+            let bytes = postcard::to_stdvec(&ToldLock::of(lock)).expect("encodes");
+            let told: ToldLock = postcard::from_bytes(&bytes).expect("decodes");
+            assert_eq!(format!("{:?}", told.shown()), format!("{lock:?}"));
+        }
+    }
 
     #[test]
     fn session_is_told_to_another_node_as_it_is() {

@@ -160,10 +160,6 @@ impl SqlEngine {
         let known = MemoryBudget::new(options.memory_bytes / super::texts::SHARE);
         let memory = MemoryBudget::new(options.memory_bytes);
         let backends: Arc<Backends> = Arc::default();
-        let own_sessions = OwnSessions::new(Arc::clone(&backends));
-        if let Some(peers) = database.peers() {
-            peers.answer_with(Arc::clone(&own_sessions) as Arc<dyn Answers>);
-        }
         let hub = Hub::open(
             Arc::clone(&database),
             env.clone(),
@@ -173,6 +169,16 @@ impl SqlEngine {
         let catalogs = CatalogCache::of(database.region());
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
+        let (uses, measured): (Arc<TableUses>, Arc<Measured>) = Default::default();
+        let own_sessions = OwnSessions::new(
+            Arc::clone(&backends),
+            Arc::clone(&uses),
+            Arc::clone(&measured),
+            Arc::clone(&advisory),
+        );
+        if let Some(peers) = database.peers() {
+            peers.answer_with(Arc::clone(&own_sessions) as Arc<dyn Answers>);
+        }
         let accounts = {
             let (meter, bucket) = (options.meter.clone(), options.bucket.clone());
             Accounts::new(&env, &database, meter, bucket, options.reserved_bytes)
@@ -186,14 +192,14 @@ impl SqlEngine {
             catalogs,
             sequences: Arc::default(),
             sizes: Arc::default(),
-            uses: Arc::default(),
+            uses,
             memory,
             known,
             advisory,
             backends,
             own_sessions,
             hub,
-            measured: Arc::default(),
+            measured,
             planner: Arc::new(BothExecutors),
             upkeep: Upkeep::default(),
             writes: Writes::default(),
