@@ -37,6 +37,7 @@ pub mod join;
 pub mod key_types;
 mod merge;
 mod merging;
+pub mod placed;
 mod policies;
 pub mod read;
 pub mod row_writes;

@@ -152,6 +152,7 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let placement = &table.placement;
         let home = match placement.home {
             Home::Any => "any".to_owned(),
+            Home::Row => "by row".to_owned(),
             Home::Region(home) => catalog.region_name(home),
         };
         let merging = placement.merging.as_ref();
@@ -163,12 +164,26 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let merges = |which: fn(&Merging) -> &Vec<u16>| {
             merging.map_or(Datum::Null, |merging| columns(which(merging)))
         };
-        let moved = placement.moved.as_ref().map(|moved| names(&moved.from));
+        let rule = placement.by_row.as_ref();
+        let places = rule.into_iter().flat_map(|rule| rule.values.values());
+        let mut from: Vec<u16> = placement
+            .moved
+            .iter()
+            .chain(places.filter_map(|place| place.moved.as_ref()))
+            .flat_map(|moved| moved.from.iter().copied())
+            .collect();
+        from.sort_unstable();
+        from.dedup();
+        let moved = (!from.is_empty()).then(|| names(&from));
+        let regions = match rule {
+            Some(rule) => Datum::text(rule.text(table, catalog)),
+            None => placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)),
+        };
         out.row()
             .set("schema_name", catalog.schema_name(table.schema))
             .set("table_name", &table.name)
             .set("home", home)
-            .set("regions", placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)))
+            .set("regions", regions)
             .set("moved_from", moved.unwrap_or(Datum::Null))
             .set("counters", merges(|merging| &merging.counters))
             .set("max_columns", merges(|merging| &merging.max))
