@@ -16,7 +16,7 @@
 //! # Limits
 //! Columns of type text and varchar. Each value of each index is a rule of its own: [`MOST_VALUES`] a table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use telesto_common::key::{KeyRange, KeyReader};
@@ -185,13 +185,11 @@ impl RowParts {
 
     /// The parts that `range` holds keys of.
     pub fn meeting<'s>(&'s self, range: &'s KeyRange) -> impl Iterator<Item = &'s Part> {
-        let from = self.parts.partition_point(|part| {
-            !part.range.end.is_empty() && part.range.end <= range.start
-        });
+        let from = self
+            .parts
+            .partition_point(|part| !part.range.end.is_empty() && part.range.end <= range.start);
         let rest = self.parts.get(from..).unwrap_or_default();
-        rest.iter().take_while(|part| {
-            range.end.is_empty() || part.range.start < range.end
-        })
+        rest.iter().take_while(|part| range.end.is_empty() || part.range.start < range.end)
     }
 }
 
@@ -280,6 +278,27 @@ impl CatalogSnapshot {
         Ok(())
     }
 
+    /// The same of keys that are read together; where several of them are elsewhere, the regions that have all of them are told.
+    ///
+    /// # Errors
+    /// [`NotPlaced`].
+    pub fn check_keys<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+    ) -> std::result::Result<(), Box<NotPlaced>> {
+        for key in keys.clone() {
+            let Some(parts) = self.row_parts_of(key) else { continue };
+            let Some(part) = parts.part_of(key) else { continue };
+            if self.is_here(parts.table, &part.value) {
+                continue;
+            }
+            let all = keys.filter_map(|key| parts.part_of(key));
+            let all: Vec<&str> = all.map(|part| part.value.as_str()).collect();
+            return Err(Box::new(self.not_placed(parts.table, &all)));
+        }
+        Ok(())
+    }
+
     /// What of `range` is placed here, in the order of keys: all of it, where no table's rows are placed by value.
     #[must_use]
     pub fn placed_of(&self, range: &KeyRange) -> Vec<KeyRange> {
@@ -288,6 +307,45 @@ impl CatalogSnapshot {
         };
         let here = parts.meeting(range).filter(|part| self.is_here(parts.table, &part.value));
         here.map(|part| intersection(&part.range, range)).collect()
+    }
+
+    /// Which values are among `ranges` of `table`, and where they are; nothing, where rows are not placed by value.
+    #[must_use]
+    pub fn told_of(&self, table: &Table, ranges: &[KeyRange]) -> Option<String> {
+        let (rule, parts) = (table.placement.by_row.as_ref()?, self.row_parts(table)?);
+        let met: BTreeSet<&str> = ranges
+            .iter()
+            .flat_map(|range| parts.meeting(range).map(|part| part.value.as_str()))
+            .collect();
+        let one = |value: &&str| {
+            let place = rule.values.get(*value)?;
+            let names: Vec<_> = place.regions.iter().map(|id| self.region_name(*id)).collect();
+            let home = names.first()?;
+            Some(format!("'{value}' is in {} (home {home})", names.join(" and ")))
+        };
+        let mut shown: Vec<_> = met.iter().take(NAMED).filter_map(one).collect();
+        if met.len() > NAMED {
+            shown.push(format!("{} more values", met.len() - NAMED));
+        }
+        if shown.is_empty() {
+            return Some("no value that rows may have".to_owned());
+        }
+        Some(shown.join("; "))
+    }
+
+    /// The keys of values whose rows are placed elsewhere, and were all sent there.
+    #[must_use]
+    pub fn rows_elsewhere(&self) -> Vec<KeyRange> {
+        let me = self.me().0;
+        let all = self.row_parts.values().flat_map(|parts| {
+            parts.parts.iter().map(|part| (self.place_of(parts.table, &part.value), part))
+        });
+        let gone = all.filter(|(place, _)| {
+            place.is_some_and(|(_, _, place)| {
+                !place.has(me) && place.gaining.is_none() && place.moved.is_none()
+            })
+        });
+        gone.map(|(_, part)| part.range.clone()).collect()
     }
 
     /// Told of what asked for rows with these values, which are not all here.
@@ -308,9 +366,9 @@ impl CatalogSnapshot {
             values.iter().copied().filter(|value| !self.is_here(table, value)).collect();
         missing.sort_unstable();
         missing.dedup();
-        let coming = missing.iter().all(|value| {
-            self.place_of(table, value).is_some_and(|(_, _, place)| place.has(me))
-        });
+        let coming = missing
+            .iter()
+            .all(|value| self.place_of(table, value).is_some_and(|(_, _, place)| place.has(me)));
         let name = self.table(table).map_or("?", |table| table.name.as_str());
         let rule = self.table(table).and_then(|t| Some((t, t.placement.by_row.as_ref()?)));
         let column = rule.map_or("?", |(table, rule)| rule.column_name(table));
@@ -324,7 +382,8 @@ impl CatalogSnapshot {
                 regions: served,
             };
         }
-        let names: Vec<_> = served.iter().map(|id| format!("\"{}\"", self.region_name(id.0))).collect();
+        let names: Vec<_> =
+            served.iter().map(|id| format!("\"{}\"", self.region_name(id.0))).collect();
         let connect = match names.is_empty() {
             true => "no region has all that was asked for".to_owned(),
             false => format!("connect to a region that has them ({})", names.join(", ")),

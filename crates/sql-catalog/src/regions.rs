@@ -112,6 +112,10 @@ pub struct TablePlacement {
     /// Where each row is; then the home is [`Home::Row`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_row: Option<ByRow>,
+    /// Rows are, or were, placed by value: the region that wrote one last may have it no more, so that whoever has rows sends all of them
+    /// to a region that gets them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sent_by_all: bool,
 }
 
 impl TablePlacement {
@@ -451,7 +455,7 @@ impl CatalogSnapshot {
                     format!("rows of table \"{}\" are written in the regions that their values name; but for its columns it is changed while it is written in region \"{defining}\"", before.name),
                 )
                 .hint(
-                    "ALTER TABLE … RESET (telesto.regions), which brings all rows into every region, wait until telesto_placement shows no moved_from, change the table, and set telesto.regions again.",
+                    "ALTER TABLE … RESET (telesto.regions), which brings all rows into every region, wait until telesto_placement shows no moved_from and nobody gaining, change the table, and set telesto.regions again.",
                 ));
             }
         };

@@ -188,7 +188,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
-        Object::Table(table) if table.placement.by_row.is_some() => BY_ROW_VERSION,
+        Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
         Object::Dropped(note) if note.by_row => BY_ROW_VERSION,
         Object::Table(table) if table.placement.merging.is_some() => MERGING_VERSION,
         Object::Table(table) if table.curated.is_some() => CURATED_VERSION,

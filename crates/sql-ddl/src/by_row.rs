@@ -96,34 +96,50 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
     let (name, table_name) = (&column.name, &table.name);
     if !matches!(column.ty, SqlType::Text | SqlType::Varchar(_)) {
         return Err(refused(
-            format!("rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is of type {}", column.ty),
+            format!(
+                "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is of type {}",
+                column.ty
+            ),
             format!("ALTER TABLE … ALTER COLUMN {name} TYPE text first."),
         ));
     }
     if !column.not_null {
         return Err(refused(
-            format!("rows of table \"{table_name}\" cannot be placed by column \"{name}\": it may be NULL"),
+            format!(
+                "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it may be NULL"
+            ),
             format!("ALTER TABLE … ALTER COLUMN {name} SET NOT NULL first."),
         ));
     }
     let leads = |index: &Index| index.columns.first().is_some_and(|first| first.column == position);
     let Some(primary) = &table.primary else {
         return Err(refused(
-            format!("rows of table \"{table_name}\" cannot be placed by a value: it has no primary key"),
+            format!(
+                "rows of table \"{table_name}\" cannot be placed by a value: it has no primary key"
+            ),
             format!("ALTER TABLE … ADD PRIMARY KEY ({name}, …) first."),
         ));
     };
     if !leads(primary) {
         return Err(refused(
-            format!("rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is not the first one of the primary key"),
-            format!("Drop the primary key and add one that begins with it: PRIMARY KEY ({name}, …)."),
+            format!(
+                "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is not the first one of the primary key"
+            ),
+            format!(
+                "Drop the primary key and add one that begins with it: PRIMARY KEY ({name}, …)."
+            ),
         ));
     }
     if let Some(index) = table.indexes.iter().find(|index| !leads(index)) {
         let what = if index.unique { "unique key" } else { "index" };
         return Err(refused(
-            format!("rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is not the first one of {what} \"{}\"", index.name),
-            format!("Drop the {what} and make one that begins with it: ({name}, …). A key that holds the column is unique everywhere, since each value is written in one region."),
+            format!(
+                "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is not the first one of {what} \"{}\"",
+                index.name
+            ),
+            format!(
+                "Drop the {what} and make one that begins with it: ({name}, …). A key that holds the column is unique everywhere, since each value is written in one region."
+            ),
         ));
     }
     if !table.building.is_empty() {
@@ -222,7 +238,10 @@ impl Ddl<'_> {
         }
         if table.curated.is_some() {
             return Err(refused(
-                format!("table \"{}\" is curated: what waits for its curators is kept in one region", table.name),
+                format!(
+                    "table \"{}\" is curated: what waits for its curators is kept in one region",
+                    table.name
+                ),
                 "ALTER TABLE … RESET (telesto.curated) first.",
             ));
         }
@@ -238,8 +257,14 @@ impl Ddl<'_> {
             }
             Some(old) if old.column != rule.column => {
                 return Err(refused(
-                    format!("rows of table \"{}\" are placed by column \"{}\"", table.name, old.column_name(table)),
-                    format!("RESET ({REGIONS}), wait until telesto_placement shows no moved_from, and place them by another column then."),
+                    format!(
+                        "rows of table \"{}\" are placed by column \"{}\"",
+                        table.name,
+                        old.column_name(table)
+                    ),
+                    format!(
+                        "RESET ({REGIONS}), wait until telesto_placement shows no moved_from and nobody gaining, and place them by another column then."
+                    ),
                 ));
             }
             Some(old) => {
@@ -258,6 +283,7 @@ impl Ddl<'_> {
         placement.moved = None;
         placement.gaining = None;
         placement.by_row = Some(rule);
+        placement.sent_by_all = true;
         Ok(())
     }
 
@@ -268,8 +294,13 @@ impl Ddl<'_> {
         if before.home != Home::default() || before.moved.is_some() || gained {
             let defining = self.catalog().region_name(DEFINING.0);
             return Err(refused(
-                format!("rows of table \"{}\" are placed by their values while region \"{defining}\" alone writes it", table.name),
-                format!("SET ({HOME} = '{defining}'), wait until telesto_placement shows no moved_from, and set {REGIONS} again."),
+                format!(
+                    "rows of table \"{}\" are placed by their values while region \"{defining}\" alone writes it",
+                    table.name
+                ),
+                format!(
+                    "SET ({HOME} = '{defining}'), wait until telesto_placement shows no moved_from and nobody gaining, and set {REGIONS} again."
+                ),
             ));
         }
         let Some(primary) = &table.primary else { return Ok(()) };
@@ -301,15 +332,22 @@ impl Ddl<'_> {
                 && !place.is_gained_by(DEFINING.0);
             if !here {
                 return Err(refused(
-                    format!("value \"{value}\" cannot be left out of the rule: rows may have it, and region \"{defining}\" does not write them"),
-                    format!("Place it there first ({value} = {defining}), wait until telesto_placement shows no moved_from, and delete its rows or change their value."),
+                    format!(
+                        "value \"{value}\" cannot be left out of the rule: rows may have it, and region \"{defining}\" does not write them"
+                    ),
+                    format!(
+                        "Place it there first ({value} = {defining}), wait until telesto_placement shows no moved_from and nobody gaining, and delete its rows or change their value."
+                    ),
                 ));
             }
             let parts = RowParts::new(self.context.catalog.database, table, old)?;
             for part in parts.parts().iter().filter(|part| part.value == *value) {
                 if self.first_value(table, old, part.range.clone()).await?.is_some() {
                     return Err(refused(
-                        format!("value \"{value}\" cannot be left out of the rule: rows of table \"{}\" have it", table.name),
+                        format!(
+                            "value \"{value}\" cannot be left out of the rule: rows of table \"{}\" have it",
+                            table.name
+                        ),
                         "Delete them, or change their value, first.",
                     ));
                 }
@@ -325,8 +363,7 @@ impl Ddl<'_> {
         rule: &ByRow,
         range: KeyRange,
     ) -> Result<Option<String>> {
-        let options =
-            ScanOptions { reverse: false, limit: Some(1), read_for: ReadFor::Constraint };
+        let options = ScanOptions { reverse: false, limit: Some(1), read_for: ReadFor::Constraint };
         let mut scan = self.context.txn.scan(range, options);
         let Some((key, _)) = scan.next_batch(1).await?.pop() else { return Ok(None) };
         let damaged = |error: telesto_common::Error| {

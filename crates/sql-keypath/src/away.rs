@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use telesto_common::key::{KeyRange, KeyReader};
 use telesto_common::RegionId;
+use telesto_common::key::{KeyRange, KeyReader};
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::by_row::{ValuePlace, intersection};
 use telesto_sql_catalog::regions::{Home, storage_range};

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use telesto_common::RegionId;
 use telesto_sql_catalog::by_row::ByRow;
-use telesto_sql_catalog::{ForeignKey, Table};
 use telesto_sql_catalog::regions::{Home, acknowledged, acknowledgement_key};
+use telesto_sql_catalog::{ForeignKey, Table};
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
@@ -50,7 +50,9 @@ pub(crate) async fn check(info: &CompiledTable, exec: &ExecContext) -> Result<()
             if at < table.foreign_keys.len() { (table, other) } else { (other, table) };
         if !is_kept(child, parent, key) {
             let hint = match child.placement.by_row.is_some() && parent.placement.by_row.is_some() {
-                true => "Place the rows of both by the same column, which the foreign key holds, and give each value one home, or drop the foreign key.",
+                true => {
+                    "Place the rows of both by the same column, which the foreign key holds, and give each value one home, or drop the foreign key."
+                }
                 false => "Give both the same telesto.home, or drop the foreign key.",
             };
             return Err(Error::new(

@@ -87,15 +87,16 @@ impl PlacedRows {
         Arc::new(Self { below, shared: Arc::clone(&self.shared) })
     }
 
+    /// Whether what is not here counts as if it were not there.
+    fn clips(&self, read_for: ReadFor) -> bool {
+        self.shared.local_rows && read_for != ReadFor::Constraint
+    }
+
     /// Whether `key` is to be read; `false`: it counts as if nothing were there.
     fn reads(&self, key: &[u8], read_for: ReadFor) -> Result<bool> {
-        let catalog = &self.shared.catalog;
-        if catalog.row_parts_of(key).is_none() {
-            return Ok(true);
-        }
-        match catalog.check_placed(&KeyRange::point(key)) {
+        match self.shared.catalog.check_keys(std::iter::once(key)) {
             Ok(()) => Ok(true),
-            Err(_) if self.shared.local_rows && read_for != ReadFor::Constraint => Ok(false),
+            Err(_) if self.clips(read_for) => Ok(false),
             Err(what) => Err(Error::NotPlaced(what)),
         }
     }
@@ -181,7 +182,9 @@ impl Shared {
                 let name = catalog.region_name(home.0);
                 let why = match control {
                     Some(_) => "telesto.forward_writes is off",
-                    None => "this node does not carry its region's streams, so that it cannot forward writes",
+                    None => {
+                        "this node does not carry its region's streams, so that it cannot forward writes"
+                    }
                 };
                 Err(Error::NotPlaced(Box::new(NotPlaced {
                     message: format!(
@@ -200,7 +203,9 @@ impl Shared {
 fn nowhere(catalog: &CatalogSnapshot, table: TableId) -> Error {
     let name = catalog.table(table).map_or("?", |table| table.name.as_str());
     Error::NotPlaced(Box::new(NotPlaced {
-        message: format!("a row of table \"{name}\" has a value that telesto.regions does not name"),
+        message: format!(
+            "a row of table \"{name}\" has a value that telesto.regions does not name"
+        ),
         hint: "Name it in telesto.regions of the table.".to_owned(),
         regions: Vec::new(),
     }))
@@ -255,10 +260,13 @@ impl Transaction for PlacedRows {
     }
 
     async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>> {
-        let here = keys.iter().map(|key| self.reads(key, read_for)).collect::<Result<Vec<_>>>()?;
-        if here.iter().all(|here| *here) {
+        let Err(what) = self.shared.catalog.check_keys(keys.iter().map(|key| &key[..])) else {
             return self.below.get_many(keys, read_for).await;
+        };
+        if !self.clips(read_for) {
+            return Err(Error::NotPlaced(what));
         }
+        let here = keys.iter().map(|key| self.reads(key, read_for)).collect::<Result<Vec<_>>>()?;
         let ours = keys.iter().zip(&here).filter(|(_, here)| **here);
         let ours: Vec<Bytes> = ours.map(|(key, _)| key.clone()).collect();
         let mut found = self.below.get_many(&ours, read_for).await?.into_iter();
@@ -266,9 +274,10 @@ impl Transaction for PlacedRows {
     }
 
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
-        for key in keys {
-            self.reads(key, ReadFor::Constraint)?;
-        }
+        self.shared
+            .catalog
+            .check_keys(keys.iter().map(|key| &key[..]))
+            .map_err(Error::NotPlaced)?;
         self.below.look_up_new(keys).await
     }
 
@@ -290,7 +299,7 @@ impl Transaction for PlacedRows {
         let Err(what) = shared.catalog.check_placed(&range) else {
             return self.below.scan(range, options);
         };
-        if !shared.local_rows || options.read_for == ReadFor::Constraint {
+        if !self.clips(options.read_for) {
             return Box::new(Refused(Error::NotPlaced(what)));
         }
         let mut ranges: VecDeque<KeyRange> = shared.catalog.placed_of(&range).into();

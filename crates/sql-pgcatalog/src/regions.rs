@@ -6,6 +6,8 @@
 //! # Limits
 //! On a node of a cluster that does not carry its region's streams, what they do is not known: NULL.
 
+use std::collections::BTreeSet;
+
 use super::rows::RowSet;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, Timestamp};
@@ -165,16 +167,16 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             merging.map_or(Datum::Null, |merging| columns(which(merging)))
         };
         let rule = placement.by_row.as_ref();
-        let places = rule.into_iter().flat_map(|rule| rule.values.values());
-        let mut from: Vec<u16> = placement
-            .moved
-            .iter()
-            .chain(places.filter_map(|place| place.moved.as_ref()))
-            .flat_map(|moved| moved.from.iter().copied())
-            .collect();
-        from.sort_unstable();
-        from.dedup();
-        let moved = (!from.is_empty()).then(|| names(&from));
+        let places = || rule.into_iter().flat_map(|rule| rule.values.values());
+        let listed = |ids: Vec<u16>| {
+            let ids: Vec<u16> = ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+            if ids.is_empty() { Datum::Null } else { names(&ids) }
+        };
+        let moved = placement.moved.iter().chain(places().filter_map(|place| place.moved.as_ref()));
+        let moved = listed(moved.flat_map(|moved| moved.from.iter().copied()).collect());
+        let gaining = placement.gaining.iter();
+        let gaining = gaining.chain(places().filter_map(|place| place.gaining.as_ref()));
+        let gaining = listed(gaining.flat_map(|g| g.regions.iter().copied()).collect());
         let regions = match rule {
             Some(rule) => Datum::text(rule.text(table, catalog)),
             None => placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)),
@@ -184,7 +186,8 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("table_name", &table.name)
             .set("home", home)
             .set("regions", regions)
-            .set("moved_from", moved.unwrap_or(Datum::Null))
+            .set("moved_from", moved)
+            .set("gaining", gaining)
             .set("counters", merges(|merging| &merging.counters))
             .set("max_columns", merges(|merging| &merging.max))
             .set("min_columns", merges(|merging| &merging.min));

@@ -505,8 +505,8 @@ impl From<telesto_txn::Error> for Error {
             Txn::Elsewhere(_) => Self::new(SqlState::CONNECTION_FAILURE, message),
             Txn::TwoHomes(_) => Self::new(SqlState::FEATURE_NOT_SUPPORTED, message),
             Txn::NotPlaced(what) => {
-                let mut error = Self::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message)
-                    .hint(what.hint);
+                let mut error =
+                    Self::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message).hint(what.hint);
                 error.0.fields.placed_in = what.regions;
                 error
             }

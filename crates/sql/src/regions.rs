@@ -16,7 +16,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_common::key::KeyReader;
+use telesto_common::key::{KeyRange, KeyReader};
 use telesto_common::{RegionId, TableId, Timestamp};
 use telesto_txn::regions::{
     Definitions, DerivedEntries, DerivedEntry, Keeper, LabelledValue, Meaning, Merged, Share,
@@ -247,9 +247,7 @@ impl Meaning for TableMeaning {
             _ => (None, false),
         };
         // The label of a row that merges, or has merged, does not say whose it is.
-        let sent = home == Some(source.0)
-            && !moved
-            && !new.is_some_and(|new| keeps_state(new));
+        let sent = home == Some(source.0) && !moved && !new.is_some_and(|new| keeps_state(new));
         if sent || table.maintained_indexes().all(|index| index.id == 0) {
             return Ok(DerivedEntries::default());
         }
@@ -285,6 +283,14 @@ impl Meaning for TableMeaning {
     fn merges(&self, key: &[u8], value: Option<&Bytes>) -> bool {
         let Some(table) = self.row_table_of(key) else { return false };
         table.placement.merging.is_some() || value.is_some_and(|value| keeps_state(value))
+    }
+
+    fn is_sent_by_all(&self, key: &[u8]) -> bool {
+        self.table_of(key).is_some_and(|table| table.placement.sent_by_all)
+    }
+
+    fn not_to_have(&self) -> Vec<KeyRange> {
+        self.catalog.rows_elsewhere()
     }
 
     fn written_out(

@@ -270,6 +270,9 @@ async fn explain(
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),
     };
     first.extend(forwarded(&key, context));
+    if let Choice::Key(plan) = &key {
+        first.extend(plan.placed(context).map(|told| format!("Placed: {told}")));
+    }
     let why = match &key {
         Choice::Declined(reason) => Some(reason),
         Choice::Key(_) => None,
