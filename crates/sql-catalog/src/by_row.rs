@@ -417,3 +417,6 @@ impl CatalogSnapshot {
         .column(column)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@
 //! 25006 for what is done in another region, 55000 for what has to wait or to be defined otherwise; both say where or how.
 //!
 //! # Limits
-//! Whole tables. What a region wrote to a table that was dropped meanwhile elsewhere stays as unused keys.
+//! Whole tables, or rows by their values ([`super::by_row`]). What a region wrote to a table that was dropped meanwhile elsewhere stays as unused keys.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
