@@ -538,3 +538,40 @@ fn rules_change_under_writes_and_nothing_is_lost_or_comes_back() {
         "{refused}, {deleted}, {written:?}"
     );
 }
+
+/// A foreign key between two such tables is checked where both rows are written; one that cannot be is refused, not trusted.
+#[test]
+fn foreign_keys_hold_at_the_homes_of_both_rows() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE p (region text, id int, PRIMARY KEY (region, id))",
+            "CREATE TABLE c (region text, p int, n int, PRIMARY KEY (region, p, n), FOREIGN KEY (region, p) REFERENCES p)",
+            "CREATE TABLE plain (id int PRIMARY KEY)",
+            "CREATE TABLE mixed (region text, id int REFERENCES plain, PRIMARY KEY (region, id))",
+            "INSERT INTO p VALUES ('eu', 1), ('us', 2)",
+            "ALTER TABLE p SET (telesto.regions = 'by row (region)')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        let rule = "ALTER TABLE c SET (telesto.regions = 'by row (region)')";
+        let refused = sites.refuses(0, "INSERT INTO c VALUES ('us', 2, 1)", "55000").await;
+        assert!(refused.to_string().contains("foreign key"), "{refused}");
+        sites.must(0, rule).await;
+        sites.must(0, &rule.replace("TABLE c", "TABLE mixed")).await;
+        sites.settles().await;
+        sites.must(1, "INSERT INTO c VALUES ('eu', 1, 1)").await;
+        sites.refuses(1, "INSERT INTO c VALUES ('eu', 2, 1)", "23503").await;
+        sites.refuses(1, "DELETE FROM p WHERE region = 'eu' AND id = 1", "23503").await;
+        // Its parent would be in us, which eu cannot see: not a row of us that is not there, and not one that is.
+        sites.refuses(1, "INSERT INTO c VALUES ('us', 2, 1)", "55000").await;
+        sites.must(0, "INSERT INTO c VALUES ('us', 2, 1)").await;
+        let refused = sites.refuses(0, "INSERT INTO mixed VALUES ('us', 1)", "55000").await;
+        assert!(refused.to_string().contains("foreign key"), "{refused}");
+        // Homes that are not the same any more.
+        sites.must(0, "ALTER TABLE p SET (telesto.regions = 'by row (region): us = us; eu = us, eu; ap = ap')").await;
+        sites.settles().await;
+        let refused = sites.refuses(1, "INSERT INTO c VALUES ('eu', 1, 2)", "55000").await;
+        assert!(refused.to_string().contains("foreign key"), "{refused}");
+    });
+}
