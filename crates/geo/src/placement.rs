@@ -9,7 +9,7 @@
 //! Stored rules that do not decode are told as such, and stop the streams of the region.
 //!
 //! # Limits
-//! Rules are key ranges: tables and parts of them. Rules by a column's value are not built.
+//! Rules are key ranges: tables, and parts of them, as rows with one value of a column that leads every key.
 
 use std::sync::Arc;
 

@@ -34,6 +34,7 @@ mod lines;
 mod measured;
 mod own_log;
 mod past;
+mod purge;
 mod question;
 mod receive;
 mod regions;

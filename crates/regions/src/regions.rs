@@ -37,6 +37,7 @@ use crate::fold::PartSource;
 use crate::inbox::Inbox;
 use crate::life;
 use crate::measured::{self, Reports};
+use crate::purge;
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
@@ -200,6 +201,7 @@ impl Regions {
         tasks.push(env.spawn("asking others again", again::run(Arc::clone(&shared))));
         tasks.push(env.spawn("keeping the tree of serializers", tree::keep(Arc::clone(&shared))));
         tasks.push(env.spawn("hearing where all stand", life::run(Arc::clone(&shared))));
+        tasks.push(env.spawn("removing what this region lost", purge::run(Arc::clone(&shared))));
         for lost in &shared.config.lost {
             if !shared.inbox.lock().is_closed(*lost) {
                 let closing = take_back::close(Arc::clone(&shared), *lost);

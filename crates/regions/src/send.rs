@@ -241,7 +241,7 @@ impl Sender {
 
     /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request: those it has written itself, and those
     /// of regions that are no more. The other regions send theirs. Of rows that merge every region sends what it has: a part of them
-    /// may be its own.
+    /// may be its own; and of rows that are placed by value: who wrote one last may have it no more.
     async fn own_rows(
         &self,
         keys: Vec<bytes::Bytes>,
@@ -257,8 +257,14 @@ impl Sender {
                 let Read::Found(version) = read else { continue };
                 let (at, source) = store.rank(&version);
                 let value = version.value.as_ref();
-                let merges = meaning.as_ref().is_some_and(|meaning| meaning.merges(key, value));
-                if !merges && source != shared.config.me && shared.peers.contains_key(&source) {
+                let by_all = meaning.as_ref().is_some_and(|meaning| {
+                    meaning.merges(key, value) || meaning.is_sent_by_all(key)
+                });
+                // What was removed here because it belongs here no more says nothing of the row.
+                let removed = at == telesto_common::Timestamp::ZERO;
+                if removed
+                    || !by_all && source != shared.config.me && shared.peers.contains_key(&source)
+                {
                     continue;
                 }
                 let write = KeyWrite { key: key.clone(), value: version.value };

@@ -119,6 +119,11 @@ const ALL: &[(Kind, &str, &str)] = &[
         "Concurrent updates of two regions of which one was passed over",
     ),
     (
+        Counter,
+        "telesto_regions_removed_total",
+        "Rows and index entries removed here because they are placed elsewhere now",
+    ),
+    (
         Histogram,
         "telesto_regions_forwarded_seconds",
         "Time of a transaction that is committed in another region, until it is back here",

@@ -22,6 +22,7 @@
 pub mod acl;
 pub mod build_record;
 pub mod builtin;
+pub mod by_row;
 mod change;
 pub mod codec;
 pub mod curated;

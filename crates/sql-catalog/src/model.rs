@@ -264,6 +264,9 @@ pub struct Dropped {
     pub storage: TableId,
     /// The index they belong to; `None`: the rows and all indexes.
     pub index: Option<u32>,
+    /// Whether rows there were placed by value: each region has keys of its own, which the others are not told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub by_row: bool,
 }
 
 /// A CHECK constraint.

@@ -16,7 +16,7 @@
 //! 25006 for what is done in another region, 55000 for what has to wait or to be defined otherwise; both say where or how.
 //!
 //! # Limits
-//! Whole tables. What a region wrote to a table that was dropped meanwhile elsewhere stays as unused keys.
+//! Whole tables, or rows by their values ([`super::by_row`]). What a region wrote to a table that was dropped meanwhile elsewhere stays as unused keys.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -25,8 +25,9 @@ use telesto_common::{DatabaseId, RegionId, TableId};
 use telesto_geo::RegionSet;
 use telesto_geo::placement::{Rule, Rules, rules_row};
 
+use super::by_row::ByRow;
 use super::merging::Merging;
-use super::model::Table;
+use super::model::{Column, Table};
 use super::snapshot::CatalogSnapshot;
 use super::store::{self, SYSTEM};
 use crate::temp::is_temporary;
@@ -62,6 +63,8 @@ pub enum Home {
     Region(u16),
     /// Every region that has it; of two writes of a row the later one stays.
     Any,
+    /// Of each row the region that its value names: [`ByRow`].
+    Row,
 }
 
 impl Default for Home {
@@ -106,6 +109,13 @@ pub struct TablePlacement {
     /// Columns of which writes in several regions merge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub merging: Option<Merging>,
+    /// Where each row is; then the home is [`Home::Row`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_row: Option<ByRow>,
+    /// Rows are, or were, placed by value: the region that wrote one last may have it no more, so that whoever has rows sends all of them
+    /// to a region that gets them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sent_by_all: bool,
 }
 
 impl TablePlacement {
@@ -115,9 +125,12 @@ impl TablePlacement {
         *self == Self::default()
     }
 
-    /// Whether `region` replicates the table.
+    /// Whether `region` replicates the table; where rows are placed by value, some of it.
     #[must_use]
     pub fn has(&self, region: RegionId) -> bool {
+        if let Some(rule) = &self.by_row {
+            return rule.values.values().any(|place| place.has(region.0));
+        }
         self.regions.as_ref().is_none_or(|regions| regions.contains(&region.0))
     }
 }
@@ -164,6 +177,14 @@ pub fn storage_range(database: DatabaseId, storage: TableId) -> KeyRange {
     let prefix = KeyWriter::prefix(database, storage, 0).finish();
     // Database and table, without the index.
     KeyRange::with_prefix(&prefix[..8])
+}
+
+/// Makes `column` what it was, but for what changes no row and no key.
+fn forget_what_rows_do_not_show(column: &mut Column, old: &Column) {
+    column.default.clone_from(&old.default);
+    column.comment.clone_from(&old.comment);
+    column.name.clone_from(&old.name);
+    column.dropped = old.dropped;
 }
 
 impl CatalogSnapshot {
@@ -229,8 +250,18 @@ impl CatalogSnapshot {
                 let some: RegionSet = some.iter().map(|id| RegionId(*id)).collect();
                 regions = RegionSet(some.0 & all.0);
             }
+            if let Some(rule) = &placement.by_row {
+                // What no value names is in no region's part, and goes nowhere.
+                for part in self.row_parts(table).into_iter().flat_map(|parts| parts.parts()) {
+                    let Some(place) = rule.values.get(&part.value) else { continue };
+                    let some: RegionSet = place.regions.iter().map(|id| RegionId(*id)).collect();
+                    let regions = RegionSet(some.0 & all.0);
+                    rules.push(Rule { range: part.range.clone(), regions });
+                }
+                continue;
+            }
             let range = match placement.home {
-                Home::Region(_) => storage_range(database, table.storage),
+                Home::Region(_) | Home::Row => storage_range(database, table.storage),
                 // Rows alone: their index entries are made where they are applied.
                 Home::Any => {
                     KeyRange::with_prefix(KeyWriter::prefix(database, table.storage, 0).as_slice())
@@ -238,7 +269,8 @@ impl CatalogSnapshot {
             };
             rules.push(Rule { range, regions });
         }
-        for note in self.dropped.values() {
+        // Where rows were placed by value, a list of their keys would tell every region what is in others.
+        for note in self.dropped.values().filter(|note| !note.by_row) {
             let range = match note.index {
                 None => storage_range(database, note.storage),
                 Some(index) => KeyRange::with_prefix(
@@ -275,11 +307,15 @@ impl CatalogSnapshot {
         )))
     }
 
-    /// Refuses a table that this region does not replicate.
+    /// Refuses a table that this region does not replicate. Where rows are placed by value, what is read decides:
+    /// [`CatalogSnapshot::check_placed`].
     ///
     /// # Errors
     /// 55000.
     pub fn check_replicated(&self, table: &Table) -> Result<()> {
+        if table.placement.by_row.is_some() {
+            return Ok(());
+        }
         let gaining = table.placement.gaining.as_ref();
         if gaining.is_some_and(|gaining| gaining.regions.contains(&self.me.0)) {
             return Err(Error::new(
@@ -300,7 +336,8 @@ impl CatalogSnapshot {
         .hint(format!(
             "Connect to a region that has it ({}), or place it here too with ALTER TABLE … SET (telesto.regions = …).",
             names.join(", ")
-        )))
+        ))
+        .runs_in(table.placement.regions.iter().flatten().map(|id| RegionId(*id)).collect()))
     }
 
     /// Refuses writes of a table that is written elsewhere. What is given is to be looked at first: who wrote it before.
@@ -324,7 +361,7 @@ impl CatalogSnapshot {
                     "Write it in region \"{home}\", or move it with ALTER TABLE … SET (telesto.home = …)."
                 )))
             }
-            Home::Any => self.check_replicated(table).map(|()| None),
+            Home::Any | Home::Row => self.check_replicated(table).map(|()| None),
             Home::Region(_) => self.check_replicated(table).map(|()| placement.moved.as_ref()),
         }
     }
@@ -332,7 +369,11 @@ impl CatalogSnapshot {
     /// Tables whose home has moved, or that regions are getting: what is to be settled when all have heard of it.
     pub fn unsettled(&self) -> impl Iterator<Item = &std::sync::Arc<Table>> {
         let open = |table: &&std::sync::Arc<Table>| {
-            table.placement.gaining.is_some() || table.placement.moved.is_some()
+            let rule = table.placement.by_row.as_ref();
+            let mut values = rule.into_iter().flat_map(|rule| rule.values.values());
+            table.placement.gaining.is_some()
+                || table.placement.moved.is_some()
+                || values.any(|place| place.gaining.is_some() || place.moved.is_some())
         };
         self.tables().filter(open)
     }
@@ -365,6 +406,19 @@ impl CatalogSnapshot {
         let mut columns = after.columns.clone();
         for (column, old) in columns.iter_mut().zip(&before.columns) {
             column.acl.clone_from(&old.acl);
+            if before.placement.home == Home::Row && before.storage == after.storage {
+                forget_what_rows_do_not_show(column, old);
+            }
+        }
+        if before.placement.home == Home::Row && before.storage == after.storage {
+            // Rows without the column mean the same in every region.
+            let plain = |column: &Column| {
+                column.generated.is_none() && (!column.not_null || column.missing.is_some())
+            };
+            let added = columns.len().saturating_sub(before.columns.len());
+            if columns.iter().rev().take(added).all(plain) {
+                columns.truncate(before.columns.len());
+            }
         }
         let same = Table {
             name: before.name.clone(),
@@ -391,11 +445,20 @@ impl CatalogSnapshot {
                 "ALTER TABLE … RESET (telesto.counter, telesto.max, telesto.min), change the table, and set them again: values stay.",
             ));
         }
+        let defining = self.region_name(DEFINING.0);
         let home = match before.placement.home {
             Home::Any => "in every region".to_owned(),
             Home::Region(home) => format!("in region \"{}\"", self.region_name(home)),
+            Home::Row => {
+                return Err(Error::new(
+                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                    format!("rows of table \"{}\" are written in the regions that their values name; but for its columns it is changed while it is written in region \"{defining}\"", before.name),
+                )
+                .hint(
+                    "ALTER TABLE … RESET (telesto.regions), which brings all rows into every region, wait until telesto_placement shows no moved_from and nobody gaining, change the table, and set telesto.regions again.",
+                ));
+            }
         };
-        let defining = self.region_name(DEFINING.0);
         Err(Error::new(
             SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
             format!("table \"{}\" is written {home}; it is changed while it is written in region \"{defining}\"", before.name),

@@ -82,6 +82,8 @@ pub struct CatalogSnapshot {
     pub(super) referencing: BTreeMap<u32, Vec<(TableId, Arc<ForeignKey>)>>,
     /// The curated tables and who curates them.
     pub(super) curated: Vec<(Arc<Table>, u32)>,
+    /// Where the rows of each value are, of the tables that are placed so; by their storage.
+    pub(super) row_parts: super::by_row::AllParts,
 }
 
 impl CatalogSnapshot {

@@ -61,6 +61,8 @@ const POLICY_VERSION: u8 = 8;
 const CURATED_VERSION: u8 = 9;
 /// Of tables with columns that merge: a version that does not know them would write rows without what they keep beside their values.
 const MERGING_VERSION: u8 = 10;
+/// Of tables whose rows are placed by value: a version that does not know it would show parts of them as the whole.
+const BY_ROW_VERSION: u8 = 11;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -186,6 +188,8 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
+        Object::Dropped(note) if note.by_row => BY_ROW_VERSION,
         Object::Table(table) if table.placement.merging.is_some() => MERGING_VERSION,
         Object::Table(table) if table.curated.is_some() => CURATED_VERSION,
         Object::Table(table) if !table.row_security.is_default() => POLICY_VERSION,
@@ -211,10 +215,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=MERGING_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=BY_ROW_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {MERGING_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {BY_ROW_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -437,6 +441,7 @@ impl CatalogSnapshot {
         }
         self.link_types();
         self.link_curated();
+        self.link_rows();
         self.unfinished = !self.dropped.is_empty() || self.filling().next().is_some();
         self.relation_names.clear();
         self.referencing.clear();

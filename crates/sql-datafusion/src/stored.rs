@@ -121,8 +121,13 @@ impl TableProvider for StoredTable {
         let filters: Vec<Expr> =
             filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
         let constraints = scan_ranges::constraints(&self.table, &filters);
-        let access = scan_ranges::choose(self.database, &self.table, &constraints)
+        let mut access = scan_ranges::choose(self.database, &self.table, &constraints)
             .map_err(fault::to_datafusion)?;
+        let points = access.points.iter().map(|key| KeyRange::point(key));
+        let read: Vec<KeyRange> = access.ranges.iter().cloned().chain(points).collect();
+        if let Some(told) = exec.catalog.told_of(&self.table, &read) {
+            access.shown = format!("{}, placed: {told}", access.shown);
+        }
         let rows = StoredRows {
             table: Arc::clone(&self.table),
             database: self.database,

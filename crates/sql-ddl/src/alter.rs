@@ -181,7 +181,7 @@ impl Ddl<'_> {
             Action::Nothing => Ok(()),
             Action::Settings(settings) => {
                 self.curate(table, settings)?;
-                self.place(table, settings)
+                self.place(table, settings).await
             }
             Action::Unsupported(what) => Err(Error::unsupported(what)),
             Action::AddColumn { if_not_exists, definition } => {

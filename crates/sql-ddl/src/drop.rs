@@ -469,6 +469,7 @@ impl Ddl<'_> {
         let here = match table.placement.home {
             Home::Region(home) => home == catalog.me().0 && table.placement.moved.is_none(),
             Home::Any => true,
+            Home::Row => false,
         };
         let own = !catalog.is_regional() || here;
         // Who fills an index must notice: it reads the catalog, not the rows that it has done.

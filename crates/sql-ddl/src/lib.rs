@@ -12,6 +12,7 @@
 mod access;
 mod alter;
 mod build;
+mod by_row;
 mod columns;
 mod constraint;
 mod curated;

@@ -213,7 +213,8 @@ impl Ddl<'_> {
     fn leave_to_sweep(&mut self, table: &Table, index: Option<u32>) {
         self.change.define_temporary(false);
         let oid = self.change.oid();
-        self.change.put(Object::Dropped(Dropped { oid, storage: table.storage, index }));
+        let by_row = table.placement.by_row.is_some();
+        self.change.put(Object::Dropped(Dropped { oid, storage: table.storage, index, by_row }));
     }
 
     /// Removes the keys of an index (`None`: of the table): now if they are few, else later.
@@ -243,6 +244,10 @@ impl Ddl<'_> {
 
     /// Whether an index (0: the rows) has more keys than one transaction should touch.
     pub(super) async fn is_large(&self, table: &Table, index: u32) -> Result<bool> {
+        if table.placement.by_row.is_some() {
+            // Its rows are written by other regions too: none of them is deleted by this one.
+            return Ok(true);
+        }
         let range = codec::table_range(self.context.catalog.database, table, index);
         is_large(self.context, range).await
     }

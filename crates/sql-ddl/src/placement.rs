@@ -14,14 +14,15 @@
 
 use super::Ddl;
 use telesto_common::RegionId;
+use telesto_sql_catalog::by_row::ValuePlace;
 use telesto_sql_catalog::merging::Kind;
 use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
 use telesto_sql_catalog::{Column, Generated, Table};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-const REGIONS: &str = "telesto.regions";
-const HOME: &str = "telesto.home";
+pub(super) const REGIONS: &str = "telesto.regions";
+pub(super) const HOME: &str = "telesto.home";
 const COUNTER: &str = "telesto.counter";
 const MAX: &str = "telesto.max";
 const MIN: &str = "telesto.min";
@@ -105,7 +106,7 @@ fn unfit(table: &Table, column: &Column, kind: Kind) -> Option<(&'static str, &'
 
 impl Ddl<'_> {
     /// Takes the settings with these names and values (`None`: back to what is usual); those that are not ours mean nothing here.
-    pub(super) fn place(
+    pub(super) async fn place(
         &mut self,
         table: &mut Table,
         settings: &[(String, Option<String>)],
@@ -114,8 +115,27 @@ impl Ddl<'_> {
         for (name, value) in settings {
             match name.as_str() {
                 REGIONS => {
-                    placement.regions =
-                        value.as_deref().map(|v| self.named(v)).transpose()?.flatten()
+                    placement.regions = None;
+                    if placement.by_row.take().is_some() {
+                        placement.home = Home::default();
+                    }
+                    match value.as_deref() {
+                        Some(text) if crate::by_row::is_rule(text) => {
+                            placement.by_row = Some(self.by_row(table, text)?);
+                            placement.home = Home::Row;
+                        }
+                        Some(list) => placement.regions = self.named(list)?,
+                        None => {}
+                    }
+                }
+                HOME if placement.by_row.is_some() => {
+                    return Err(Error::new(
+                        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                        format!("rows of table \"{}\" have homes by their values", table.name),
+                    )
+                    .hint(format!(
+                        "SET ({REGIONS} = 'by row (column): value = home, …; …'), or RESET ({REGIONS}) first."
+                    )));
                 }
                 HOME => placement.home = self.home(value.as_deref())?,
                 super::curated::CURATED => {}
@@ -153,6 +173,11 @@ impl Ddl<'_> {
             .hint("Make regions with telesto region init and telesto region invite first."));
         }
         self.check_placement(table, &placement)?;
+        if placement.by_row.is_some() {
+            self.check_by_row(table, &mut placement).await?;
+            table.placement = placement;
+            return Ok(());
+        }
         if placement.merging != table.placement.merging {
             self.check_merging(table, &placement)?;
             if let Some(merging) = &mut placement.merging {
@@ -212,7 +237,7 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    fn region(&self, name: &str) -> Result<u16> {
+    pub(super) fn region(&self, name: &str) -> Result<u16> {
         let catalog = self.change.catalog();
         catalog.region_named(name).map(|region| region.0).ok_or_else(|| {
             let known: Vec<_> = catalog.regions().map(|region| region.name.clone()).collect();
@@ -262,7 +287,7 @@ impl Ddl<'_> {
                 ),
                 format!("Name that region in {REGIONS}, or choose another {HOME}."),
             ),
-            Home::Region(_) => Ok(()),
+            Home::Region(_) | Home::Row => Ok(()),
             Home::Any => {
                 let ways = format!(
                     "Drop it, or give the table one home: SET ({HOME} = 'region'); the other regions read it there."
@@ -306,7 +331,13 @@ impl Ddl<'_> {
         let still = |id: &u16| {
             table.placement.gaining.as_ref().is_some_and(|gaining| gaining.regions.contains(id))
         };
-        let had = |id: &u16| table.placement.has(RegionId(*id)) && !still(id);
+        let whole = |id: u16| {
+            let rule = table.placement.by_row.as_ref();
+            rule.is_none_or(|rule| {
+                rule.values.values().all(|place| place.has(id) && !place.is_gained_by(id))
+            })
+        };
+        let had = |id: &u16| table.placement.has(RegionId(*id)) && !still(id) && whole(*id);
         let gaining: Vec<u16> =
             regions.filter(|id| placement.has(RegionId(*id)) && !had(id)).collect();
         if gaining.is_empty() {
@@ -326,6 +357,15 @@ impl Ddl<'_> {
         let mut from: Vec<u16> = match table.placement.home {
             Home::Region(home) => vec![home],
             Home::Any => catalog.regions().map(|region| region.id).collect(),
+            Home::Row => {
+                let rule = table.placement.by_row.iter();
+                let places = rule.flat_map(|rule| rule.values.values());
+                let before = |place: &ValuePlace| {
+                    let moved = place.moved.iter().flat_map(|moved| moved.from.iter().copied());
+                    place.home().into_iter().chain(moved).collect::<Vec<_>>()
+                };
+                places.flat_map(before).collect()
+            }
         };
         from.extend(table.placement.moved.iter().flat_map(|moved| moved.from.iter().copied()));
         from.sort_unstable();

@@ -1,7 +1,7 @@
 //! The home of tables that are written in another region, as a transaction here reaches it.
 //!
 //! # Invariants
-//! - What the home keeps are the rows and index entries of the tables whose home it is by the catalog that the transaction has read; the
+//! - What the home keeps are the rows and index entries of the tables, or of the values of tables, whose home it is by the catalog that the transaction has read; the
 //!   catalog's stamp is among what is validated, so that the home goes by the same.
 //!
 //! # On failure
@@ -10,16 +10,17 @@
 //! # Limits
 //! The catalog's tables are gone through once a transaction.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telesto_common::RegionId;
 use telesto_common::key::{KeyRange, KeyReader};
-use telesto_common::{RegionId, TableId};
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::by_row::{ValuePlace, intersection};
 use telesto_sql_catalog::regions::{Home, storage_range};
 use telesto_sql_catalog::store::header_key;
+use telesto_sql_catalog::temp::is_temporary;
 use telesto_txn::regions::RegionControl;
 use telesto_txn::{Away, AwayRequest, Elsewhere};
 
@@ -29,8 +30,8 @@ pub(crate) struct AwayHome {
     catalog: Arc<CatalogSnapshot>,
     control: Arc<dyn RegionControl>,
     home: RegionId,
-    /// Where the rows of its tables are.
-    storages: OnceLock<BTreeSet<TableId>>,
+    /// The keys of its tables, and of the rows whose values have it as their home: in order, and no two name one key.
+    kept: OnceLock<Vec<KeyRange>>,
 }
 
 impl AwayHome {
@@ -39,17 +40,31 @@ impl AwayHome {
         control: Arc<dyn RegionControl>,
         home: RegionId,
     ) -> Self {
-        Self { catalog, control, home, storages: OnceLock::new() }
+        Self { catalog, control, home, kept: OnceLock::new() }
     }
 
-    fn storages(&self) -> &BTreeSet<TableId> {
-        self.storages.get_or_init(|| {
-            let own = Home::Region(self.home.0);
-            let tables = self.catalog.tables().filter(|table| table.placement.home == own);
-            tables
-                .filter(|table| !telesto_sql_catalog::temp::is_temporary(table.id.0))
-                .map(|table| table.storage)
-                .collect()
+    fn kept(&self) -> &[KeyRange] {
+        self.kept.get_or_init(|| {
+            let (catalog, database) = (&self.catalog, self.catalog.database);
+            let mut kept = Vec::new();
+            for table in catalog.tables().filter(|table| !is_temporary(table.id.0)) {
+                match (table.placement.home, &table.placement.by_row) {
+                    (Home::Region(home), _) if home == self.home.0 => {
+                        kept.push(storage_range(database, table.storage));
+                    }
+                    (Home::Row, Some(rule)) => {
+                        let parts = catalog.row_parts(table).into_iter();
+                        let own = parts.flat_map(|parts| parts.parts()).filter(|part| {
+                            let place = rule.values.get(&part.value);
+                            place.and_then(ValuePlace::home) == Some(self.home.0)
+                        });
+                        kept.extend(own.map(|part| part.range.clone()));
+                    }
+                    _ => {}
+                }
+            }
+            kept.sort_by(|a, b| a.start.cmp(&b.start));
+            kept
         })
     }
 }
@@ -61,23 +76,14 @@ impl Away for AwayHome {
     }
 
     fn keeps(&self, key: &[u8]) -> bool {
-        let Ok((database, storage, _)) = KeyReader::new(key).prefix() else { return false };
-        database == self.catalog.database && self.storages().contains(&storage)
+        let kept = self.kept();
+        let behind = kept.partition_point(|range| *range.start <= *key);
+        behind.checked_sub(1).and_then(|at| kept.get(at)).is_some_and(|range| range.contains(key))
     }
 
     fn parts_of(&self, range: &KeyRange) -> Vec<KeyRange> {
-        let part = |storage: &TableId| {
-            let own = storage_range(self.catalog.database, *storage);
-            let start = range.start.clone().max(own.start);
-            let end = match (range.end.is_empty(), own.end.is_empty()) {
-                (true, _) => own.end,
-                (false, true) => range.end.clone(),
-                (false, false) => range.end.clone().min(own.end),
-            };
-            let part = KeyRange::new(start, end);
-            (!part.is_empty()).then_some(part)
-        };
-        self.storages().iter().filter_map(part).collect()
+        let parts = self.kept().iter().map(|kept| intersection(kept, range));
+        parts.filter(|part| !part.is_empty()).collect()
     }
 
     fn stamp(&self) -> Bytes {
@@ -88,6 +94,9 @@ impl Away for AwayHome {
         let storage = KeyReader::new(key).prefix().ok().map(|(_, storage, _)| storage);
         let table = self.catalog.tables().find(|table| Some(table.storage) == storage);
         let what = match table {
+            Some(table) if table.placement.by_row.is_some() => {
+                format!("rows of table \"{}\" that another region keeps", table.name)
+            }
             Some(table) => format!("table \"{}\"", table.name),
             None => "a definition, a sequence or another thing of this region".to_owned(),
         };

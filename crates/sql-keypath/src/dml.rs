@@ -94,6 +94,16 @@ pub(super) enum Target {
     Query(QuerySource, Option<usize>),
 }
 
+impl Target {
+    /// The path by which rows are found.
+    pub fn access(&self) -> Option<&Access> {
+        match self {
+            Self::Path(access, _) => Some(access),
+            Self::Query(..) => None,
+        }
+    }
+}
+
 /// An UPDATE.
 #[derive(Debug)]
 pub(super) struct UpdatePlan {

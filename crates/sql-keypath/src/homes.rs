@@ -13,8 +13,10 @@
 use std::sync::Arc;
 
 use telesto_common::RegionId;
-use telesto_sql_catalog::Table;
+use telesto_sql_catalog::by_row::ByRow;
 use telesto_sql_catalog::regions::{Home, acknowledged, acknowledgement_key};
+use telesto_sql_catalog::{ForeignKey, Table};
+use telesto_sql_expr::Settings;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -34,22 +36,36 @@ pub(crate) async fn check(info: &CompiledTable, exec: &ExecContext) -> Result<()
     if !catalog.is_regional() || telesto_sql_catalog::temp::is_temporary(table.id.0) {
         return Ok(());
     }
-    let to = destination(table, exec)?;
-    let referenced = table.foreign_keys.iter().map(|key| (key.referenced, &key.name));
-    let referencing = catalog.referencing(table.id).iter().map(|(id, key)| (*id, &key.name));
-    for (other, key) in referenced.chain(referencing) {
+    let rule = table.placement.by_row.as_ref();
+    // Where rows have homes of their own, the transaction finds them by the keys that are written.
+    let to = match rule {
+        Some(_) => None,
+        None => Some(destination(table, exec)?),
+    };
+    let referenced = table.foreign_keys.iter().map(|key| (key.referenced, key));
+    let referencing = catalog.referencing(table.id).iter().map(|(id, key)| (*id, &**key));
+    for (at, (other, key)) in referenced.chain(referencing).enumerate() {
         let Some(other) = catalog.table(other) else { continue };
-        if other.placement.home != table.placement.home {
+        let (child, parent) =
+            if at < table.foreign_keys.len() { (table, other) } else { (other, table) };
+        if !is_kept(child, parent, key) {
+            let hint = match child.placement.by_row.is_some() && parent.placement.by_row.is_some() {
+                true => {
+                    "Place the rows of both by the same column, which the foreign key holds, and give each value one home, or drop the foreign key."
+                }
+                false => "Give both the same telesto.home, or drop the foreign key.",
+            };
             return Err(Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(
-                    "foreign key \"{key}\" cannot be checked: tables \"{}\" and \"{}\" are written in different regions",
-                    table.name, other.name
+                    "foreign key \"{}\" cannot be checked: rows of tables \"{}\" and \"{}\" are written in different regions",
+                    key.name, table.name, other.name
                 ),
             )
-            .hint("Give both the same telesto.home, or drop the foreign key."));
+            .hint(hint));
         }
     }
+    let Some(to) = to else { return Ok(()) };
     if let Some(other) = exec.txn.write_in(to)? {
         return Err(two_homes(table, exec, other));
     }
@@ -72,18 +88,30 @@ pub(crate) async fn check(info: &CompiledTable, exec: &ExecContext) -> Result<()
     Ok(())
 }
 
+/// Whether a foreign key is checked where the rows of both tables are written.
+fn is_kept(child: &Table, parent: &Table, key: &ForeignKey) -> bool {
+    match (&child.placement.by_row, &parent.placement.by_row) {
+        (Some(own), Some(other)) => ByRow::keeps((child, own), (parent, other), key),
+        _ => child.placement.home == parent.placement.home,
+    }
+}
+
+/// Whether writes of what another region keeps are forwarded, as the session has set it.
+pub(crate) fn forwards(settings: &Settings) -> bool {
+    settings.others.get(SETTING).is_none_or(|value| value != "off")
+}
+
 /// Where the table's rows are to be committed.
 fn destination(table: &Table, exec: &ExecContext) -> Result<WriteIn> {
     let catalog = &exec.catalog;
     let home = match table.placement.home {
         Home::Region(home) if home != catalog.me().0 => RegionId(home),
-        Home::Region(_) | Home::Any => {
+        Home::Region(_) | Home::Any | Home::Row => {
             catalog.check_written_here(table)?;
             return Ok(WriteIn::Here);
         }
     };
-    let off = exec.settings.others.get(SETTING).is_some_and(|value| value == "off");
-    if off {
+    if !forwards(&exec.settings) {
         catalog.check_written_here(table)?;
     }
     catalog.check_replicated(table)?;
@@ -110,7 +138,7 @@ pub fn forwarded_to(table: &Table, exec: &ExecContext) -> Option<String> {
     }
     match table.placement.home {
         Home::Region(home) if home != catalog.me().0 => Some(catalog.region_name(home)),
-        Home::Region(_) | Home::Any => None,
+        Home::Region(_) | Home::Any | Home::Row => None,
     }
 }
 
@@ -118,6 +146,7 @@ fn two_homes(table: &Table, exec: &ExecContext, other: RegionId) -> Error {
     let catalog = &exec.catalog;
     let home = match table.placement.home {
         Home::Any => "in every region".to_owned(),
+        Home::Row => "where its rows' values say".to_owned(),
         Home::Region(home) => format!("in region \"{}\"", catalog.region_name(home)),
     };
     let other = catalog.region_name(other.0);

@@ -37,6 +37,7 @@ pub mod join;
 pub mod key_types;
 mod merge;
 mod merging;
+pub mod placed;
 mod policies;
 pub mod read;
 pub mod row_writes;
@@ -52,7 +53,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use telesto_common::key::KeyRange;
 use telesto_sql_catalog::{Relation, Table};
+use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::fold;
 use telesto_sql_expr::settings::{Executor, Settings};
 use telesto_sql_parser::sqlparser::ast::{ObjectName, Statement};
@@ -89,6 +92,26 @@ impl KeyPlan {
             Kind::Merge(plan) => Some(&plan.info.table),
             Kind::Select(_) | Kind::With(_) => None,
         }
+    }
+
+    /// Where the rows are that it reads of a table which places them by value, as far as its keys tell before it runs: `p: 'eu' is in …`.
+    #[must_use]
+    pub fn placed(&self, exec: &ExecContext) -> Option<String> {
+        let (table, access) = match &self.kind {
+            Kind::Select(plan) => plan.reads()?,
+            Kind::Update(plan) => (&*plan.info.table, plan.target.access()?),
+            Kind::Delete(plan) => (&*plan.info.table, plan.target.access()?),
+            Kind::Insert(_) | Kind::Merge(_) | Kind::With(_) => return None,
+        };
+        let prefix = storage::prefix(exec.catalog.database, table, access.index);
+        let context = EvalContext::executing(exec);
+        // An error of the keys is told when the statement runs.
+        let ranges = match access.keys(table, prefix, &[], &context).ok()? {
+            access::Keys::Points(points) => points.iter().map(|key| KeyRange::point(key)).collect(),
+            access::Keys::Ranges(ranges) => ranges,
+        };
+        let told = exec.catalog.told_of(table, &ranges)?;
+        Some(format!("{}: {told}", table.name))
     }
 }
 

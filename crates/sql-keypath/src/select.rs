@@ -82,6 +82,13 @@ pub struct SelectPlan {
     waits: bool,
 }
 
+impl SelectPlan {
+    /// The table it reads, and how, where that is one.
+    pub(super) fn reads(&self) -> Option<(&Table, &Access)> {
+        self.from.as_ref().map(|from| (&*from.table, &from.access))
+    }
+}
+
 #[derive(Debug)]
 struct From {
     table: Arc<Table>,

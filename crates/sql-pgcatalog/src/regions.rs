@@ -6,6 +6,8 @@
 //! # Limits
 //! On a node of a cluster that does not carry its region's streams, what they do is not known: NULL.
 
+use std::collections::BTreeSet;
+
 use super::rows::RowSet;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, Timestamp};
@@ -152,6 +154,7 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let placement = &table.placement;
         let home = match placement.home {
             Home::Any => "any".to_owned(),
+            Home::Row => "by row".to_owned(),
             Home::Region(home) => catalog.region_name(home),
         };
         let merging = placement.merging.as_ref();
@@ -163,13 +166,28 @@ fn placement(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
         let merges = |which: fn(&Merging) -> &Vec<u16>| {
             merging.map_or(Datum::Null, |merging| columns(which(merging)))
         };
-        let moved = placement.moved.as_ref().map(|moved| names(&moved.from));
+        let rule = placement.by_row.as_ref();
+        let places = || rule.into_iter().flat_map(|rule| rule.values.values());
+        let listed = |ids: Vec<u16>| {
+            let ids: Vec<u16> = ids.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+            if ids.is_empty() { Datum::Null } else { names(&ids) }
+        };
+        let moved = placement.moved.iter().chain(places().filter_map(|place| place.moved.as_ref()));
+        let moved = listed(moved.flat_map(|moved| moved.from.iter().copied()).collect());
+        let gaining = placement.gaining.iter();
+        let gaining = gaining.chain(places().filter_map(|place| place.gaining.as_ref()));
+        let gaining = listed(gaining.flat_map(|g| g.regions.iter().copied()).collect());
+        let regions = match rule {
+            Some(rule) => Datum::text(rule.text(table, catalog)),
+            None => placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)),
+        };
         out.row()
             .set("schema_name", catalog.schema_name(table.schema))
             .set("table_name", &table.name)
             .set("home", home)
-            .set("regions", placement.regions.as_ref().map_or(Datum::text("all"), |ids| names(ids)))
-            .set("moved_from", moved.unwrap_or(Datum::Null))
+            .set("regions", regions)
+            .set("moved_from", moved)
+            .set("gaining", gaining)
             .set("counters", merges(|merging| &merging.counters))
             .set("max_columns", merges(|merging| &merging.max))
             .set("min_columns", merges(|merging| &merging.min));

@@ -211,7 +211,7 @@ impl CompiledTable {
         Ok(Some((key, value, codec::is_exclusive(index, row, &computed))))
     }
 
-    /// Applies NOT NULL and CHECK to a new row.
+    /// Applies NOT NULL and CHECK to a new row, and the rule by which its value places it.
     ///
     /// # Errors
     /// 23502, 23514.
@@ -232,6 +232,14 @@ impl CompiledTable {
                 .table(&self.schema, &self.table.name)
                 .column(&column.name));
             }
+        }
+        if let Some(rule) = &self.table.placement.by_row
+            && let Some(at) = self.table.columns.iter().position(|c| c.id == rule.column)
+            && let Some(value) = row.get(at).and_then(Datum::as_str)
+            && !rule.values.contains_key(value)
+        {
+            return Err(CatalogSnapshot::placed_nowhere(&self.table, rule, value)
+                .table(&self.schema, &self.table.name));
         }
         for (name, check) in &self.checks {
             // NULL passes.

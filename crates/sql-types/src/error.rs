@@ -8,7 +8,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use telesto_common::TxnId;
+use telesto_common::{RegionId, TxnId};
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -292,6 +292,8 @@ pub struct Fields {
     pub constraint: Option<String>,
     /// Set when another transaction came first and the work may be executed again.
     pub conflict: Option<Conflict>,
+    /// Regions that have what this one lacks: what failed can be run there.
+    pub placed_in: Vec<RegionId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -361,6 +363,19 @@ impl Error {
     /// The optional fields, to be set.
     pub fn fields_mut(&mut self) -> &mut Fields {
         &mut self.0.fields
+    }
+
+    /// The regions in which what failed can be run as it is, since they have what this one lacks; none: it did not fail for that.
+    #[must_use]
+    pub fn placed_in(&self) -> &[RegionId] {
+        &self.0.fields.placed_in
+    }
+
+    /// Says in which regions it can be run.
+    #[must_use]
+    pub fn runs_in(mut self, regions: Vec<RegionId>) -> Self {
+        self.0.fields.placed_in = regions;
+        self
     }
 
     /// The conflict to retry on, if this is one.
@@ -489,6 +504,12 @@ impl From<telesto_txn::Error> for Error {
             Txn::OutOfMemory(_) => Self::new(SqlState::OUT_OF_MEMORY, message),
             Txn::Elsewhere(_) => Self::new(SqlState::CONNECTION_FAILURE, message),
             Txn::TwoHomes(_) => Self::new(SqlState::FEATURE_NOT_SUPPORTED, message),
+            Txn::NotPlaced(what) => {
+                let mut error =
+                    Self::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message).hint(what.hint);
+                error.0.fields.placed_in = what.regions;
+                error
+            }
             Txn::TooLarge(_) => Self::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message),
             Txn::LocalDisk(_) => Self::new(SqlState::DISK_FULL, message),
             Txn::ShuttingDown => Self::new(SqlState::ADMIN_SHUTDOWN, message),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_common::key::KeyReader;
+use telesto_common::key::{KeyRange, KeyReader};
 use telesto_common::{RegionId, TableId, Timestamp};
 use telesto_txn::regions::{
     Definitions, DerivedEntries, DerivedEntry, Keeper, LabelledValue, Meaning, Merged, Share,
@@ -24,6 +24,7 @@ use telesto_txn::regions::{
 };
 use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
+use crate::catalog::by_row::{ByRow, ValuePlace};
 use crate::catalog::merging::{Joined, Merger, keeps_state, share, written_out};
 use crate::catalog::regions::{
     DEFINING, Home, Region, acknowledged, acknowledgement, acknowledgement_key,
@@ -200,6 +201,12 @@ impl TableMeaning {
         (index == 0 && database == self.catalog.database).then_some(table)
     }
 
+    /// Where the row, or the entry, under `key` is, of a table that places rows by `rule`.
+    fn place_of<'r>(&self, rule: &'r ByRow, key: &[u8]) -> Option<&'r ValuePlace> {
+        let part = self.catalog.row_parts_of(key)?.part_of(key)?;
+        rule.values.get(&part.value)
+    }
+
     /// The same, if its columns merge.
     fn merging(&self, key: &[u8]) -> Option<&Arc<Table>> {
         self.row_table_of(key).filter(|table| table.placement.merging.is_some())
@@ -231,10 +238,16 @@ impl Meaning for TableMeaning {
     ) -> std::result::Result<DerivedEntries, String> {
         let Some(table) = self.row_table_of(key) else { return Ok(DerivedEntries::default()) };
         let placement = &table.placement;
+        let (home, moved) = match (&placement.home, &placement.by_row) {
+            (Home::Region(home), _) => (Some(*home), placement.moved.is_some()),
+            (Home::Row, Some(rule)) => {
+                let place = self.place_of(rule, key);
+                (place.and_then(ValuePlace::home), place.is_some_and(|p| p.moved.is_some()))
+            }
+            _ => (None, false),
+        };
         // The label of a row that merges, or has merged, does not say whose it is.
-        let sent = placement.home == Home::Region(source.0)
-            && placement.moved.is_none()
-            && !new.is_some_and(|new| keeps_state(new));
+        let sent = home == Some(source.0) && !moved && !new.is_some_and(|new| keeps_state(new));
         if sent || table.maintained_indexes().all(|index| index.id == 0) {
             return Ok(DerivedEntries::default());
         }
@@ -243,15 +256,26 @@ impl Meaning for TableMeaning {
 
     fn keeper(&self, key: &[u8]) -> Keeper {
         let Some(table) = self.table_of(key) else { return Keeper::Other };
-        let Home::Region(home) = table.placement.home else { return Keeper::Other };
-        let from = table.placement.moved.iter().flat_map(|moved| &moved.from);
+        let (home, moved) = match (&table.placement.home, &table.placement.by_row) {
+            (Home::Region(home), _) => (*home, &table.placement.moved),
+            (Home::Row, Some(rule)) => {
+                let Some(place) = self.place_of(rule, key) else { return Keeper::Other };
+                let Some(home) = place.home() else { return Keeper::Other };
+                (home, &place.moved)
+            }
+            _ => return Keeper::Other,
+        };
+        let from = moved.iter().flat_map(|moved| &moved.from);
         let stays = |id: &&u16| self.catalog.regions().any(|region| region.id == **id);
         let row = |id: &u16| acknowledgement_key(self.catalog.database, RegionId(*id));
         Keeper::Region { home: RegionId(home), moved: from.filter(stays).map(row).collect() }
     }
 
     fn has_stopped(&self, key: &[u8], row: Option<&Bytes>) -> bool {
-        let moved = self.table_of(key).and_then(|table| table.placement.moved.as_ref());
+        let moved = self.table_of(key).and_then(|table| match &table.placement.by_row {
+            Some(rule) => self.place_of(rule, key).and_then(|place| place.moved.as_ref()),
+            None => table.placement.moved.as_ref(),
+        });
         let said = row.and_then(|row| acknowledged(row).ok());
         moved.is_none_or(|moved| said.is_some_and(|next_oid| next_oid > moved.at))
     }
@@ -259,6 +283,14 @@ impl Meaning for TableMeaning {
     fn merges(&self, key: &[u8], value: Option<&Bytes>) -> bool {
         let Some(table) = self.row_table_of(key) else { return false };
         table.placement.merging.is_some() || value.is_some_and(|value| keeps_state(value))
+    }
+
+    fn is_sent_by_all(&self, key: &[u8]) -> bool {
+        self.table_of(key).is_some_and(|table| table.placement.sent_by_all)
+    }
+
+    fn not_to_have(&self) -> Vec<KeyRange> {
+        self.catalog.rows_elsewhere()
     }
 
     fn written_out(
@@ -303,6 +335,25 @@ impl Meaning for TableMeaning {
             Joined::Becomes(value) => Some(value),
         };
         Ok(Some(Merged { value, lost }))
+    }
+}
+
+/// Rows that are placed by the names of regions may bear those of regions that have come.
+fn name_values(
+    change: &mut CatalogChange,
+    catalog: &CatalogSnapshot,
+    named: &[(u16, String, String)],
+) {
+    for table in catalog.tables() {
+        let mut more = (**table).clone();
+        let Some(rule) = more.placement.by_row.as_mut().filter(|rule| rule.named) else { continue };
+        for (id, name, _) in named {
+            let place = || ValuePlace { regions: vec![*id], ..ValuePlace::default() };
+            rule.values.entry(name.clone()).or_insert_with(place);
+        }
+        if more != **table {
+            change.put(Object::Table(more));
+        }
     }
 }
 
@@ -358,6 +409,10 @@ impl SqlEngine {
             let placement = &mut settled.placement;
             placement.gaining.take_if(|gaining| everybody(gaining.at));
             placement.moved.take_if(|moved| everybody(moved.at));
+            for place in placement.by_row.iter_mut().flat_map(|rule| rule.values.values_mut()) {
+                place.gaining.take_if(|gaining| everybody(gaining.at));
+                place.moved.take_if(|moved| everybody(moved.at));
+            }
             if settled != **table {
                 change.put(Object::Table(settled));
             }
@@ -385,6 +440,7 @@ impl SqlEngine {
             let (id, name, address) = (*id, name.clone(), address.clone());
             change.put(Object::Region(Region { oid, id, name, address }));
         }
+        name_values(&mut change, &catalog, named);
         for gone in catalog.regions().filter(|region| named.iter().all(|(id, ..)| *id != region.id))
         {
             change.remove(gone.oid);

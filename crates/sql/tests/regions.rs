@@ -5,6 +5,8 @@
     reason = "tests; what they share with those of real servers spawns"
 )]
 
+#[path = "regions/by_row.rs"]
+mod by_row;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
 mod support;

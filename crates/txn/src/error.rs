@@ -1,9 +1,20 @@
 //! Errors of the transaction layer, each with the user's next step.
 
-use telesto_common::{ShardId, Timestamp, TxnId};
+use telesto_common::{RegionId, ShardId, Timestamp, TxnId};
 
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What is in other regions, and in which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotPlaced {
+    /// What it is.
+    pub message: String,
+    /// What to do.
+    pub hint: String,
+    /// The regions that have all of it: what asked for it can be run there.
+    pub regions: Vec<RegionId>,
+}
 
 /// Why a transaction could not go on. Cheap to clone: one failure may answer a whole commit group.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -94,6 +105,9 @@ pub enum Error {
     /// One transaction wrote what two regions keep. SQLSTATE 0A000.
     #[error("{0}")]
     TwoHomes(String),
+    /// What was asked for, or part of it, is in other regions. SQLSTATE 55000.
+    #[error("{}", _0.message)]
+    NotPlaced(Box<NotPlaced>),
     /// The database is shutting down. SQLSTATE 57P01.
     #[error("the database is shutting down; connect again later or elsewhere")]
     ShuttingDown,

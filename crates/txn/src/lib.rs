@@ -56,7 +56,7 @@ pub use api::{
 };
 pub use away::{Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, WriteIn};
 pub use engine::Engine;
-pub use error::{Error, Result};
+pub use error::{Error, NotPlaced, Result};
 pub use forward::{Owners, Unanswered};
 pub use options::{
     ClusterOptions, EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits,

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use telesto_common::key::KeyRange;
 use telesto_common::{Label, RegionId, Timestamp};
 
 use crate::away::{AwayRequest, Elsewhere};
@@ -257,6 +258,17 @@ pub trait Meaning: Debug + Send + Sync {
     /// everybody sends it.
     fn merges(&self, _key: &[u8], _value: Option<&Bytes>) -> bool {
         false
+    }
+
+    /// Whether each region that has rows of a range sends all of them to one that gets it, whoever wrote them: who wrote a row last may
+    /// have it no more.
+    fn is_sent_by_all(&self, _key: &[u8]) -> bool {
+        false
+    }
+
+    /// Keys that this region is not to have any more, and that no other waits for.
+    fn not_to_have(&self) -> Vec<KeyRange> {
+        Vec::new()
     }
 
     /// Label and value of a version of `key` that are the same in all copies which have seen the same writes; `None`: its own.

@@ -307,6 +307,7 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
             | Error::NoSavepoint
             | Error::Elsewhere(_)
             | Error::TwoHomes(_)
+            | Error::NotPlaced(_)
             | Error::TooLarge(_)),
         ) => WireAnswer::Unavailable { reason: text(error) },
     };

@@ -114,6 +114,7 @@ impl ApiError {
             | TxnError::Ended(_)
             | TxnError::NoSavepoint
             | TxnError::TwoHomes(_)
+            | TxnError::NotPlaced(_)
             | TxnError::TooLarge(_) => {
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message)
             }

@@ -269,7 +269,7 @@ async fn explain(
         }
         _ => return Err(Error::unsupported("EXPLAIN of this statement")),
     };
-    first.extend(forwarded(&key, context));
+    first.extend(elsewhere(&key, context));
     let why = match &key {
         Choice::Declined(reason) => Some(reason),
         Choice::Key(_) => None,
@@ -316,11 +316,13 @@ async fn explain(
     Ok(out.into_iter().map(|line| vec![Datum::text(line)]).collect())
 }
 
-/// Tells of rows that are committed in another region.
-fn forwarded(key: &Choice, context: &ExecContext) -> Option<String> {
-    let Choice::Key(plan) = key else { return None };
-    let home = crate::exec::homes::forwarded_to(plan.written()?, context)?;
-    Some(format!("Writes: forwarded to region \"{home}\""))
+/// Tells of rows that are committed in another region, and where those are that a value places.
+fn elsewhere(key: &Choice, context: &ExecContext) -> Vec<String> {
+    let Choice::Key(plan) = key else { return Vec::new() };
+    let home = plan.written().and_then(|table| crate::exec::homes::forwarded_to(table, context));
+    let forwarded = home.map(|home| format!("Writes: forwarded to region \"{home}\""));
+    let placed = plan.placed(context).map(|told| format!("Placed: {told}"));
+    forwarded.into_iter().chain(placed).collect()
 }
 
 fn known(parameters: &[SqlType]) -> ParameterTypes {

@@ -20,6 +20,7 @@ use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
 use crate::error::{Error, Result, SqlState};
+use crate::exec::placed::PlacedRows;
 use crate::explain;
 use crate::expr::cast::reg_input;
 use crate::expr::context::EvalContext;
@@ -429,6 +430,7 @@ impl Session {
             txn: Arc::clone(&txn),
             base: block.and_then(|block| block.base.clone()),
         });
+        let txn = PlacedRows::over(txn, &catalog, &self.engine.database, &self.settings);
         ExecContext {
             txn,
             read_for: ReadFor::Query,

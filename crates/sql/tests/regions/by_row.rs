@@ -1,0 +1,577 @@
+//! Rows placed by the value of a column: where they are, who writes them, what is read of them where, and how the rule changes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use object_store::{ObjectStore as _, ObjectStoreExt as _};
+use telesto_common::{RegionId, TableId};
+use telesto_net::sim::Weather;
+use telesto_sql::Error;
+use telesto_sql::catalog::regions::storage_range;
+use telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
+use telesto_testkit::World;
+use telesto_txn::{Database as _, ScanOptions, TxnOptions};
+
+use super::{NAMES, REGIONS, Sites, below, run, seeds};
+
+type Answer = Vec<Vec<Option<String>>>;
+
+fn rows(rows: &[&[&str]]) -> Answer {
+    rows.iter().map(|row| row.iter().map(|cell| Some((*cell).to_owned())).collect()).collect()
+}
+
+/// A table whose rows say where they are: those of us are in us alone, those of the others in us too.
+async fn people(sites: &Sites) {
+    for sql in [
+        "CREATE TABLE p (region text, id int, name text, n int DEFAULT 0, PRIMARY KEY (region, id), UNIQUE (region, name))",
+        "CREATE INDEX p_n ON p (region DESC, n)",
+        "INSERT INTO p SELECT r, g, r || g, g FROM unnest(ARRAY['us', 'eu', 'ap']) r, generate_series(1, 3) g",
+        "ALTER TABLE p SET (telesto.regions = 'by row (region): eu = eu, us; us = us; ap = ap, us')",
+    ] {
+        sites.must(0, sql).await;
+    }
+    sites.quiet().await;
+}
+
+impl Sites {
+    async fn fails(&self, region: usize, sql: &str) -> Error {
+        match self.run(region, sql).await {
+            Err(error) => error,
+            Ok(rows) => panic!("{}: {sql}: {rows:?}", NAMES[region]),
+        }
+    }
+
+    async fn refuses(&self, region: usize, sql: &str, code: &str) -> Error {
+        let error = self.fails(region, sql).await;
+        assert_eq!(error.code().0, code, "{}: {sql}: {error}", NAMES[region]);
+        error
+    }
+
+    /// Whether the bucket of a region, or what reached it, holds `marker`.
+    async fn holds(&self, region: usize, marker: &str) -> bool {
+        let store = &self.places[region].store;
+        let objects: Vec<_> = store.list(None).try_collect().await.expect("lists");
+        for object in objects {
+            let body = store.get(&object.location).await.expect("got").bytes().await.expect("read");
+            if body.windows(marker.len()).any(|window| window == marker.as_bytes()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Rows and index entries of a table that a region has, whatever it may show of them.
+    async fn stored(&self, region: usize, table: &str) -> usize {
+        let oid = self.must(region, &format!("SELECT '{table}'::regclass::oid")).await;
+        let oid = oid[0][0].as_deref().and_then(|oid| oid.parse().ok()).expect("a number");
+        let range = storage_range(DEFAULT_DATABASE_ID, TableId(oid));
+        let txn = self.at(region).engine.begin(TxnOptions::default()).await.expect("begins");
+        let found = txn.scan(range, ScanOptions::default()).next_batch(1000).await;
+        found.expect("scans").len()
+    }
+
+    /// Waits until nobody is getting rows, and all homes have taken over.
+    async fn settles(&self) {
+        for _ in 0..600 {
+            self.at(0).sql.settle_regions().await.expect("settles");
+            self.quiet().await;
+            let open = self.must(0, "SELECT 1 FROM telesto_placement WHERE moved_from IS NOT NULL OR gaining IS NOT NULL").await;
+            if open.is_empty() {
+                self.quiet().await;
+                return;
+            }
+            self.world.sleep(Duration::from_millis(50)).await;
+        }
+        panic!("the placement does not settle");
+    }
+}
+
+#[test]
+fn what_is_here_is_read_and_what_is_not_is_said_to_be_elsewhere() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        let own = rows(&[&["1", "eu1"], &["2", "eu2"], &["3", "eu3"]]);
+        // By key, by index, in lists, joined, aggregated, sorted, in a CTE, by a value that is known when it runs.
+        for sql in [
+            "SELECT id, name FROM p WHERE region = 'eu' ORDER BY id",
+            "SELECT id, name FROM p WHERE region IN ('eu') ORDER BY id",
+            "SELECT id, name FROM p WHERE region = 'eu' AND n BETWEEN 1 AND 3 ORDER BY name",
+            "SELECT id, max(name) FROM p WHERE region = 'eu' GROUP BY id ORDER BY id",
+            "WITH e AS (SELECT * FROM p WHERE region = 'eu') SELECT id, name FROM e ORDER BY id",
+            "SELECT a.id, b.name FROM p a JOIN p b ON a.id = b.id WHERE a.region = 'eu' AND b.region = 'eu' ORDER BY 1",
+            "SELECT a.id, b.name FROM p a JOIN p b ON a.region = b.region AND a.id = b.id WHERE a.region = 'eu' ORDER BY 1",
+            "SELECT id, name FROM p WHERE region = lower('EU') ORDER BY id",
+            "SELECT id, name FROM p WHERE region = ANY (ARRAY['eu']) ORDER BY id",
+        ] {
+            assert_eq!(sites.must(1, sql).await, own, "{sql}");
+        }
+        let three = rows(&[&["3"]]);
+        assert_eq!(sites.must(1, "SELECT count(*) FROM p WHERE region = 'eu'").await, three);
+        assert_eq!(
+            sites.must(1, "SELECT name FROM p WHERE region = 'eu' AND id = 2").await,
+            rows(&[&["eu2"]])
+        );
+        // What no row can have is nowhere, and that is an answer.
+        assert!(
+            sites.must(1, "SELECT name FROM p WHERE region = 'xx' AND id = 2").await.is_empty()
+        );
+        // Everything is in us.
+        assert_eq!(sites.must(0, "SELECT count(*) FROM p").await, rows(&[&["9"]]));
+        for (sql, served) in [
+            ("SELECT * FROM p", &[0][..]),
+            ("SELECT count(*) FROM p", &[0]),
+            ("SELECT max(n) FROM p", &[0]),
+            ("SELECT name FROM p WHERE id = 1", &[0]),
+            ("SELECT name FROM p WHERE region = 'us' AND id = 1", &[0]),
+            ("SELECT name FROM p WHERE region IN ('eu', 'ap') AND id = 1", &[0]),
+            ("SELECT name FROM p WHERE region > 'a' ORDER BY region, id LIMIT 1", &[0]),
+            ("SELECT name FROM p ORDER BY region DESC, n DESC LIMIT 1", &[0]),
+            ("SELECT 1 WHERE EXISTS (SELECT 1 FROM p WHERE n = 77)", &[0]),
+            ("SELECT a.id FROM p a JOIN p b ON a.id = b.id WHERE a.region = 'eu'", &[0]),
+            ("UPDATE p SET n = 1", &[0]),
+            ("DELETE FROM p WHERE id = 1", &[0]),
+            ("SELECT telesto_check_table('p')", &[0]),
+        ] {
+            let error = sites.refuses(1, sql, "55000").await;
+            let served: Vec<_> = served.iter().map(|id| RegionId(*id)).collect();
+            assert_eq!(error.placed_in(), served, "{sql}: {error}");
+            assert!(error.to_string().contains("not placed in region \"eu\""), "{sql}: {error}");
+        }
+        // EXPLAIN says where the rows are, by both paths.
+        for (sql, told) in [
+            (
+                "SELECT name FROM p WHERE region = 'eu' AND id = 1",
+                "Placed: p: 'eu' is in eu and us (home eu)",
+            ),
+            ("UPDATE p SET n = 1 WHERE region = 'us'", "Placed: p: 'us' is in us (home us)"),
+            (
+                "SELECT max(a.name) FROM p a JOIN p b USING (id) WHERE a.region = 'eu' GROUP BY a.id",
+                "placed: 'eu' is in eu and us (home eu)",
+            ),
+            (
+                "SELECT name FROM p WHERE region = 'xx' AND id = 1",
+                "Placed: p: no value that rows may have",
+            ),
+        ] {
+            let lines = sites.must(1, &format!("EXPLAIN {sql}")).await;
+            let found = lines.iter().flatten().flatten().any(|line| line.contains(told));
+            assert!(found, "{sql}: {lines:?}");
+        }
+        // Asked for what is here, both executors tell that.
+        let mut session = sites.session(1).await;
+        run(&mut session, "SET telesto.local_rows = on").await.expect("sets");
+        for (sql, expected) in [
+            ("SELECT id, name FROM p ORDER BY region, id", own.clone()),
+            ("SELECT id, name FROM p ORDER BY region DESC, id", own.clone()),
+            ("SELECT count(*) FROM p", three.clone()),
+            ("SELECT max(name) FROM p GROUP BY region", rows(&[&["eu3"]])),
+            ("SELECT name FROM p WHERE region = 'us' AND id = 1", Vec::new()),
+            ("SELECT name FROM p WHERE region IN ('eu', 'us') AND id = 1", rows(&[&["eu1"]])),
+            ("SELECT name FROM p ORDER BY region LIMIT 1", rows(&[&["eu1"]])),
+            ("SELECT telesto_check_table('p')", three),
+        ] {
+            assert_eq!(run(&mut session, sql).await.expect(sql), expected, "{sql}");
+        }
+        // What decides a constraint is not a matter of what is asked for.
+        let taken = run(&mut session, "INSERT INTO p VALUES ('us', 1, 'x')").await;
+        assert_eq!(taken.expect_err("not here").code().0, "55000");
+    });
+}
+
+#[test]
+fn each_row_is_written_at_its_home_and_nowhere_else() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        sites.must(1, "INSERT INTO p VALUES ('eu', 4, 'four')").await;
+        sites.must(1, "UPDATE p SET n = n + 10 WHERE region = 'eu' AND id = 1").await;
+        // From away: us has the rows of eu, and does not keep them.
+        let (_, before) = sites.at(1).engine.applied();
+        sites.must(0, "INSERT INTO p VALUES ('eu', 5, 'five')").await;
+        assert!(sites.at(1).engine.applied().1 > before, "it was committed in eu");
+        assert_eq!(
+            sites.must(0, "SELECT n FROM p WHERE region = 'eu' AND name = 'five'").await,
+            rows(&[&["0"]])
+        );
+        let off = sites.run_at_home(0, "INSERT INTO p VALUES ('eu', 6, 'six')").await;
+        assert_eq!(off.expect_err("kept in eu").placed_in(), [RegionId(1)]);
+        // A key that is unique with the value is unique.
+        sites.refuses(0, "INSERT INTO p VALUES ('eu', 9, 'five')", "23505").await;
+        sites.refuses(1, "INSERT INTO p VALUES ('eu', 4, 'other')", "23505").await;
+        sites.must(0, "INSERT INTO p VALUES ('us', 4, 'four')").await;
+        // Of what ap does not have it cannot say whether a key is free.
+        let error = sites.refuses(2, "INSERT INTO p VALUES ('eu', 7, 'seven')", "55000").await;
+        assert_eq!(error.placed_in(), [RegionId(0), RegionId(1)]);
+        // A row is somewhere.
+        let error = sites.refuses(0, "INSERT INTO p VALUES ('xx', 7, 'seven')", "23514").await;
+        assert!(error.to_string().contains("nowhere"), "{error}");
+        sites
+            .refuses(1, "UPDATE p SET region = 'xx' WHERE region = 'eu' AND id = 4", "23514")
+            .await;
+        // A transaction writes at one home.
+        sites
+            .refuses(0, "UPDATE p SET region = 'us' WHERE region = 'eu' AND id = 5", "0A000")
+            .await;
+        sites.refuses(0, "UPDATE p SET n = 0 WHERE id = 1", "0A000").await;
+        sites.refuses(0, "BEGIN; UPDATE p SET n = 0 WHERE region = 'eu'; UPDATE p SET n = 0 WHERE region = 'ap'; COMMIT", "0A000").await;
+        sites.must(0, "CREATE TABLE plain (id int PRIMARY KEY)").await;
+        sites.refuses(0, "BEGIN; INSERT INTO plain VALUES (1); UPDATE p SET n = 0 WHERE region = 'eu'; COMMIT", "0A000").await;
+        sites.must(0, "BEGIN; INSERT INTO plain VALUES (1); UPDATE p SET n = 7 WHERE region = 'us'; COMMIT").await;
+        // What is moved goes and comes.
+        let mut session = sites.session(0).await;
+        run(&mut session, "DELETE FROM p WHERE region = 'eu' AND id = 4").await.expect("deletes");
+        run(&mut session, "INSERT INTO p VALUES ('us', 40, 'moved')").await.expect("inserts");
+        sites.quiet().await;
+        assert_eq!(
+            sites.must(1, "SELECT id, n FROM p WHERE region = 'eu' ORDER BY id").await,
+            rows(&[&["1", "11"], &["2", "2"], &["3", "3"], &["5", "0"]])
+        );
+        assert_eq!(sites.must(0, "SELECT telesto_check_table('p')").await, rows(&[&["12"]]));
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// Keys and values of rows that are placed in one region are in no bucket of the others, nor the keys of those that were deleted.
+#[test]
+fn rows_are_in_no_bucket_that_they_are_not_placed_in() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE p (region text, id text, name text, PRIMARY KEY (region, id))",
+            "CREATE INDEX ON p (region, name)",
+            "ALTER TABLE p SET (telesto.regions = 'by row (region)')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.quiet().await;
+        for (region, name) in NAMES.iter().enumerate() {
+            sites
+                .must(
+                    region,
+                    &format!("INSERT INTO p VALUES ('{name}', 'key-of-{name}', 'value-of-{name}')"),
+                )
+                .await;
+            sites
+                .must(region, &format!("INSERT INTO p VALUES ('{name}', 'gone-of-{name}', 'x')"))
+                .await;
+            sites
+                .must(
+                    region,
+                    &format!("DELETE FROM p WHERE region = '{name}' AND id = 'gone-of-{name}'"),
+                )
+                .await;
+        }
+        sites.quiet().await;
+        sites.must(0, "TRUNCATE p").await;
+        sites.must(0, "DROP TABLE p").await;
+        world.sleep(Duration::from_secs(20)).await;
+        sites.quiet().await;
+        for (region, name) in NAMES.iter().enumerate() {
+            for (other, placed) in NAMES.iter().enumerate() {
+                for marker in ["key-of", "value-of", "gone-of"] {
+                    let found = sites.holds(region, &format!("{marker}-{placed}")).await;
+                    assert_eq!(found, region == other, "{marker}-{placed} in {name}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn rule_is_checked_shown_and_changed() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE a (id int PRIMARY KEY, region text NOT NULL)",
+            "CREATE TABLE b (region text, id int)",
+            "CREATE TABLE c (region int, id int, PRIMARY KEY (region, id))",
+            "CREATE TABLE d (region text, id int, name text, PRIMARY KEY (region, id), UNIQUE (name))",
+            "CREATE TABLE e (region text, id int, PRIMARY KEY (region, id))",
+            "INSERT INTO e VALUES ('xx', 1)",
+        ] {
+            sites.must(0, sql).await;
+        }
+        let set = |table: &str, rule: &str| {
+            format!("ALTER TABLE {table} SET (telesto.regions = '{rule}')")
+        };
+        let simple = "by row (region)";
+        for table in ["a", "b", "c", "d"] {
+            let error = sites.refuses(0, &set(table, simple), "55000").await;
+            assert!(error.fields().hint.is_some(), "{error}");
+        }
+        sites.refuses(0, &set("e", simple), "23514").await;
+        sites.refuses(0, &set("e", "by row (nothing)"), "42703").await;
+        sites.refuses(0, &set("e", "by row (region): xx = mars"), "22023").await;
+        sites.refuses(0, &set("e", "by row (region): xx"), "22023").await;
+        sites.must(0, &set("e", "by row (region): xx = eu; yy = us, ap")).await;
+        let shown = "SELECT home, regions FROM telesto_placement WHERE table_name = 'e'";
+        assert_eq!(
+            sites.must(0, shown).await,
+            rows(&[&["by row", "by row (region): xx = eu; yy = us, ap"]])
+        );
+        // What needs to see all rows of all regions is refused; what no row shows is not.
+        for sql in [
+            "CREATE INDEX ON e (region, id)",
+            "ALTER TABLE e ADD CHECK (id > 0)",
+            "ALTER TABLE e ALTER COLUMN id TYPE bigint",
+            "ALTER TABLE e ADD COLUMN v float DEFAULT random()",
+            "ALTER TABLE e DROP COLUMN region",
+        ] {
+            sites.refuses(0, sql, "55000").await;
+        }
+        sites.must(0, "ALTER TABLE e ADD COLUMN note text").await;
+        sites.must(0, "ALTER TABLE e ADD COLUMN kind text NOT NULL DEFAULT 'k'").await;
+        sites.must(0, "ALTER TABLE e ALTER COLUMN note SET DEFAULT 'n'").await;
+        sites.refuses(0, "ALTER TABLE e SET (telesto.home = 'eu')", "55000").await;
+        sites.quiet().await;
+        assert_eq!(
+            sites.must(1, "SELECT * FROM e WHERE region = 'xx'").await,
+            vec![vec![Some("xx".into()), Some("1".into()), None, Some("k".into())]]
+        );
+        sites.must(1, "INSERT INTO e VALUES ('xx', 2)").await;
+        sites.must(0, "ALTER TABLE e DROP COLUMN note").await;
+        sites.quiet().await;
+        sites.must(1, "INSERT INTO e VALUES ('xx', 3)").await;
+        // What is not placed here any more is removed, and nobody else loses it.
+        assert_eq!(sites.stored(1, "e").await, 3);
+        world.sleep(Duration::from_secs(40)).await;
+        assert_eq!((sites.stored(0, "e").await, sites.stored(1, "e").await), (0, 3));
+        // A value that rows may have stays, until its home is where that can be told.
+        sites.refuses(0, &set("e", "by row (region): yy = us"), "55000").await;
+        sites.must(0, &set("e", "by row (region): xx = us, eu; yy = us")).await;
+        sites.settles().await;
+        assert_eq!(
+            sites.must(0, "SELECT id FROM e ORDER BY id").await,
+            rows(&[&["1"], &["2"], &["3"]])
+        );
+        sites.refuses(0, &set("e", "by row (region): yy = us"), "55000").await;
+        sites.must(0, "DELETE FROM e").await;
+        sites.must(0, &set("e", "by row (region): yy = us")).await;
+        sites.refuses(0, "INSERT INTO e VALUES ('xx', 1)", "23514").await;
+        sites.must(0, "INSERT INTO e VALUES ('yy', 1)").await;
+        // Back: every row is everywhere, and one region writes them.
+        sites.must(0, &set("e", "by row (region): yy = ap")).await;
+        sites.settles().await;
+        sites.must(2, "INSERT INTO e VALUES ('yy', 2)").await;
+        sites.must(0, "ALTER TABLE e RESET (telesto.regions)").await;
+        sites.settles().await;
+        for region in 0..REGIONS {
+            assert_eq!(
+                sites.must(region, "SELECT id FROM e ORDER BY id").await,
+                rows(&[&["1"], &["2"]])
+            );
+            assert_eq!(
+                sites.must(region, "SELECT telesto_check_table('e')").await,
+                rows(&[&["2"]])
+            );
+        }
+        sites.must(0, "CREATE INDEX ON e (id)").await;
+        sites.quiet().await;
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+const VALUES: [&str; 3] = ["a", "b", "c"];
+
+/// A rule that places each value at random, and which regions have which.
+fn any_rule(world: &World) -> (String, Vec<Vec<usize>>) {
+    let mut places = Vec::new();
+    for _ in VALUES {
+        let mut regions = vec![below(world, 3) as usize];
+        for other in 0..REGIONS {
+            if !regions.contains(&other) && below(world, 3) == 0 {
+                regions.push(other);
+            }
+        }
+        places.push(regions);
+    }
+    let one = |(value, regions): (&&str, &Vec<usize>)| {
+        let names: Vec<_> = regions.iter().map(|region| NAMES[*region]).collect();
+        format!("{value} = {}", names.join(", "))
+    };
+    let values: Vec<_> = VALUES.iter().zip(&places).map(one).collect();
+    (format!("by row (place): {}", values.join("; ")), places)
+}
+
+/// Rules change at random while every region writes, links are cut and regions killed: what was acknowledged is there, once, wherever it
+/// is placed, and what was deleted does not come back with a region that gets what it had before.
+#[test]
+fn rules_change_under_writes_and_nothing_is_lost_or_comes_back() {
+    let (mut written, mut refused, mut deleted) = ([0; REGIONS], 0, 0);
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let mut sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE r (place text, id int, tag text, PRIMARY KEY (place, id), UNIQUE (place, tag))",
+                "CREATE INDEX ON r (place DESC, tag DESC)",
+                "INSERT INTO r SELECT v, -g, 'old ' || g FROM unnest(ARRAY['a', 'b', 'c']) v, generate_series(1, 5) g",
+            ] {
+                sites.must(0, sql).await;
+            }
+            // What each row may be: its tag, or nothing.
+            let mut rows: BTreeMap<(String, i64), Vec<Option<String>>> = BTreeMap::new();
+            for value in VALUES {
+                for g in 1..=5 {
+                    rows.insert((value.to_owned(), -g), vec![Some(format!("old {g}"))]);
+                }
+            }
+            let rule = |text: &str| format!("ALTER TABLE r SET (telesto.regions = '{text}')");
+            sites.must(0, &rule(&any_rule(&world).0)).await;
+            sites.quiet().await;
+            sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
+            for turn in 0..160_i64 {
+                sites.disturb().await;
+                match below(&world, 16) {
+                    0 => {
+                        sites.must(0, &rule(&any_rule(&world).0)).await;
+                    }
+                    1 => sites.at(0).sql.settle_regions().await.expect("settles"),
+                    2 => world.sleep(Duration::from_secs(3)).await,
+                    _ => {}
+                }
+                let region = below(&world, 3) as usize;
+                let value = VALUES[below(&world, 3) as usize];
+                let there: Vec<i64> =
+                    rows.keys().filter(|(v, _)| v == value).map(|(_, id)| *id).collect();
+                let (id, sql, after) = match below(&world, 3) {
+                    0 if !there.is_empty() => {
+                        let id = there[below(&world, there.len() as u64) as usize];
+                        (
+                            id,
+                            format!(
+                                "DELETE FROM r WHERE place = '{value}' AND id = {id} RETURNING id"
+                            ),
+                            None,
+                        )
+                    }
+                    _ => {
+                        let tag = format!("{turn}");
+                        (
+                            turn,
+                            format!("INSERT INTO r VALUES ('{value}', {turn}, '{tag}')"),
+                            Some(tag),
+                        )
+                    }
+                };
+                let known = rows.entry((value.to_owned(), id)).or_insert_with(|| vec![None]);
+                match sites.run(region, &sql).await {
+                    // The row has not come here yet.
+                    Ok(gone) if after.is_none() && gone.is_empty() => {}
+                    Ok(_) => {
+                        written[region] += 1;
+                        deleted += usize::from(after.is_none());
+                        *known = vec![after];
+                    }
+                    Err(error) => match error.code().0 {
+                        "08007" | "57P01" => known.push(after),
+                        "08006" | "40001" | "55000" | "57P03" => refused += 1,
+                        _ => panic!("seed {seed}: {sql}: {error}"),
+                    },
+                }
+            }
+            sites.net.set_weather(Weather::CALM);
+            sites.net.heal();
+            let (last, places) = any_rule(&world);
+            sites.must(0, &rule(&last)).await;
+            sites.settles().await;
+            sites.settled().await;
+            sites.verify().await;
+            let expected = |value: &str, found: &[(String, Option<String>)]| {
+                let found: BTreeMap<_, _> = found.iter().cloned().collect();
+                for ((v, id), known) in &rows {
+                    let there = found.get(&id.to_string()).cloned().flatten();
+                    assert!(
+                        v != value || known.contains(&there),
+                        "seed {seed}: {value} {id}: {there:?}, not of {known:?}"
+                    );
+                }
+            };
+            for region in 0..REGIONS {
+                let mut session = sites.session(region).await;
+                run(&mut session, "SET telesto.local_rows = on").await.expect("sets");
+                let mut all = 0;
+                for (value, regions) in VALUES.iter().zip(&places) {
+                    let sql = format!("SELECT id, tag FROM r WHERE place = '{value}'");
+                    let found = run(&mut session, &sql).await.expect("reads");
+                    if !regions.contains(&region) {
+                        assert!(found.is_empty());
+                        continue;
+                    }
+                    all += found.len();
+                    let found: Vec<_> = found
+                        .into_iter()
+                        .map(|mut row| (row.remove(0).expect("id"), row.remove(0)))
+                        .collect();
+                    expected(value, &found);
+                }
+                let checked = run(&mut session, "SELECT telesto_check_table('r')").await;
+                assert_eq!(
+                    checked.expect("fits"),
+                    vec![vec![Some(all.to_string())]],
+                    "seed {seed}"
+                );
+            }
+            // Everywhere again: also what regions had before, and not since.
+            world.sleep(Duration::from_secs(30)).await;
+            sites.must(0, "ALTER TABLE r RESET (telesto.regions)").await;
+            sites.settles().await;
+            let found = sites.check("r").await;
+            for value in VALUES {
+                let of: Vec<_> = found
+                    .iter()
+                    .filter(|row| row[0].as_deref() == Some(value))
+                    .map(|row| (row[1].clone().expect("id"), row[2].clone()))
+                    .collect();
+                expected(value, &of);
+            }
+            sites.settled().await;
+            sites.verify().await;
+        });
+    }
+    // Else the test has tested nothing.
+    assert!(
+        refused > 0 && deleted > 20 && written.iter().all(|count| *count > 20),
+        "{refused}, {deleted}, {written:?}"
+    );
+}
+
+/// A foreign key between two such tables is checked where both rows are written; one that cannot be is refused, not trusted.
+#[test]
+fn foreign_keys_hold_at_the_homes_of_both_rows() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE p (region text, id int, PRIMARY KEY (region, id))",
+            "CREATE TABLE c (region text, p int, n int, PRIMARY KEY (region, p, n), FOREIGN KEY (region, p) REFERENCES p)",
+            "CREATE TABLE plain (id int PRIMARY KEY)",
+            "CREATE TABLE mixed (region text, id int REFERENCES plain, PRIMARY KEY (region, id))",
+            "INSERT INTO p VALUES ('eu', 1), ('us', 2)",
+            "ALTER TABLE p SET (telesto.regions = 'by row (region)')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        let rule = "ALTER TABLE c SET (telesto.regions = 'by row (region)')";
+        let refused = sites.refuses(0, "INSERT INTO c VALUES ('us', 2, 1)", "55000").await;
+        assert!(refused.to_string().contains("foreign key"), "{refused}");
+        sites.must(0, rule).await;
+        sites.must(0, &rule.replace("TABLE c", "TABLE mixed")).await;
+        sites.settles().await;
+        sites.must(1, "INSERT INTO c VALUES ('eu', 1, 1)").await;
+        sites.refuses(1, "INSERT INTO c VALUES ('eu', 2, 1)", "23503").await;
+        sites.refuses(1, "DELETE FROM p WHERE region = 'eu' AND id = 1", "23503").await;
+        // Its parent would be in us, which eu cannot see: not a row of us that is not there, and not one that is.
+        sites.refuses(1, "INSERT INTO c VALUES ('us', 2, 1)", "55000").await;
+        sites.must(0, "INSERT INTO c VALUES ('us', 2, 1)").await;
+        let refused = sites.refuses(0, "INSERT INTO mixed VALUES ('us', 1)", "55000").await;
+        assert!(refused.to_string().contains("foreign key"), "{refused}");
+        // Homes that are not the same any more.
+        sites.must(0, "ALTER TABLE p SET (telesto.regions = 'by row (region): us = us; eu = us, eu; ap = ap')").await;
+        sites.settles().await;
+        let refused = sites.refuses(1, "INSERT INTO c VALUES ('eu', 1, 2)", "55000").await;
+        assert!(refused.to_string().contains("foreign key"), "{refused}");
+    });
+}
