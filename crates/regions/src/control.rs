@@ -13,9 +13,10 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
     ConflictView, LinkView, RegionControl, RegionView, RegionsView, TreeView,
 };
-use telesto_txn::{AwayRequest, Database as _, Elsewhere};
+use telesto_txn::{AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces};
 
 use crate::forward;
+use crate::read_away;
 use crate::regions::{PeerStatus, Regions};
 
 #[async_trait]
@@ -103,5 +104,17 @@ impl RegionControl for Regions {
         self.shared().wait_for(home, at, by).await.map_err(|error| error.to_string())?;
         let (_, here) = self.shared().engine.applied();
         Ok(Label::update(self.shared().config.me, here))
+    }
+
+    fn distances(&self) -> Vec<Distance> {
+        read_away::distances(self.shared())
+    }
+
+    async fn read_at(
+        &self,
+        region: RegionId,
+        read: AwayRead,
+    ) -> telesto_txn::Result<Box<dyn Pieces>> {
+        read_away::read_at(self.shared(), region, read).await
     }
 }

@@ -37,6 +37,8 @@ use crate::fold::PartSource;
 use crate::inbox::Inbox;
 use crate::life;
 use crate::measured::{self, Reports};
+use crate::read_away;
+use crate::read_for::ReadsFor;
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
@@ -160,6 +162,7 @@ impl Regions {
             (peer.id, Client::new(env, transport, node, config.caller, Class::Append, limits))
         };
         let clients = config.peers.iter().map(client).collect();
+        let readers = read_away::clients(env, &transport, &config);
         // Kept in memory from now on.
         let _ = engine.recent(engine.applied().0.next(), 0);
         let shared = Arc::new(Shared {
@@ -179,6 +182,8 @@ impl Regions {
             conflicts: Mutex::default(),
             stopped: AtomicBool::new(false),
             clients,
+            readers,
+            reads_for: ReadsFor::default(),
             work: Mutex::default(),
             work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
@@ -387,6 +392,12 @@ impl Regions {
         life::begin(&self.shared).await
     }
 
+    /// Statements that are executed here for other regions now.
+    #[must_use]
+    pub fn reads_for_others(&self) -> usize {
+        self.shared.reads_for.count()
+    }
+
     /// Peers that have seen commits which this region has lost and not taken back yet.
     #[must_use]
     pub fn taking_back(&self) -> Vec<RegionId> {
@@ -412,7 +423,7 @@ impl Regions {
         Ok(true)
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -526,6 +537,7 @@ impl Regions {
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.trees.stop();
+        self.shared.reads_for.clear();
         for task in self.tasks.lock().drain(..) {
             task.abort();
         }

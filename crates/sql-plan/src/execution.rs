@@ -73,6 +73,7 @@ impl Execution for ExecContext {
     }
 
     fn notify(&self, channel: &str, payload: &str) -> Result<()> {
+        self.live.check_at_home(&"pg_notify")?;
         self.channels.notify(channel, payload)
     }
 
@@ -119,6 +120,7 @@ impl Execution for ExecContext {
     }
 
     fn set_config(&self, name: &str, value: &str, local: bool) -> Result<String> {
+        self.live.check_at_home(&"set_config")?;
         self.configured.push(&self.settings, name, value, local)
     }
 
@@ -139,6 +141,9 @@ impl Execution for ExecContext {
     }
 
     async fn answer(&self, request: Request) -> Result<Datum> {
+        if !matches!(request, Request::Sleep(_)) {
+            self.live.check_at_home(&"a function that does something, or asks its session or region,")?;
+        }
         Ok(match request {
             Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {

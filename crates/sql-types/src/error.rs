@@ -33,6 +33,15 @@ macro_rules! states {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
         impl SqlState {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
+
+            /// The one with this code, if it is known here.
+            #[must_use]
+            pub fn of_code(code: &str) -> Option<Self> {
+                match code {
+                    $($code => Some(Self($code)),)*
+                    _ => None,
+                }
+            }
         }
     };
 }
@@ -292,6 +301,8 @@ pub struct Fields {
     pub constraint: Option<String>,
     /// Set when another transaction came first and the work may be executed again.
     pub conflict: Option<Conflict>,
+    /// Set when something is not in this region, to be read here: the numbers of the regions that have all of it.
+    pub elsewhere: Option<Vec<u16>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

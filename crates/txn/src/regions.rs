@@ -21,6 +21,7 @@ use bytes::Bytes;
 use telesto_common::{Label, RegionId, Timestamp};
 
 use crate::away::{AwayRequest, Elsewhere};
+use crate::reading::{AwayRead, Distance, Pieces};
 
 /// How another region stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +163,15 @@ pub trait RegionControl: Debug + Send + Sync {
     /// What is not here yet.
     async fn arrive(&self, home: RegionId, at: Timestamp, limit: Duration)
     -> Result<Label, String>;
+
+    /// How far the other regions are away.
+    fn distances(&self) -> Vec<Distance>;
+
+    /// Has `region` execute a statement when it has everything that was seen here; what it gives, of which something has come.
+    ///
+    /// # Errors
+    /// [`crate::Error::Elsewhere`] when the region cannot be reached or does not execute it: another one may.
+    async fn read_at(&self, region: RegionId, read: AwayRead) -> crate::Result<Box<dyn Pieces>>;
 }
 
 /// What a write of a key means where the definitions are known.

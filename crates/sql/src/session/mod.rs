@@ -23,6 +23,7 @@ mod control;
 mod costs;
 pub(crate) mod curated;
 mod cursor;
+mod elsewhere;
 mod engine;
 pub(crate) mod init_plan;
 mod online;
@@ -37,6 +38,7 @@ mod tame;
 mod transaction;
 pub mod users;
 mod utility;
+mod visit;
 mod weight;
 mod writes;
 
@@ -208,6 +210,8 @@ pub struct Session {
     temp: Option<Arc<crate::temp::TempStore>>,
     /// Who keeps records of what it does.
     audit: Option<Arc<dyn audit::Audit>>,
+    /// It executes a statement of a session in another region, whose transaction began then.
+    visits: Option<i64>,
 }
 
 impl Session {

@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
+use telesto_common::Timestamp;
 use telesto_sql_catalog::curated::transaction::WithWaiting;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
@@ -162,7 +163,9 @@ impl Session {
             txn: None,
             base: None,
             savepoints: Vec::new(),
-            started_micros: pg_micros(self.engine.env.clock.wall_micros()),
+            started_micros: self
+                .visits
+                .unwrap_or_else(|| pg_micros(self.engine.env.clock.wall_micros())),
             settings_before: Arc::clone(&self.settings),
             settings_after: Arc::clone(&self.settings),
             steps: Vec::new(),
@@ -189,6 +192,12 @@ impl Session {
         }
         block.txn = Some(Arc::clone(&txn));
         Ok(txn)
+    }
+
+    /// The snapshot of the block's transaction; zero without one.
+    pub(super) fn snapshot(&self) -> Timestamp {
+        let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
+        txn.map_or(Timestamp::ZERO, |txn| txn.snapshot())
     }
 
     /// Makes the session's store of temporary relations, if `statement` asks for the first.
