@@ -10,11 +10,13 @@
 //! # Limits
 //! An answer is waited for [`ASKED`]; who executes something says so more often.
 
+use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use telesto_common::RegionId;
+use telesto_common::{Env, RegionId};
 use telesto_net::{CallLimits, Class, Client, Transport};
 use telesto_txn::{AwayRead, Distance, Error as Txn, Piece, Pieces};
 
@@ -25,14 +27,14 @@ use crate::shared::{SERVICE, Shared};
 use crate::wire::{Header, Reply, Request};
 
 /// How long an answer is waited for.
-const ASKED: Duration = Duration::from_secs(5);
+pub(crate) const ASKED: Duration = Duration::from_secs(5);
 
 /// The connections that reads take.
 pub(crate) fn clients(
-    env: &telesto_common::Env,
+    env: &Env,
     transport: &Arc<dyn Transport>,
     config: &RegionsConfig,
-) -> std::collections::BTreeMap<RegionId, Client> {
+) -> BTreeMap<RegionId, Client> {
     let client = |peer: &crate::PeerRegion| {
         let (transport, limits) = (Arc::clone(transport), CallLimits::default());
         let node = peer.node.clone();
@@ -41,10 +43,39 @@ pub(crate) fn clients(
     config.peers.iter().map(client).collect()
 }
 
+/// How this node speaks with other regions.
+#[async_trait]
+pub(crate) trait Way: Debug + Send + Sync + 'static {
+    /// The seams.
+    fn env(&self) -> &Env;
+
+    /// What a region is called, for people.
+    fn name(&self, region: RegionId) -> String;
+
+    /// Says something of a statement to `region`; what it answers.
+    async fn say(&self, region: RegionId, asked: &Asked) -> Result<Told>;
+}
+
+#[async_trait]
+impl Way for Shared {
+    fn env(&self) -> &Env {
+        &self.env
+    }
+
+    fn name(&self, region: RegionId) -> String {
+        let peer = self.config.peers.iter().find(|peer| peer.id == region);
+        peer.map_or_else(|| region.to_string(), |peer| format!("\"{}\"", peer.name))
+    }
+
+    async fn say(&self, region: RegionId, asked: &Asked) -> Result<Told> {
+        say(self, region, asked).await
+    }
+}
+
 /// A statement in another region.
 #[derive(Debug)]
 struct Remote {
-    shared: Arc<Shared>,
+    way: Arc<dyn Way>,
     region: RegionId,
     id: u128,
     /// The answer to its beginning.
@@ -55,20 +86,14 @@ struct Remote {
 }
 
 /// See [`telesto_txn::regions::RegionControl::read_at`].
-pub(crate) async fn read_at(
-    shared: &Arc<Shared>,
+pub(crate) async fn read_by(
+    way: Arc<dyn Way>,
     region: RegionId,
     read: AwayRead,
 ) -> telesto_txn::Result<Box<dyn Pieces>> {
-    let started = shared.env.clock.monotonic();
-    let Some(peer) = shared.peers.get(&region) else {
-        return Err(Txn::Elsewhere(Error::UnknownRegion(region).to_string()));
-    };
-    // What the session has seen is to be there when the statement is.
-    peer.hurry.notify_one();
-    let id = shared.env.random_u128();
-    let on = Arc::clone(shared);
-    let mut remote = Remote { shared: on, region, id, first: None, count: 0, over: false };
+    let env = way.env().clone();
+    let (started, id) = (env.clock.monotonic(), env.random_u128());
+    let mut remote = Remote { way, region, id, first: None, count: 0, over: false };
     let AwayRead { seen, statement } = read;
     let mut told = remote.ask(&Asked::Begin { id, seen, statement }).await;
     while matches!(told, Ok(Told::Working)) {
@@ -80,7 +105,7 @@ pub(crate) async fn read_at(
             reason
         }
         Ok(told) => {
-            let took = shared.env.clock.monotonic().saturating_sub(started);
+            let took = env.clock.monotonic().saturating_sub(started);
             metrics::histogram!("telesto_regions_forwarded_reads_seconds", "region" => region.to_string())
                 .record(took.as_secs_f64());
             count(region, "begun");
@@ -90,17 +115,12 @@ pub(crate) async fn read_at(
         Err(error) => error.to_string(),
     };
     count(region, "refused");
-    Err(Txn::Elsewhere(format!("region {} ({refused})", name(shared, region))))
+    Err(Txn::Elsewhere(format!("region {} ({refused})", remote.way.name(region))))
 }
 
 fn count(region: RegionId, outcome: &'static str) {
     metrics::counter!("telesto_regions_forwarded_reads_total", "region" => region.to_string(), "outcome" => outcome)
         .increment(1);
-}
-
-fn name(shared: &Shared, region: RegionId) -> String {
-    let peer = shared.config.peers.iter().find(|peer| peer.id == region);
-    peer.map_or_else(|| region.to_string(), |peer| format!("\"{}\"", peer.name))
 }
 
 /// How far the peers are away.
@@ -118,7 +138,12 @@ pub(crate) fn distances(shared: &Shared) -> Vec<Distance> {
     shared.peers.iter().map(distance).collect()
 }
 
-async fn call(shared: &Shared, region: RegionId, asked: &Asked) -> Result<Told> {
+/// What `region` answers.
+pub(crate) async fn say(shared: &Shared, region: RegionId, asked: &Asked) -> Result<Told> {
+    if let (Asked::Begin { .. }, Some(peer)) = (asked, shared.peers.get(&region)) {
+        // What the session has seen is to be there when the statement is.
+        peer.hurry.notify_one();
+    }
     let Some(client) = shared.readers.get(&region) else {
         return Err(Error::UnknownRegion(region));
     };
@@ -136,7 +161,7 @@ async fn call(shared: &Shared, region: RegionId, asked: &Asked) -> Result<Told> 
 
 impl Remote {
     async fn ask(&self, asked: &Asked) -> Result<Told> {
-        call(&self.shared, self.region, asked).await
+        self.way.say(self.region, asked).await
     }
 
     async fn ask_next(&self) -> Result<Told> {
@@ -149,7 +174,7 @@ impl Remote {
 
     fn broken(&self, reason: &str) -> Txn {
         count(self.region, "broken");
-        let region = name(&self.shared, self.region);
+        let region = self.way.name(self.region);
         Txn::Elsewhere(format!(
             "region {region}, which executes the statement, did not send all of its rows ({reason}); run it again"
         ))
@@ -190,11 +215,11 @@ impl Drop for Remote {
         if self.over {
             return;
         }
-        let (shared, region, id) = (Arc::clone(&self.shared), self.region, self.id);
-        let env = shared.env.clone();
+        let (way, region, id) = (Arc::clone(&self.way), self.region, self.id);
+        let env = way.env().clone();
         env.spawn("closing a read in another region", async move {
             // What is not closed ends there by itself.
-            let _: Result<Told> = call(&shared, region, &Asked::Close { id }).await;
+            let _: Result<Told> = way.say(region, &Asked::Close { id }).await;
         });
     }
 }

@@ -144,8 +144,7 @@ pub(crate) async fn answer(shared: &Arc<Shared>, from: RegionId, asked: Asked) -
             metrics::counter!("telesto_regions_read_for_total", "peer" => from.to_string())
                 .increment(1);
             let work = serve(Arc::clone(shared), (from, id), seen, statement, tell);
-            let task =
-                shared.env.tasks.spawn_session("reading for another region", Box::pin(work));
+            let task = shared.env.tasks.spawn_session("reading for another region", Box::pin(work));
             *reading.task.lock() = Some(task);
             piece(shared, (from, id), 0).await
         }

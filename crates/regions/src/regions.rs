@@ -30,6 +30,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::again;
 use crate::apply::Applier;
+use crate::carried;
 use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
@@ -220,6 +221,7 @@ impl Regions {
         *regions.tasks.lock() = tasks;
         let control: std::sync::Weak<Self> = Arc::downgrade(&regions);
         shared.engine.replicates(control as std::sync::Weak<dyn RegionControl>);
+        carried::answer_nodes(&regions);
         Ok(regions)
     }
 
@@ -333,6 +335,20 @@ impl Regions {
             self.shared.trees.hurry();
         }
         Ok(self.token(session))
+    }
+
+    /// [`Regions::migrate`] to the region that is called `to`.
+    pub(crate) fn migrate_to(
+        &self,
+        session: Label,
+        to: &str,
+    ) -> std::result::Result<String, String> {
+        let config = &self.shared.config;
+        let peer = config.peers.iter().find(|peer| peer.name == to).map(|peer| peer.id);
+        let id = peer.or((to == config.name).then_some(config.me)).ok_or_else(|| {
+            format!("there is no region {to}; SELECT name FROM telesto_regions shows them")
+        })?;
+        self.migrate(session, id).map_err(|error| error.to_string())
     }
 
     /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the

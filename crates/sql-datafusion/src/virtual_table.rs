@@ -96,7 +96,8 @@ struct VirtualRows {
 
 impl Rows for VirtualRows {
     fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
-        let at_home = self.live.check_at_home(&format_args!("system table \"{}\"", self.table.name));
+        let at_home =
+            self.live.check_at_home(&format_args!("system table \"{}\"", self.table.name));
         let rows = if let Err(error) = at_home {
             std::future::ready(Err(error)).boxed()
         } else if live::is_read(self.table) {

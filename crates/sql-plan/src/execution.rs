@@ -142,7 +142,8 @@ impl Execution for ExecContext {
 
     async fn answer(&self, request: Request) -> Result<Datum> {
         if !matches!(request, Request::Sleep(_)) {
-            self.live.check_at_home(&"a function that does something, or asks its session or region,")?;
+            self.live
+                .check_at_home(&"a function that does something, or asks its session or region,")?;
         }
         Ok(match request {
             Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
@@ -160,7 +161,7 @@ impl Execution for ExecContext {
             Request::Migrate(to) => {
                 let regions =
                     self.database.regions().ok_or_else(crate::session_view::no_regions)?;
-                let token = regions.migrate(self.txn.options().session, &to);
+                let token = regions.migrate(self.txn.options().session, &to).await;
                 Datum::text(
                     token
                         .map_err(|reason| Error::new(SqlState::INVALID_PARAMETER_VALUE, reason))?,

@@ -17,6 +17,7 @@ use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
 use telesto_common::{Env, Incarnation};
 use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
+use telesto_regions::Through;
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
@@ -100,6 +101,8 @@ pub struct Opened {
     pub node: Option<Node>,
     /// The streams of its region, if it carries them.
     pub regions: Option<Carrier>,
+    /// The way to the node of its cluster that does, if it does not.
+    pub through: Option<Arc<Through>>,
     /// This process among the nodes of a cluster, if it is one of them.
     pub cluster: Option<Joined>,
     /// The local folder, if it does not.
@@ -280,10 +283,23 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         }
         None => regions::check_complete(&engine).await?,
     }
+    let through = match (&carrier, &cluster) {
+        (None, Some(_)) => regions::through(env, &region_bucket, &engine).await?,
+        _ => None,
+    };
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
     if let Some(carrier) = &carrier {
         carrier.watch(&sql).await?;
     }
-    Ok(Opened { bucket, engine, sql, node, regions: carrier, cluster, _temporary: temporary })
+    Ok(Opened {
+        bucket,
+        engine,
+        sql,
+        node,
+        regions: carrier,
+        through,
+        cluster,
+        _temporary: temporary,
+    })
 }

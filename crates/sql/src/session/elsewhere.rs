@@ -31,11 +31,13 @@ use telesto_txn::{AwayRead, Pieces};
 
 use super::cursor::spool;
 use super::{Prepared, Row, Rows, Session, StatementResult};
+use crate::catalog::CatalogSnapshot;
 use crate::elsewhere::ReadElsewhere;
 use crate::elsewhere::wire::{self, Given};
 use crate::error::{Conflict, Error, Result, SqlState};
 use crate::plan::{ExecContext, ExecutablePlan as _};
 use crate::sqlparser::ast::Statement;
+use crate::temp::is_temporary;
 use crate::types::{Datum, SqlType};
 
 /// How long regions that cannot be reached are tried again.
@@ -61,7 +63,7 @@ impl Session {
         statement: &Statement,
         context: &ExecContext,
     ) -> Result<StatementResult> {
-        self.may_read_elsewhere(prepared)?;
+        self.may_read_elsewhere(prepared, &context.catalog)?;
         let columns = plan.columns().cloned().unwrap_or_else(|| Arc::from([]));
         let asked = asked(prepared, statement, context)?;
         let read = AwayRead { seen: context.txn.snapshot(), statement: asked.into() };
@@ -110,30 +112,36 @@ impl Session {
         self.await_owed().boxed().await
     }
 
-    fn may_read_elsewhere(&self, prepared: &Prepared) -> Result<()> {
+    fn may_read_elsewhere(&self, prepared: &Prepared, catalog: &CatalogSnapshot) -> Result<()> {
         let refused = |what: &str| {
-            Error::unsupported(format!(
-                "reading tables that are not in this region {what}"
-            ))
-            .hint(WAY_OUT)
+            Error::unsupported(format!("reading tables that are not in this region {what}"))
+                .hint(WAY_OUT)
         };
         let block = self.block.as_ref().ok_or_else(|| Error::internal("no block"))?;
         if prepared.as_of.is_some() || block.options.as_of.is_some() {
             return Err(refused("AS OF SYSTEM TIME"));
         }
-        if self.temp.is_some() {
+        if has_temporary(catalog) {
             return Err(refused("in a session that has temporary relations")
                 .hint("DISCARD TEMP removes them; or read these tables in another session."));
         }
-        if !block.options.read_only {
+        let alone = !block.explicit && !self.several && block.steps.is_empty();
+        if !alone && !block.options.read_only {
             return Err(refused("in a transaction that may write"));
         }
-        let alone = !block.explicit && !self.several && block.steps.is_empty();
         if !alone && !block.options.level.is_by_statement() {
             return Err(refused("in a transaction of one snapshot"));
         }
         Ok(())
     }
+}
+
+/// Whether a name may mean something of the session's own.
+fn has_temporary(catalog: &CatalogSnapshot) -> bool {
+    let tables = catalog.tables().map(|table| table.schema);
+    let views = catalog.views().map(|view| view.schema);
+    let sequences = catalog.sequences().map(|sequence| sequence.schema);
+    tables.chain(views).chain(sequences).any(is_temporary)
 }
 
 const WAY_OUT: &str = "Run the statement outside of a transaction block, or in one of BEGIN TRANSACTION READ ONLY ISOLATION LEVEL READ COMMITTED.";
@@ -210,7 +218,7 @@ async fn begin(
 ) -> Result<Begun> {
     let patience = context.env.deadline(PATIENCE);
     loop {
-        let mut distances = control.distances();
+        let mut distances = control.distances().await;
         distances.retain(|distance| regions.contains(&distance.region));
         distances.sort_by_key(telesto_txn::Distance::rank);
         let mut why = Vec::new();
@@ -218,7 +226,8 @@ async fn begin(
             let region = distance.region;
             match begin_in(control, region, read.clone()).await {
                 Ok((given, rest)) => {
-                    let not_there = given.failed.as_ref().filter(|failed| failed.is_of_the_region());
+                    let not_there =
+                        given.failed.as_ref().filter(|failed| failed.is_of_the_region());
                     let Some(failed) = not_there else {
                         let round_trip = distance.round_trip;
                         return Ok(Begun { region, round_trip, given, rest });

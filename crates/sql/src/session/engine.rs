@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -264,8 +264,10 @@ impl SqlEngine {
     fn session_of(self: &Arc<Self>, settings: Settings, client: Option<SocketAddr>) -> Session {
         let settings = Arc::new(settings);
         let now = super::pg_micros(self.env.clock.wall_micros());
-        let shown =
-            Arc::new(crate::plan::activity::Shown::of((&settings.session_user, settings.session_role), now));
+        let shown = Arc::new(crate::plan::activity::Shown::of(
+            (&settings.session_user, settings.session_role),
+            now,
+        ));
         {
             let mut shown = shown.change();
             shown.client = client;

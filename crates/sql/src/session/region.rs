@@ -39,8 +39,14 @@ impl Session {
     ///
     /// # Errors
     /// 55000.
-    pub(super) fn session_token(&self) -> Result<String> {
-        Ok(self.replication()?.token(self.label))
+    pub(super) async fn session_token(&self) -> Result<String> {
+        let token = self.replication()?.token(self.label).await;
+        token.map_err(|reason| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("the session's token cannot be told: {reason}"),
+            )
+        })
     }
 
     /// Notes a commit in another region that has not come here yet.

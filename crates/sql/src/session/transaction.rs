@@ -21,15 +21,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
-use telesto_common::Timestamp;
 use telesto_sql_catalog::curated::transaction::WithWaiting;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
+use super::Prepared;
 use super::Session;
 use super::constraints::SetConstraints;
 use super::result_digest::{Seen, repeats};
 use super::settings::Settings;
-use super::{Prepared, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Conflict, Error, Result, SqlState};
 use crate::notify::session::Asked;
@@ -163,9 +162,7 @@ impl Session {
             txn: None,
             base: None,
             savepoints: Vec::new(),
-            started_micros: self
-                .visits
-                .unwrap_or_else(|| pg_micros(self.engine.env.clock.wall_micros())),
+            started_micros: self.begins_at(),
             settings_before: Arc::clone(&self.settings),
             settings_after: Arc::clone(&self.settings),
             steps: Vec::new(),
@@ -192,12 +189,6 @@ impl Session {
         }
         block.txn = Some(Arc::clone(&txn));
         Ok(txn)
-    }
-
-    /// The snapshot of the block's transaction; zero without one.
-    pub(super) fn snapshot(&self) -> Timestamp {
-        let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
-        txn.map_or(Timestamp::ZERO, |txn| txn.snapshot())
     }
 
     /// Makes the session's store of temporary relations, if `statement` asks for the first.

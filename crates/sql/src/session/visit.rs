@@ -21,11 +21,11 @@ use std::task::Poll;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
-use telesto_common::{Env, Label};
+use telesto_common::{Env, Label, Timestamp};
 use telesto_txn::{Piece, Pieces, Reader, Served};
 
 use super::cursor::spool;
-use super::{CancelHandle, Row, RowStream, Rows, Session, SqlEngine, StatementResult};
+use super::{CancelHandle, Row, RowStream, Rows, Session, SqlEngine, StatementResult, pg_micros};
 use crate::catalog::Stamp;
 use crate::elsewhere::{SETTING, wire};
 use crate::error::{Error, Result, SqlState};
@@ -50,9 +50,8 @@ impl Visits {
 
     fn begin(&self, statement: &[u8], seen: Label) -> Result<Visit> {
         let engine = self.0.get().and_then(Weak::upgrade);
-        let engine = engine.ok_or_else(|| {
-            Error::new(SqlState::ADMIN_SHUTDOWN, "the region's node is stopping")
-        })?;
+        let engine = engine
+            .ok_or_else(|| Error::new(SqlState::ADMIN_SHUTDOWN, "the region's node is stopping"))?;
         let asked: wire::Statement = wire::decode(statement)?;
         let mut settings = Settings { confined: true, ..asked.settings()? };
         // Whoever does not have it all is not to ask on.
@@ -62,6 +61,19 @@ impl Visits {
         let cancel = session.cancel_handle();
         let state = State::Asked(Box::new(session), asked);
         Ok(Visit { env, cancel, state })
+    }
+}
+
+impl Session {
+    /// When a transaction that begins now began, for `now()`.
+    pub(super) fn begins_at(&self) -> i64 {
+        self.visits.unwrap_or_else(|| pg_micros(self.engine.env.clock.wall_micros()))
+    }
+
+    /// The snapshot of the block's transaction; zero without one.
+    fn snapshot(&self) -> Timestamp {
+        let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
+        txn.map_or(Timestamp::ZERO, |txn| txn.snapshot())
     }
 }
 
