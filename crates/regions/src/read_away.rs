@@ -10,38 +10,21 @@
 //! # Limits
 //! An answer is waited for [`ASKED`]; who executes something says so more often.
 
-use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use telesto_common::{Env, RegionId};
-use telesto_net::{CallLimits, Class, Client, Transport};
 use telesto_txn::{AwayRead, Distance, Error as Txn, Piece, Pieces};
 
 use crate::asked::{Asked, Told};
-use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::shared::{SERVICE, Shared};
 use crate::wire::{Header, Reply, Request};
 
 /// How long an answer is waited for.
 pub(crate) const ASKED: Duration = Duration::from_secs(5);
-
-/// The connections that reads take.
-pub(crate) fn clients(
-    env: &Env,
-    transport: &Arc<dyn Transport>,
-    config: &RegionsConfig,
-) -> BTreeMap<RegionId, Client> {
-    let client = |peer: &crate::PeerRegion| {
-        let (transport, limits) = (Arc::clone(transport), CallLimits::default());
-        let node = peer.node.clone();
-        (peer.id, Client::new(env, transport, node, config.caller, Class::Read, limits))
-    };
-    config.peers.iter().map(client).collect()
-}
 
 /// How this node speaks with other regions.
 #[async_trait]

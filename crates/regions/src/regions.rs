@@ -38,7 +38,6 @@ use crate::fold::PartSource;
 use crate::inbox::Inbox;
 use crate::life;
 use crate::measured::{self, Reports};
-use crate::read_away;
 use crate::read_for::ReadsFor;
 use crate::receive::Receiver;
 use crate::rows;
@@ -157,13 +156,8 @@ impl Regions {
         let peers: BTreeMap<_, _> =
             config.peers.iter().map(|peer| (peer.id, Peer::default())).collect();
         let cache = Arc::new(ProcessCache::new(PART_CACHE_BYTES));
-        let client = |peer: &crate::PeerRegion| {
-            let (transport, limits) = (Arc::clone(&transport), CallLimits::default());
-            let node = peer.node.clone();
-            (peer.id, Client::new(env, transport, node, config.caller, Class::Append, limits))
-        };
-        let clients = config.peers.iter().map(client).collect();
-        let readers = read_away::clients(env, &transport, &config);
+        let clients = speaking(env, &transport, &config, Class::Append);
+        let readers = speaking(env, &transport, &config, Class::Read);
         // Kept in memory from now on.
         let _ = engine.recent(engine.applied().0.next(), 0);
         let shared = Arc::new(Shared {
@@ -564,6 +558,20 @@ impl Drop for Regions {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The connections to all peers, of one class.
+fn speaking(
+    env: &Env,
+    transport: &Arc<dyn Transport>,
+    config: &RegionsConfig,
+    class: Class,
+) -> BTreeMap<RegionId, Client> {
+    let client = |peer: &crate::PeerRegion| {
+        let (transport, limits) = (Arc::clone(transport), CallLimits::default());
+        (peer.id, Client::new(env, transport, peer.node.clone(), config.caller, class, limits))
+    };
+    config.peers.iter().map(client).collect()
 }
 
 async fn keep(regions: std::sync::Weak<Regions>) {

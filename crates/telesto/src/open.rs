@@ -272,21 +272,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };
-    let carrier = match options.region {
-        None => None,
-        Some(listen) => Some(Carrier::start(env, &region_bucket, &engine, listen, life).await?),
-    };
-    match &carrier {
-        Some(carrier) => {
-            carrier.hear_of_all().await?;
-            carrier.complete().await?;
-        }
-        None => regions::check_complete(&engine).await?,
-    }
-    let through = match (&carrier, &cluster) {
-        (None, Some(_)) => regions::through(env, &region_bucket, &engine).await?,
-        _ => None,
-    };
+    let region = (options.region, cluster.is_some());
+    let (carrier, through) = reach_regions(env, &region_bucket, &engine, life, region).await?;
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
     if let Some(carrier) = &carrier {
@@ -302,4 +289,27 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         cluster,
         _temporary: temporary,
     })
+}
+
+/// This process's part in its region: it carries the streams where it is told to listen, and waits for what the others have; else, as a node
+/// of a cluster, it reaches other regions through the node that does.
+async fn reach_regions(
+    env: &Env,
+    bucket: &Arc<dyn telesto_bucket::Bucket>,
+    engine: &Arc<Engine>,
+    life: Incarnation,
+    (listen, in_cluster): (Option<std::net::SocketAddr>, bool),
+) -> Result<(Option<Carrier>, Option<Arc<Through>>)> {
+    let Some(listen) = listen else {
+        regions::check_complete(engine).await?;
+        let through = match in_cluster {
+            true => regions::through(env, bucket, engine).await?,
+            false => None,
+        };
+        return Ok((None, through));
+    };
+    let carrier = Carrier::start(env, bucket, engine, listen, life).await?;
+    carrier.hear_of_all().await?;
+    carrier.complete().await?;
+    Ok((Some(carrier), None))
 }

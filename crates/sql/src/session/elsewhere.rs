@@ -198,7 +198,7 @@ fn asked(prepared: &Prepared, statement: &Statement, context: &ExecContext) -> R
     }
     let types = &prepared.parameter_types;
     let mut parameters = Vec::new();
-    spool::encode(&mut parameters, &context.parameters.to_vec(), types)?;
+    spool::encode(&mut parameters, &context.parameters, types)?;
     let oids = types.iter().map(SqlType::oid).collect();
     let asked = wire::Statement::new(
         sql,
