@@ -141,6 +141,7 @@ beside cluster cargo test --workspace --test cluster_processes -- --nocapture
 beside drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
 beside regions cargo test --workspace --test regions -- --nocapture
+beside regions_nodes cargo test --workspace --test regions_nodes -- --nocapture
 beside rules cargo test --workspace --test rules -- --nocapture
 beside restart cargo test --workspace --test restart -- --nocapture
 beside kill9 cargo test --workspace --test kill9

@@ -43,6 +43,8 @@ struct Member {
     control: Client,
     /// Commits: a large one delays no ping.
     commits: Client,
+    /// Questions of layers above, of which many may be held at a time: they hold up no commit.
+    questions: Client,
     live: Option<Live>,
     /// By this node's monotonic clock.
     heard: Option<Duration>,
@@ -112,10 +114,12 @@ impl Members {
             Client::new(&self.env, Arc::clone(&self.transport), peer, self.me, class, limits)
         };
         let (control, commits) = (client(Class::Control), client(Class::Append));
+        let questions = client(Class::Read);
         Member {
             record,
             control,
             commits,
+            questions,
             live: None,
             heard: None,
             missed: 0,
@@ -279,6 +283,10 @@ impl Members {
 
     pub fn commits(&self, node: NodeId) -> Option<Client> {
         self.table.lock().nodes.get(&node).map(|member| member.commits.clone())
+    }
+
+    pub fn questions(&self, node: NodeId) -> Option<Client> {
+        self.table.lock().nodes.get(&node).map(|member| member.questions.clone())
     }
 
     pub fn statuses(&self) -> Vec<MemberStatus> {

@@ -1,4 +1,5 @@
-//! Questions of a layer above to all other nodes: what their sessions do, and to have one of them stopped.
+//! Questions of layers above to other nodes: what their sessions do, and to have one of them stopped; what the node that carries the region's
+//! streams is to do for another's sessions.
 //!
 //! # Invariants
 //! Nothing here reads what is asked or answered; who may ask is for the connection to say (`telesto_net`: nodes alone).
@@ -6,15 +7,19 @@
 //! # On failure
 //! A node that is gone, that takes too long or that is of a version which does not know the question is left out of the answer.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
+use parking_lot::RwLock;
 use telesto_common::{Env, NodeId};
+use telesto_net::Error as NetError;
+use telesto_txn::Unanswered;
 use telesto_txn::peers::{Answers, Peers};
 
+use crate::error::Error;
 use crate::members::Members;
 use crate::wire::{self, Reply, Request};
 
@@ -23,24 +28,23 @@ use crate::wire::{self, Reply, Request};
 pub(crate) struct Others {
     env: Env,
     members: Arc<Members>,
-    answers: OnceLock<Arc<dyn Answers>>,
+    answers: RwLock<Vec<Arc<dyn Answers>>>,
 }
 
 impl Others {
     pub(crate) fn new(env: Env, members: Arc<Members>) -> Arc<Self> {
-        Arc::new(Self { env, members, answers: OnceLock::new() })
+        Arc::new(Self { env, members, answers: RwLock::default() })
     }
 
     /// What this node says to another's question.
     pub(crate) async fn answered(&self, question: Bytes) -> Reply {
-        let answer = match self.answers.get() {
-            Some(answers) => answers.answer(question).await,
-            None => None,
-        };
-        match answer {
-            Some(answer) => Reply::Answer(answer.into()),
-            None => Reply::Refused("this node cannot answer that".to_owned()),
+        let known = self.answers.read().clone();
+        for answers in known {
+            if let Some(answer) = answers.answer(question.clone()).await {
+                return Reply::Answer(answer.into());
+            }
         }
+        Reply::Refused("this node cannot answer that".to_owned())
     }
 }
 
@@ -65,8 +69,37 @@ impl Peers for Others {
         join_all(asking).await.into_iter().flatten().collect()
     }
 
+    async fn ask_one(
+        &self,
+        node: NodeId,
+        question: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, Unanswered> {
+        let lost = |perhaps_done, reason: String| Unanswered { perhaps_done, reason };
+        let Some(client) = self.members.questions(node) else {
+            return Err(lost(false, format!("node {node} is not known here")));
+        };
+        let by = self.env.deadline(within);
+        match wire::ask(&client, &Request::Question(question.to_vec()), by).await {
+            Ok(Reply::Answer(answer)) => Ok(answer.into()),
+            Ok(_) => Err(lost(false, format!("node {node} answers something else"))),
+            Err(error) => {
+                let done = !matches!(
+                    &error,
+                    Error::Refused { .. }
+                        | Error::Net(
+                            NetError::Unreachable { .. }
+                                | NetError::TooLarge { .. }
+                                | NetError::NotServed { .. }
+                                | NetError::Refused { .. }
+                        )
+                );
+                Err(lost(done, error.to_string()))
+            }
+        }
+    }
+
     fn answer_with(&self, answers: Arc<dyn Answers>) {
-        // Who was told first answers: a process has one engine.
-        let _ = self.answers.set(answers);
+        self.answers.write().push(answers);
     }
 }

@@ -6,6 +6,7 @@
 //! # On failure
 //! Errors are given as their texts; each says what to do.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,14 +14,15 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
     ConflictView, LinkView, RegionControl, RegionView, RegionsView, TreeView,
 };
-use telesto_txn::{AwayRequest, Database as _, Elsewhere};
+use telesto_txn::{AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces};
 
 use crate::forward;
+use crate::read_away;
 use crate::regions::{PeerStatus, Regions};
 
 #[async_trait]
 impl RegionControl for Regions {
-    fn view(&self) -> RegionsView {
+    fn view(&self) -> Option<RegionsView> {
         let status = self.status();
         let peer = |peer: PeerStatus| RegionView {
             id: peer.id,
@@ -37,7 +39,7 @@ impl RegionControl for Regions {
             visible_after: peer.visible_after,
             trouble: peer.trouble,
         };
-        RegionsView {
+        Some(RegionsView {
             me: status.me,
             name: status.name,
             plane: status.plane,
@@ -51,7 +53,7 @@ impl RegionControl for Regions {
             peers: status.peers.into_iter().map(peer).collect(),
             conflicts: status.conflicts,
             trouble: status.trouble,
-        }
+        })
     }
 
     fn links(&self) -> Vec<LinkView> {
@@ -62,22 +64,12 @@ impl RegionControl for Regions {
         Self::conflicts(self)
     }
 
-    fn token(&self, session: Label) -> String {
-        Self::token(self, session)
+    async fn token(&self, session: Label) -> Result<String, String> {
+        Ok(Self::token(self, session))
     }
 
-    fn migrate(&self, session: Label, to: &str) -> Result<String, String> {
-        let status = self.status();
-        let id = if to == status.name {
-            status.me
-        } else {
-            let peer = status.peers.iter().find(|peer| peer.name == to);
-            peer.ok_or_else(|| {
-                format!("there is no region {to}; SELECT name FROM telesto_regions shows them")
-            })?
-            .id
-        };
-        Self::migrate(self, session, id).map_err(|error| error.to_string())
+    async fn migrate(&self, session: Label, to: &str) -> Result<String, String> {
+        self.migrate_to(session, to)
     }
 
     async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String> {
@@ -103,5 +95,18 @@ impl RegionControl for Regions {
         self.shared().wait_for(home, at, by).await.map_err(|error| error.to_string())?;
         let (_, here) = self.shared().engine.applied();
         Ok(Label::update(self.shared().config.me, here))
+    }
+
+    async fn distances(&self) -> Vec<Distance> {
+        read_away::distances(self.shared())
+    }
+
+    async fn read_at(
+        &self,
+        region: RegionId,
+        read: AwayRead,
+    ) -> telesto_txn::Result<Box<dyn Pieces>> {
+        let way = Arc::clone(self.shared());
+        read_away::read_by(way, region, read).await
     }
 }

@@ -145,6 +145,9 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// SQL is not open here.
+    #[error("it does not execute statements yet, or any more; retry in a moment")]
+    NotReading,
     /// What this process has is not the newest; it is looked at again.
     #[error("the log has gone on elsewhere; it is read again: retry")]
     Stale,

@@ -33,6 +33,7 @@ use crate::forwarded::{Answer, Forwarded, MAX_BYTES};
 use crate::inbox;
 use crate::rows;
 use crate::shared::{SERVICE, Shared};
+use crate::store::Store;
 use crate::wire::{Header, Reply, Request};
 
 /// How long a home that cannot be reached is tried for.
@@ -57,8 +58,26 @@ pub(crate) async fn commit_at(
     home: RegionId,
     request: AwayRequest,
 ) -> telesto_txn::Result<Elsewhere> {
+    let by = shared.env.deadline(request.timeout);
+    let stamp = shared.tables.as_ref().map(|tables| tables.stamp());
+    let translated = translate(&shared.store, stamp, home, request).await;
+    let mut forwarded = translated.map_err(|error| refused(shared, home, &error.to_string()))?;
+    forwarded.timeout_micros = micros(by.remaining(shared.env.clock.monotonic()));
+    send(shared, home, forwarded).await
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Has `home` commit a transaction that is translated, within the time that it says.
+pub(crate) async fn send(
+    shared: &Shared,
+    home: RegionId,
+    forwarded: Forwarded,
+) -> telesto_txn::Result<Elsewhere> {
     let started = shared.env.clock.monotonic();
-    let committed = ask_until_known(shared, home, request).await;
+    let committed = ask_until_known(shared, home, forwarded).await;
     let outcome = match &committed {
         Ok(_) => "committed",
         Err(Txn::Conflict { .. }) => "conflict",
@@ -76,16 +95,14 @@ pub(crate) async fn commit_at(
 async fn ask_until_known(
     shared: &Shared,
     home: RegionId,
-    request: AwayRequest,
+    mut forwarded: Forwarded,
 ) -> telesto_txn::Result<Elsewhere> {
     let Some(peer) = shared.peers.get(&home) else {
         return Err(refused(shared, home, &Error::UnknownRegion(home).to_string()));
     };
-    let by = shared.env.deadline(request.timeout);
+    let by = shared.env.deadline(Duration::from_micros(forwarded.timeout_micros));
     let reach_by = by.earlier(shared.env.deadline(UNREACHABLE));
-    let txn = request.txn;
-    let translated = translate(shared, home, request).await;
-    let mut forwarded = translated.map_err(|error| refused(shared, home, &error.to_string()))?;
+    let txn = forwarded.txn;
     // What the transaction has seen of this region is to be there when the request is.
     peer.hurry.notify_one();
     let mut pause = PAUSE;
@@ -137,7 +154,7 @@ async fn attempt(
         return Err(not_done(Error::UnknownRegion(home).to_string()));
     };
     let left = by.remaining(shared.env.clock.monotonic());
-    forwarded.timeout_micros = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
+    forwarded.timeout_micros = micros(left);
     let body = forwarded.encode();
     if body.len() > MAX_BYTES {
         return Ok(Answer::Refused(format!(
@@ -168,7 +185,12 @@ async fn attempt(
 }
 
 /// The request by the home's log.
-async fn translate(shared: &Shared, home: RegionId, request: AwayRequest) -> Result<Forwarded> {
+pub(crate) async fn translate(
+    store: &Store,
+    stamp: Option<Bytes>,
+    home: RegionId,
+    request: AwayRequest,
+) -> Result<Forwarded> {
     let mut places: BTreeMap<Timestamp, (Timestamp, u64)> = BTreeMap::new();
     let AwayRequest { txn, snapshot, defined_at, mut reads, mut writes, durability, .. } = request;
     let points = reads.points.iter().map(|(_, since)| *since);
@@ -176,7 +198,7 @@ async fn translate(shared: &Shared, home: RegionId, request: AwayRequest) -> Res
     let since: Vec<_> = points.chain(ranges).chain(writes.iter().map(|w| w.since)).collect();
     for since in since {
         if let std::collections::btree_map::Entry::Vacant(place) = places.entry(since) {
-            place.insert(place_at(shared, home, since).await?);
+            place.insert(place_at(store, home, since).await?);
         }
     }
     let incarnation = places.values().map(|(_, incarnation)| *incarnation).max();
@@ -190,8 +212,8 @@ async fn translate(shared: &Shared, home: RegionId, request: AwayRequest) -> Res
     reads.points.iter_mut().for_each(|(_, since)| there(since));
     reads.ranges.iter_mut().for_each(|read| there(&mut read.since));
     writes.iter_mut().for_each(|write| there(&mut write.since));
-    let stamp = match &shared.tables {
-        Some(tables) => value_at(shared, tables.stamp(), defined_at).await?.unwrap_or_default(),
+    let stamp = match stamp {
+        Some(stamp) => value_at(store, stamp, defined_at).await?.unwrap_or_default(),
         None => Bytes::new(),
     };
     Ok(Forwarded {
@@ -208,16 +230,16 @@ async fn translate(shared: &Shared, home: RegionId, request: AwayRequest) -> Res
 }
 
 /// Up to where the home's log was here at a snapshot, and in which of its incarnations.
-async fn place_at(shared: &Shared, home: RegionId, at: Timestamp) -> Result<(Timestamp, u64)> {
-    let stored = value_at(shared, rows::inbox(), at).await?;
+async fn place_at(store: &Store, home: RegionId, at: Timestamp) -> Result<(Timestamp, u64)> {
+    let stored = value_at(store, rows::inbox(), at).await?;
     let stood = stored.map(|stored| inbox::stood(stored, home)).transpose();
     let stood = stood.map_err(Error::malformed("progress"))?.flatten();
     stood.ok_or(Error::NotStreaming { region: home })
 }
 
 /// A snapshot's value, which the transaction's own lease keeps.
-async fn value_at(shared: &Shared, key: Bytes, at: Timestamp) -> Result<Option<Bytes>> {
-    Ok(shared.store.get(vec![key], at).await?.pop().and_then(Read::into_value))
+async fn value_at(store: &Store, key: Bytes, at: Timestamp) -> Result<Option<Bytes>> {
+    Ok(store.get(vec![key], at).await?.pop().and_then(Read::into_value))
 }
 
 fn name(shared: &Shared, home: RegionId) -> String {

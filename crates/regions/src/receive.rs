@@ -20,12 +20,14 @@ use telesto_common::{Deadline, Label, RegionId};
 use telesto_net::{Caller, Class, Handler};
 use telesto_txn::service::{CommitWrites, Freshness};
 
+use crate::asked::Asked;
 use crate::error::{Error, Result};
 use crate::forwarded::Forwarded;
 use crate::home;
 use crate::inbox::{Remote, Way};
 use crate::lines::Lines;
 use crate::question::Question;
+use crate::read_for;
 use crate::rows;
 use crate::shared::{Shared, Taken};
 use crate::sort_out::{SortedOut, sort_out};
@@ -113,6 +115,10 @@ impl Receiver {
                 let transaction = Forwarded::decode(transaction).map_err(malformed())?;
                 let answer = home::commit_for(shared, from, transaction, bytes).await;
                 Ok(Reply::Answer(answer.encode()))
+            }
+            Request::Read(asked) => {
+                let asked = Asked::decode(asked).map_err(malformed())?;
+                Ok(Reply::Answer(read_for::answer(shared, from, asked).await.encode()))
             }
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);

@@ -30,6 +30,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::again;
 use crate::apply::Applier;
+use crate::carried;
 use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
@@ -38,6 +39,7 @@ use crate::inbox::Inbox;
 use crate::life;
 use crate::measured::{self, Reports};
 use crate::purge;
+use crate::read_for::ReadsFor;
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
@@ -155,12 +157,8 @@ impl Regions {
         let peers: BTreeMap<_, _> =
             config.peers.iter().map(|peer| (peer.id, Peer::default())).collect();
         let cache = Arc::new(ProcessCache::new(PART_CACHE_BYTES));
-        let client = |peer: &crate::PeerRegion| {
-            let (transport, limits) = (Arc::clone(&transport), CallLimits::default());
-            let node = peer.node.clone();
-            (peer.id, Client::new(env, transport, node, config.caller, Class::Append, limits))
-        };
-        let clients = config.peers.iter().map(client).collect();
+        let clients = speaking(env, &transport, &config, Class::Append);
+        let readers = speaking(env, &transport, &config, Class::Read);
         // Kept in memory from now on.
         let _ = engine.recent(engine.applied().0.next(), 0);
         let shared = Arc::new(Shared {
@@ -180,6 +178,8 @@ impl Regions {
             conflicts: Mutex::default(),
             stopped: AtomicBool::new(false),
             clients,
+            readers,
+            reads_for: ReadsFor::default(),
             work: Mutex::default(),
             work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
@@ -217,6 +217,7 @@ impl Regions {
         *regions.tasks.lock() = tasks;
         let control: std::sync::Weak<Self> = Arc::downgrade(&regions);
         shared.engine.replicates(control as std::sync::Weak<dyn RegionControl>);
+        carried::answer_nodes(&regions);
         Ok(regions)
     }
 
@@ -332,6 +333,20 @@ impl Regions {
         Ok(self.token(session))
     }
 
+    /// [`Regions::migrate`] to the region that is called `to`.
+    pub(crate) fn migrate_to(
+        &self,
+        session: Label,
+        to: &str,
+    ) -> std::result::Result<String, String> {
+        let config = &self.shared.config;
+        let peer = config.peers.iter().find(|peer| peer.name == to).map(|peer| peer.id);
+        let id = peer.or((to == config.name).then_some(config.me)).ok_or_else(|| {
+            format!("there is no region {to}; SELECT name FROM telesto_regions shows them")
+        })?;
+        self.migrate(session, id).map_err(|error| error.to_string())
+    }
+
     /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the
     /// session goes on here ([`telesto_txn::TxnOptions::session`]).
     ///
@@ -389,6 +404,12 @@ impl Regions {
         life::begin(&self.shared).await
     }
 
+    /// Statements that are executed here for other regions now.
+    #[must_use]
+    pub fn reads_for_others(&self) -> usize {
+        self.shared.reads_for.count()
+    }
+
     /// Peers that have seen commits which this region has lost and not taken back yet.
     #[must_use]
     pub fn taking_back(&self) -> Vec<RegionId> {
@@ -414,7 +435,7 @@ impl Regions {
         Ok(true)
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -528,6 +549,7 @@ impl Regions {
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.trees.stop();
+        self.shared.reads_for.clear();
         for task in self.tasks.lock().drain(..) {
             task.abort();
         }
@@ -538,6 +560,20 @@ impl Drop for Regions {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The connections to all peers, of one class.
+fn speaking(
+    env: &Env,
+    transport: &Arc<dyn Transport>,
+    config: &RegionsConfig,
+    class: Class,
+) -> BTreeMap<RegionId, Client> {
+    let client = |peer: &crate::PeerRegion| {
+        let (transport, limits) = (Arc::clone(transport), CallLimits::default());
+        (peer.id, Client::new(env, transport, peer.node.clone(), config.caller, class, limits))
+    };
+    config.peers.iter().map(client).collect()
 }
 
 async fn keep(regions: std::sync::Weak<Regions>) {

@@ -31,6 +31,7 @@ use crate::inbox::{Inbox, Remote, Way};
 use crate::measured::{Meter, Reports};
 use crate::past::Past;
 use crate::question::Question;
+use crate::read_for::ReadsFor;
 use crate::sort_out::Tables;
 use crate::store::Store;
 use crate::tree::Trees;
@@ -94,6 +95,10 @@ pub(crate) struct Shared {
     pub stopped: AtomicBool,
     /// The connections to peers.
     pub clients: BTreeMap<RegionId, Client>,
+    /// Those that reads take.
+    pub readers: BTreeMap<RegionId, Client>,
+    /// What is read here for others.
+    pub reads_for: ReadsFor,
     /// What the applier is to do beside what the streams bring, in this order.
     pub work: Mutex<VecDeque<Taken>>,
     /// How many of those are done.

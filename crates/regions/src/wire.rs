@@ -171,6 +171,8 @@ pub(crate) enum Request {
     Tree(Bytes),
     /// A transaction to commit: see [`crate::forwarded`].
     Forward(Bytes),
+    /// Of a statement that is executed for another region: see [`crate::asked`].
+    Read(Bytes),
 }
 
 /// The answers.
@@ -303,6 +305,7 @@ const ASK: u8 = 6;
 const MEASURED: u8 = 7;
 const TREE: u8 = 9;
 const FORWARD: u8 = 8;
+const READ: u8 = 10;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -347,6 +350,10 @@ impl Request {
                 out.put_u8(FORWARD);
                 out.put_slice(transaction);
             }
+            Self::Read(asked) => {
+                out.put_u8(READ);
+                out.put_slice(asked);
+            }
         }
         out.freeze()
     }
@@ -366,6 +373,7 @@ impl Request {
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
             ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
             FORWARD => Self::Forward(cursor.take(cursor.remaining())?),
+            READ => Self::Read(cursor.take(cursor.remaining())?),
             ASK => Self::Ask(cursor.take(cursor.remaining())?),
             TREE => Self::Tree(cursor.take(cursor.remaining())?),
             FILLED => Self::Filled(Position::take(&mut cursor)?),
@@ -479,6 +487,7 @@ mod tests {
                 Request::Introduce("who I am".to_owned()),
                 Request::Ask(garbage.clone().into()),
                 Request::Tree(garbage.clone().into()),
+                Request::Read(garbage.clone().into()),
             ] {
                 prop_assert_eq!(Request::decode(request.encode(header)), Ok((header, request)));
             }

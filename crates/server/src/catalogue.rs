@@ -125,6 +125,16 @@ const ALL: &[(Kind, &str, &str)] = &[
     ),
     (
         Histogram,
+        "telesto_regions_forwarded_reads_seconds",
+        "Time of a statement that another region executes, until its first rows are here",
+    ),
+    (
+        Labelled,
+        "telesto_regions_forwarded_reads_total",
+        "Statements that another region was asked to execute, by what became of them",
+    ),
+    (
+        Histogram,
         "telesto_regions_forwarded_seconds",
         "Time of a transaction that is committed in another region, until it is back here",
     ),
@@ -132,6 +142,11 @@ const ALL: &[(Kind, &str, &str)] = &[
         Labelled,
         "telesto_regions_forwarded_total",
         "Transactions that another region was asked to commit, by what it said",
+    ),
+    (
+        Labelled,
+        "telesto_regions_read_for_total",
+        "Statements of another region that were executed here",
     ),
     (Labelled, "telesto_regions_sent_bytes_total", "Bytes sent to another region"),
     (Labelled, "telesto_regions_sent_transactions_total", "Transactions sent to another region"),

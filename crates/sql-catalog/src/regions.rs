@@ -125,6 +125,16 @@ impl TablePlacement {
         *self == Self::default()
     }
 
+    /// Whether all rows of the table are in `region`, which may be getting it; of a table whose rows are placed by value that is not asked.
+    #[must_use]
+    pub fn is_whole_in(&self, region: RegionId) -> bool {
+        if self.by_row.is_some() {
+            return false;
+        }
+        let gaining = self.gaining.as_ref();
+        self.has(region) && !gaining.is_some_and(|gaining| gaining.regions.contains(&region.0))
+    }
+
     /// Whether `region` replicates the table; where rows are placed by value, some of it.
     #[must_use]
     pub fn has(&self, region: RegionId) -> bool {
@@ -307,37 +317,48 @@ impl CatalogSnapshot {
         )))
     }
 
-    /// Refuses a table that this region does not replicate. Where rows are placed by value, what is read decides:
-    /// [`CatalogSnapshot::check_placed`].
+    /// This catalog as `region` has it.
+    #[must_use]
+    pub fn seen_from(&self, region: RegionId) -> Self {
+        Self { me: region, ..self.clone() }
+    }
+
+    /// Refuses a table that this region does not replicate (where rows are placed by value, what is read decides:
+    /// [`CatalogSnapshot::check_placed`]), and names in the error the regions that have all of it
+    /// ([`telesto_sql_types::error::Fields::placed_in`]): a statement that only reads may be executed there.
     ///
     /// # Errors
     /// 55000.
     pub fn check_replicated(&self, table: &Table) -> Result<()> {
-        if table.placement.by_row.is_some() {
+        let placement = &table.placement;
+        if placement.by_row.is_some() {
             return Ok(());
         }
-        let gaining = table.placement.gaining.as_ref();
-        if gaining.is_some_and(|gaining| gaining.regions.contains(&self.me.0)) {
-            return Err(Error::new(
+        if placement.is_whole_in(self.me) {
+            return Ok(());
+        }
+        let whole = self.regions().filter(|region| placement.is_whole_in(RegionId(region.id)));
+        let whole: Vec<RegionId> = whole.map(|region| RegionId(region.id)).collect();
+        let (me, name) = (self.region_name(self.me.0), &table.name);
+        let error = if placement.has(self.me) {
+            Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("rows of table \"{}\" are still being sent to region \"{}\"", table.name, self.region_name(self.me.0)),
+                format!("rows of table \"{name}\" are still being sent to region \"{me}\""),
             )
-            .hint("Try again in a moment; SELECT * FROM telesto_regions shows whether all regions can be reached."));
-        }
-        if table.placement.has(self.me) {
-            return Ok(());
-        }
-        let regions = table.placement.regions.iter().flatten();
-        let names: Vec<_> = regions.map(|id| format!("\"{}\"", self.region_name(*id))).collect();
-        Err(Error::new(
-            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-            format!("table \"{}\" is not replicated in region \"{}\"", table.name, self.region_name(self.me.0)),
-        )
-        .hint(format!(
-            "Connect to a region that has it ({}), or place it here too with ALTER TABLE … SET (telesto.regions = …).",
-            names.join(", ")
-        ))
-        .runs_in(table.placement.regions.iter().flatten().map(|id| RegionId(*id)).collect()))
+            .hint("Try again in a moment; SELECT * FROM telesto_regions shows whether all regions can be reached.")
+        } else {
+            let names: Vec<_> =
+                whole.iter().map(|id| format!("\"{}\"", self.region_name(id.0))).collect();
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("table \"{name}\" is not replicated in region \"{me}\""),
+            )
+            .hint(format!(
+                "Statements that only read are executed in a region that has it ({}); for others connect there, or place it here too with ALTER TABLE … SET (telesto.regions = …).",
+                names.join(", ")
+            ))
+        };
+        Err(error.runs_in(whole))
     }
 
     /// Refuses writes of a table that is written elsewhere. What is given is to be looked at first: who wrote it before.

@@ -96,7 +96,11 @@ struct VirtualRows {
 
 impl Rows for VirtualRows {
     fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
-        let rows = if live::is_read(self.table) {
+        let at_home =
+            self.live.check_at_home(&format_args!("system table \"{}\"", self.table.name));
+        let rows = if let Err(error) = at_home {
+            std::future::ready(Err(error)).boxed()
+        } else if live::is_read(self.table) {
             let table = self.table;
             let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));
             let live = Arc::clone(&self.live);

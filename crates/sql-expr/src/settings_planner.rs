@@ -29,7 +29,7 @@ enum Kind {
 }
 
 /// Name, value at the start in its base unit, kind.
-const PARAMETERS: [(&str, &str, Kind); 129] = [
+const PARAMETERS: [(&str, &str, Kind); 130] = [
     ("backend_flush_after", "0", Kind::Whole { least: 0.0, most: 256.0, unit: "8kB" }),
     (
         "client_connection_check_interval",
@@ -187,6 +187,7 @@ const PARAMETERS: [(&str, &str, Kind); 129] = [
     ("tcp_keepalives_interval", "0", Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "s" }),
     ("tcp_user_timeout", "0", Kind::Whole { least: 0.0, most: 2_147_483_647.0, unit: "ms" }),
     ("telesto.commutative_updates", "on", Kind::Flag),
+    ("telesto.forward_reads", "on", Kind::Flag),
     ("telesto.forward_writes", "on", Kind::Flag),
     ("telesto.local_rows", "off", Kind::Flag),
     ("temp_buffers", "1024", Kind::Whole { least: 100.0, most: 1_073_741_823.0, unit: "8kB" }),

@@ -46,7 +46,8 @@ fn time(at: Timestamp) -> Datum {
 }
 
 fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
-    let view = live.database.as_ref().and_then(|database| database.regions()).map(|r| r.view());
+    let view = live.database.as_ref().and_then(|database| database.regions());
+    let view = view.and_then(|regions| regions.view());
     for region in catalog.regions() {
         let is_self = region.id == catalog.me().0;
         let of = |view: &RegionView| view.id == RegionId(region.id);

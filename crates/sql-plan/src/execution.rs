@@ -73,6 +73,7 @@ impl Execution for ExecContext {
     }
 
     fn notify(&self, channel: &str, payload: &str) -> Result<()> {
+        self.live.check_at_home(&"pg_notify")?;
         self.channels.notify(channel, payload)
     }
 
@@ -119,6 +120,7 @@ impl Execution for ExecContext {
     }
 
     fn set_config(&self, name: &str, value: &str, local: bool) -> Result<String> {
+        self.live.check_at_home(&"set_config")?;
         self.configured.push(&self.settings, name, value, local)
     }
 
@@ -139,6 +141,10 @@ impl Execution for ExecContext {
     }
 
     async fn answer(&self, request: Request) -> Result<Datum> {
+        if !matches!(request, Request::Sleep(_)) {
+            self.live
+                .check_at_home(&"a function that does something, or asks its session or region,")?;
+        }
         Ok(match request {
             Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {
@@ -155,7 +161,7 @@ impl Execution for ExecContext {
             Request::Migrate(to) => {
                 let regions =
                     self.database.regions().ok_or_else(crate::session_view::no_regions)?;
-                let token = regions.migrate(self.txn.options().session, &to);
+                let token = regions.migrate(self.txn.options().session, &to).await;
                 Datum::text(
                     token
                         .map_err(|reason| Error::new(SqlState::INVALID_PARAMETER_VALUE, reason))?,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::advisory::registry::AdvisoryLocks;
 use crate::cancel::Backends;
 use crate::measurements::Measured;
-use telesto_sql_types::error::{Error, SqlState};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Told where something needs several regions.
 #[must_use]
@@ -53,4 +53,23 @@ pub struct SessionView {
     pub database: Option<Arc<dyn telesto_txn::Database>>,
     /// For the rows of telesto_metrics and telesto_history.
     pub measured: Arc<Measured>,
+    /// It executes a statement of a session in another region: what belongs to a session, a node or a region is not here.
+    pub visits: bool,
+}
+
+impl SessionView {
+    /// Refuses what a statement of another region's session cannot have here.
+    ///
+    /// # Errors
+    /// 0A000.
+    pub fn check_at_home(&self, what: &dyn std::fmt::Display) -> Result<()> {
+        if !self.visits {
+            return Ok(());
+        }
+        Err(Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("{what} in a statement that another region executes is not supported"),
+        )
+        .hint("It belongs to the session, or to its region; ask for it in a statement that reads no table of another region."))
+    }
 }

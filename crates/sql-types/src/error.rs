@@ -33,6 +33,15 @@ macro_rules! states {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
         impl SqlState {
             $($(#[$doc])* pub const $name: Self = Self($code);)*
+
+            /// The one with this code, if it is known here.
+            #[must_use]
+            pub fn of_code(code: &str) -> Option<Self> {
+                match code {
+                    $($code => Some(Self($code)),)*
+                    _ => None,
+                }
+            }
         }
     };
 }
@@ -292,8 +301,8 @@ pub struct Fields {
     pub constraint: Option<String>,
     /// Set when another transaction came first and the work may be executed again.
     pub conflict: Option<Conflict>,
-    /// Regions that have what this one lacks: what failed can be run there.
-    pub placed_in: Vec<RegionId>,
+    /// Set when something is not in this region, to be read here: the regions that have all of it.
+    pub placed_in: Option<Vec<RegionId>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -368,13 +377,13 @@ impl Error {
     /// The regions in which what failed can be run as it is, since they have what this one lacks; none: it did not fail for that.
     #[must_use]
     pub fn placed_in(&self) -> &[RegionId] {
-        &self.0.fields.placed_in
+        self.0.fields.placed_in.as_deref().unwrap_or_default()
     }
 
     /// Says in which regions it can be run.
     #[must_use]
     pub fn runs_in(mut self, regions: Vec<RegionId>) -> Self {
-        self.0.fields.placed_in = regions;
+        self.0.fields.placed_in = Some(regions);
         self
     }
 
@@ -507,7 +516,7 @@ impl From<telesto_txn::Error> for Error {
             Txn::NotPlaced(what) => {
                 let mut error =
                     Self::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, message).hint(what.hint);
-                error.0.fields.placed_in = what.regions;
+                error.0.fields.placed_in = Some(what.regions);
                 error
             }
             Txn::TooLarge(_) => Self::new(SqlState::PROGRAM_LIMIT_EXCEEDED, message),

@@ -19,6 +19,7 @@
 
 mod access;
 pub mod copy;
+mod elsewhere;
 mod explain;
 #[doc(hidden)]
 pub mod fuzz;

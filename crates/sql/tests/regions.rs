@@ -9,6 +9,8 @@
 mod by_row;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
+#[path = "regions/reads.rs"]
+mod reads;
 mod support;
 
 use std::collections::BTreeMap;
@@ -246,6 +248,7 @@ impl Sites {
     ) -> Result<Vec<Vec<Option<String>>>, Error> {
         let mut session = self.session(region).await;
         run(&mut session, "SET telesto.forward_writes = off").await?;
+        run(&mut session, "SET telesto.forward_reads = off").await?;
         run(&mut session, sql).await
     }
 
@@ -485,7 +488,8 @@ fn definitions_placement_sequences_and_sessions() {
         }
         // Even when the first region has settled it: that comes here behind what eu has sent.
         for _ in 0..20 {
-            let refused = sites.run(2, "SELECT count(*) FROM some").await.expect_err("refused");
+            let refused = sites.run_at_home(2, "SELECT count(*) FROM some").await;
+            let refused = refused.expect_err("refused");
             assert!(refused.to_string().contains("still being sent"), "{refused}");
             sites.at(0).sql.settle_regions().await.expect("looks");
             world.sleep(Duration::from_millis(50)).await;

@@ -17,6 +17,7 @@ use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
 use telesto_common::{Env, Incarnation};
 use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
+use telesto_regions::Through;
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
@@ -100,6 +101,8 @@ pub struct Opened {
     pub node: Option<Node>,
     /// The streams of its region, if it carries them.
     pub regions: Option<Carrier>,
+    /// The way to the node of its cluster that does, if it does not.
+    pub through: Option<Arc<Through>>,
     /// This process among the nodes of a cluster, if it is one of them.
     pub cluster: Option<Joined>,
     /// The local folder, if it does not.
@@ -269,21 +272,44 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };
-    let carrier = match options.region {
-        None => None,
-        Some(listen) => Some(Carrier::start(env, &region_bucket, &engine, listen, life).await?),
-    };
-    match &carrier {
-        Some(carrier) => {
-            carrier.hear_of_all().await?;
-            carrier.complete().await?;
-        }
-        None => regions::check_complete(&engine).await?,
-    }
+    let region = (options.region, cluster.is_some());
+    let (carrier, through) = reach_regions(env, &region_bucket, &engine, life, region).await?;
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
     if let Some(carrier) = &carrier {
         carrier.watch(&sql).await?;
     }
-    Ok(Opened { bucket, engine, sql, node, regions: carrier, cluster, _temporary: temporary })
+    Ok(Opened {
+        bucket,
+        engine,
+        sql,
+        node,
+        regions: carrier,
+        through,
+        cluster,
+        _temporary: temporary,
+    })
+}
+
+/// This process's part in its region: it carries the streams where it is told to listen, and waits for what the others have; else, as a node
+/// of a cluster, it reaches other regions through the node that does.
+async fn reach_regions(
+    env: &Env,
+    bucket: &Arc<dyn telesto_bucket::Bucket>,
+    engine: &Arc<Engine>,
+    life: Incarnation,
+    (listen, in_cluster): (Option<std::net::SocketAddr>, bool),
+) -> Result<(Option<Carrier>, Option<Arc<Through>>)> {
+    let Some(listen) = listen else {
+        regions::check_complete(engine).await?;
+        let through = match in_cluster {
+            true => regions::through(env, bucket, engine).await?,
+            false => None,
+        };
+        return Ok((None, through));
+    };
+    let carrier = Carrier::start(env, bucket, engine, listen, life).await?;
+    carrier.hear_of_all().await?;
+    carrier.complete().await?;
+    Ok((Some(carrier), None))
 }

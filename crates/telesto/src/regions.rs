@@ -29,7 +29,7 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Incarnation, NodeId, RegionId};
 use telesto_net::{Caller, Class, Handler, Router};
-use telesto_regions::{Regions, Registry, SERVICE};
+use telesto_regions::{Regions, Registry, SERVICE, Through};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_sql::SqlEngine;
 use telesto_sql::catalog::regions::DEFINING;
@@ -104,6 +104,24 @@ struct Shared {
 pub(crate) async fn region_of(bucket: &Arc<dyn Bucket>) -> Result<RegionId> {
     let registry = Registry::load(bucket).await.map_err(wrong)?;
     Ok(registry.map_or(RegionId::default(), |(_, registry)| registry.me()))
+}
+
+/// Lets sessions of a node that does not carry its region's streams reach other regions through the one that does; nothing where the
+/// database is no region.
+///
+/// # Errors
+/// [`Error::Region`].
+pub(crate) async fn through(
+    env: &Env,
+    bucket: &Arc<dyn Bucket>,
+    engine: &Arc<Engine>,
+) -> Result<Option<Arc<Through>>> {
+    if Registry::load(bucket).await.map_err(wrong)?.is_none() {
+        return Ok(None);
+    }
+    let database: Arc<dyn Database> = Arc::clone(engine) as _;
+    let stamp = RegionDefinitions::new(database).stamp();
+    Ok(Some(Through::start(env, engine, stamp)))
 }
 
 /// Refuses to open SQL in a region that has joined and has not got everything yet, on a node that does not get it.

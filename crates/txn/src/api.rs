@@ -32,6 +32,7 @@ use crate::additions::Additions;
 use crate::away::{Elsewhere, WriteIn};
 use crate::error::Result;
 use crate::peers::Peers;
+use crate::reading::Reader;
 use crate::regions::RegionControl;
 use crate::view::ClusterView;
 
@@ -243,6 +244,11 @@ pub trait Database: Debug + Send + Sync {
     /// Its replication to other regions; `None`: it is alone.
     fn regions(&self) -> Option<Arc<dyn RegionControl>> {
         None
+    }
+
+    /// What other regions ask to be read here is executed by `reader` from now on, as long as it is there.
+    fn read_with(&self, reader: Weak<dyn Reader>) {
+        let _ = reader;
     }
 
     /// Goes on with the log on another medium while transactions run; nothing is lost or copied by hand.

@@ -39,6 +39,7 @@ use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
 use crate::peers::Peers;
 use crate::reach::Reach;
+use crate::reading::Reader;
 use crate::regions::RegionControl;
 use crate::service::{CommitReply, CommitRequest, LocalShard, ShardService};
 use crate::serving::LocalService;
@@ -64,6 +65,8 @@ pub struct Engine {
     follower: Option<Arc<dyn Task>>,
     /// The replication to other regions, where one runs.
     regions: RwLock<Option<Weak<dyn RegionControl>>>,
+    /// Who executes what other regions ask to be read here.
+    reader: RwLock<Option<Weak<dyn Reader>>>,
 }
 
 impl Engine {
@@ -152,6 +155,7 @@ impl Engine {
             background,
             follower,
             regions: RwLock::default(),
+            reader: RwLock::default(),
         }))
     }
 
@@ -164,6 +168,12 @@ impl Engine {
     /// Sessions reach the replication of this region from now on, as long as it is there.
     pub fn replicates(&self, regions: Weak<dyn RegionControl>) {
         *self.regions.write() = Some(regions);
+    }
+
+    /// Who executes what other regions ask to be read here; `None`: SQL is not open.
+    #[must_use]
+    pub fn reader(&self) -> Option<Arc<dyn Reader>> {
+        self.reader.read().as_ref().and_then(Weak::upgrade)
     }
 
     /// Wakes whoever waits on it after each entry that this process applies, with its position. A hint: entries that were passed
@@ -337,6 +347,10 @@ impl Database for Engine {
 
     fn regions(&self) -> Option<Arc<dyn RegionControl>> {
         self.regions.read().as_ref().and_then(Weak::upgrade)
+    }
+
+    fn read_with(&self, reader: Weak<dyn Reader>) {
+        *self.reader.write() = Some(reader);
     }
 
     fn cluster(&self) -> ClusterView {

@@ -39,6 +39,7 @@ mod parts;
 pub mod peers;
 mod reach;
 mod read_set;
+mod reading;
 mod recent;
 pub mod regions;
 mod scan;
@@ -62,6 +63,7 @@ pub use options::{
     ClusterOptions, EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits,
 };
 pub use read_set::{ReadRange, Reads};
+pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
 pub use telesto_log::LogKind;
 pub use transactions::Transactions;
 pub use view::{ClusterView, CopyView, LogView, NodeView};

@@ -13,13 +13,26 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::NodeId;
 
+use crate::forward::Unanswered;
+
 /// The other processes of a database.
 #[async_trait]
 pub trait Peers: Debug + Send + Sync {
     /// Asks all of them; what those said that answered within `within`.
     async fn ask(&self, question: Bytes, within: Duration) -> Vec<(NodeId, Bytes)>;
 
-    /// From here on questions of others are answered by `answers`. Only what is told first counts.
+    /// Asks one of them; its answer, when it comes within `within`.
+    ///
+    /// # Errors
+    /// [`Unanswered`]; who does not know the question has done nothing.
+    async fn ask_one(
+        &self,
+        node: NodeId,
+        question: Bytes,
+        within: Duration,
+    ) -> Result<Bytes, Unanswered>;
+
+    /// From here on questions of others are answered by `answers`, too, if nobody who was told before knows them.
     fn answer_with(&self, answers: Arc<dyn Answers>);
 }
 

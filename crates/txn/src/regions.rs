@@ -22,6 +22,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Label, RegionId, Timestamp};
 
 use crate::away::{AwayRequest, Elsewhere};
+use crate::reading::{AwayRead, Distance, Pieces};
 
 /// How another region stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,8 +127,8 @@ pub struct ConflictView {
 /// The replication of this region, as sessions use it.
 #[async_trait]
 pub trait RegionControl: Debug + Send + Sync {
-    /// How the regions stand.
-    fn view(&self) -> RegionsView;
+    /// How the regions stand; `None`: this node does not know, since another one carries the streams.
+    fn view(&self) -> Option<RegionsView>;
 
     /// What is measured of the links between regions, of every pair that is known here.
     fn links(&self) -> Vec<LinkView>;
@@ -136,13 +137,16 @@ pub trait RegionControl: Debug + Send + Sync {
     fn conflicts(&self) -> Vec<ConflictView>;
 
     /// The token of a session that has seen `session` here.
-    fn token(&self, session: Label) -> String;
+    ///
+    /// # Errors
+    /// What to do, when nobody can be asked for it.
+    async fn token(&self, session: Label) -> Result<String, String>;
 
     /// As [`RegionControl::token`], of a session that goes to the region called `to`: it is told at once what the session has seen.
     ///
     /// # Errors
     /// What to do, when there is no such region.
-    fn migrate(&self, session: Label, to: &str) -> Result<String, String>;
+    async fn migrate(&self, session: Label, to: &str) -> Result<String, String>;
 
     /// Waits, for `limit` at most, until everything that `token` stands for is here, as far as this region replicates it. The label that
     /// the session goes on with.
@@ -163,6 +167,15 @@ pub trait RegionControl: Debug + Send + Sync {
     /// What is not here yet.
     async fn arrive(&self, home: RegionId, at: Timestamp, limit: Duration)
     -> Result<Label, String>;
+
+    /// How far the other regions are away; none when nobody can be asked.
+    async fn distances(&self) -> Vec<Distance>;
+
+    /// Has `region` execute a statement when it has everything that was seen here; what it gives, of which something has come.
+    ///
+    /// # Errors
+    /// [`crate::Error::Elsewhere`] when the region cannot be reached or does not execute it: another one may.
+    async fn read_at(&self, region: RegionId, read: AwayRead) -> crate::Result<Box<dyn Pieces>>;
 }
 
 /// What a write of a key means where the definitions are known.

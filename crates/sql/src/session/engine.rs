@@ -1,8 +1,9 @@
 //! The engine: what all sessions of a process share.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,6 +17,7 @@ use telesto_txn::{Database, TxnOptions};
 use super::audit::Audit;
 use super::planner::BothExecutors;
 use super::settings::Settings;
+use super::visit::Visits;
 use super::writes::Writes;
 use super::{CancelHandle, Session};
 use crate::advisory::registry::AdvisoryLocks;
@@ -124,6 +126,8 @@ pub struct SqlEngine {
     sessions: AtomicU64,
     /// When the newest catalog was last looked at for a request that is no session's.
     pub(super) looked: Mutex<Option<Duration>>,
+    /// Who executes statements of other regions here.
+    visits: Arc<Visits>,
 }
 
 impl SqlEngine {
@@ -183,7 +187,10 @@ impl SqlEngine {
             let (meter, bucket) = (options.meter.clone(), options.bucket.clone());
             Accounts::new(&env, &database, meter, bucket, options.reserved_bytes)
         };
-        Ok(Arc::new(Self {
+        let visits: Arc<Visits> = Arc::default();
+        let reader: Weak<Visits> = Arc::downgrade(&visits);
+        database.read_with(reader);
+        let engine = Arc::new(Self {
             accounts,
             database,
             env,
@@ -205,7 +212,10 @@ impl SqlEngine {
             writes: Writes::default(),
             sessions: AtomicU64::new(0),
             looked: Mutex::default(),
-        }))
+            visits,
+        });
+        engine.visits.of(&engine);
+        Ok(engine)
     }
 
     /// A new session.
@@ -242,17 +252,39 @@ impl SqlEngine {
             super::roles::refuse_role(&name)?;
             settings.set(&name, &[value])?;
         }
+        let mut session = self.session_of(settings, options.client);
+        (session.label, session.audit) = (options.label, options.audit);
+        Ok(session)
+    }
+
+    /// A session for a statement of one in another region, which has these settings and has seen what `label` stands for here. Its
+    /// transaction began at `started_micros`.
+    pub(super) fn session_for(
+        self: &Arc<Self>,
+        settings: Settings,
+        label: Label,
+        started_micros: i64,
+    ) -> Session {
+        let mut session = self.session_of(settings, None);
+        (session.label, session.visits) = (label, Some(started_micros));
+        Arc::make_mut(&mut session.live).visits = true;
+        session
+    }
+
+    fn session_of(self: &Arc<Self>, settings: Settings, client: Option<SocketAddr>) -> Session {
         let settings = Arc::new(settings);
         let now = super::pg_micros(self.env.clock.wall_micros());
-        let shown =
-            Arc::new(crate::plan::activity::Shown::of((&settings.session_user, role.oid), now));
+        let shown = Arc::new(crate::plan::activity::Shown::of(
+            (&settings.session_user, settings.session_role),
+            now,
+        ));
         {
             let mut shown = shown.change();
-            shown.client = options.client;
+            shown.client = client;
             shown.application_name.clone_from(&settings.application_name);
         }
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
-        Ok(Session {
+        Session {
             sequences: Arc::new(SequenceSession::new(
                 Arc::clone(&self.database),
                 self.env.clone(),
@@ -273,7 +305,7 @@ impl SqlEngine {
             ending: Arc::default(),
             lost: 0,
             catalog: None,
-            label: options.label,
+            label: Label::default(),
             owed: None,
             prepared: BTreeMap::new(),
             reported: BTreeMap::new(),
@@ -295,8 +327,9 @@ impl SqlEngine {
             channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
             several: false,
             wrote: false,
-            audit: options.audit,
-        })
+            audit: None,
+            visits: None,
+        }
     }
 
     /// From here on cancel requests that arrive at other nodes are tried by `by_key`, too.

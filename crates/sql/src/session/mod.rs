@@ -23,6 +23,7 @@ mod control;
 mod costs;
 pub(crate) mod curated;
 mod cursor;
+mod elsewhere;
 mod engine;
 pub(crate) mod init_plan;
 mod online;
@@ -38,6 +39,7 @@ mod texts;
 mod transaction;
 pub mod users;
 mod utility;
+mod visit;
 mod weight;
 mod writes;
 
@@ -221,6 +223,8 @@ pub struct Session {
     temp: Option<Arc<crate::temp::TempStore>>,
     /// Who keeps records of what it does.
     audit: Option<Arc<dyn audit::Audit>>,
+    /// It executes a statement of a session in another region, whose transaction began then.
+    visits: Option<i64>,
 }
 
 impl Session {

@@ -25,6 +25,7 @@ use super::init_plan;
 use super::run::failed_transaction;
 use super::{Prepared, Session, parse, tame};
 use crate::catalog::CatalogSnapshot;
+use crate::elsewhere;
 use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::{Choice, must_be_key};
@@ -157,7 +158,7 @@ impl Session {
         let known: Vec<_> = prepared.parameter_types.iter().map(known).collect();
         let mut parameters = ParameterTypes::new(&known);
         link_parameters(&mut parameters, catalog)?;
-        let plan = plan_statement(
+        let plan = elsewhere::plan(
             statement,
             &mut PlanContext {
                 catalog,
@@ -217,7 +218,7 @@ impl Session {
         let mut parameters = parameters.clone();
         let catalog = self.read_catalog(&txn).await?;
         link_parameters(&mut parameters, &catalog)?;
-        let plan = plan_statement(
+        let plan = elsewhere::plan(
             statement,
             &mut PlanContext {
                 catalog: &catalog,

@@ -5,8 +5,8 @@
 //! ```
 //! # Invariants
 //! - A token stands for everything that the session has seen and done where it was made.
-//! - A session reads what it has committed in another region ([`telesto_txn::Away`]): what is not here when its commit is told is waited
-//!   for by its next statement.
+//! - A session reads what it has committed in another region ([`telesto_txn::Away`]), and does not fall behind what it was shown there
+//!   (`elsewhere`): what is not here when that is told is waited for by its next statement.
 //! - A session whose token was taken reads at least that much from then on, at every level of consistency.
 //!
 //! # On failure
@@ -31,7 +31,7 @@ pub(super) const SESSION_TOKEN: &str = "telesto.session_token";
 const LONGEST: Duration = Duration::from_secs(30);
 
 impl Session {
-    fn replication(&self) -> Result<Arc<dyn RegionControl>> {
+    pub(super) fn replication(&self) -> Result<Arc<dyn RegionControl>> {
         self.engine.database.regions().ok_or_else(crate::plan::session_view::no_regions)
     }
 
@@ -39,8 +39,14 @@ impl Session {
     ///
     /// # Errors
     /// 55000.
-    pub(super) fn session_token(&self) -> Result<String> {
-        Ok(self.replication()?.token(self.label))
+    pub(super) async fn session_token(&self) -> Result<String> {
+        let token = self.replication()?.token(self.label).await;
+        token.map_err(|reason| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("the session's token cannot be told: {reason}"),
+            )
+        })
     }
 
     /// Notes a commit in another region that has not come here yet.
@@ -50,7 +56,7 @@ impl Session {
         }
     }
 
-    /// Waits until what the session has committed in another region is here: it reads its own writes.
+    /// Waits until what the session has committed or seen in another region is here: it reads its own writes, and nothing older than it was shown.
     ///
     /// # Errors
     /// 55000 when it does not come in time; the next statement waits again.
@@ -60,7 +66,7 @@ impl Session {
             Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(
-                    "what this session has written in another region is not here yet: {reason}"
+                    "what this session has written or seen in another region is not here yet: {reason}"
                 ),
             )
         })?;

@@ -19,6 +19,7 @@ use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
+use crate::elsewhere::ReadElsewhere;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::placed::PlacedRows;
 use crate::explain;
@@ -26,7 +27,7 @@ use crate::expr::cast::reg_input;
 use crate::expr::context::EvalContext;
 use crate::interrupt;
 use crate::plan::{ExecContext, Plan};
-use crate::sqlparser::ast::Statement;
+use crate::sqlparser::ast::{Declare, Statement};
 use crate::types::{ArrayValue, Datum, SqlType};
 use telesto_sql_parser::statement_kind::{executes, is_plain, only_reads, reads_nothing};
 
@@ -368,6 +369,7 @@ impl Session {
         if self.cursors.any() {
             self.keep_cursors(statement).boxed().await?;
         }
+        self.settle_before_statement().await?;
         let txn = match self.needs_no_transaction(statement) {
             Some(options) => self.engine.database.begin(options).await?,
             None => self.transaction().await?,
@@ -386,6 +388,11 @@ impl Session {
         }
         let named = self.name_objects(parameters, &prepared.parameter_types, &catalog)?;
         let context = self.context(txn, catalog, named.as_deref().unwrap_or(parameters));
+        if let Some(elsewhere) = plan.downcast::<ReadElsewhere>() {
+            let reading = self.read_elsewhere(elsewhere, prepared, statement, &context);
+            let result = reading.boxed().await?;
+            return self.declared(declare, prepared, result, &context);
+        }
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
@@ -400,6 +407,17 @@ impl Session {
             }
         };
         let result = work.await?;
+        self.declared(declare, prepared, result, &context)
+    }
+
+    /// The result of a statement, or of the DECLARE that it is.
+    fn declared(
+        &mut self,
+        declare: Option<&Declare>,
+        prepared: &Prepared,
+        result: StatementResult,
+        context: &ExecContext,
+    ) -> Result<StatementResult> {
         let Some(declare) = declare else { return Ok(result) };
         let (env, memory) = (context.env.clone(), Arc::clone(&context.memory));
         let scratch = context.scratch.clone();

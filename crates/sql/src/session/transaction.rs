@@ -24,11 +24,11 @@ use parking_lot::Mutex;
 use telesto_sql_catalog::curated::transaction::WithWaiting;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
+use super::Prepared;
 use super::Session;
 use super::constraints::SetConstraints;
 use super::result_digest::{Seen, repeats};
 use super::settings::Settings;
-use super::{Prepared, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Conflict, Error, Result, SqlState};
 use crate::notify::session::Asked;
@@ -162,7 +162,7 @@ impl Session {
             txn: None,
             base: None,
             savepoints: Vec::new(),
-            started_micros: pg_micros(self.engine.env.clock.wall_micros()),
+            started_micros: self.begins_at(),
             settings_before: Arc::clone(&self.settings),
             settings_after: Arc::clone(&self.settings),
             steps: Vec::new(),

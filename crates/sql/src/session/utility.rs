@@ -371,10 +371,10 @@ impl Session {
         if show_name(variable).eq_ignore_ascii_case(SESSION_TOKEN) {
             self.await_owed().await?;
         }
-        self.show(variable)
+        self.show(variable).await
     }
 
-    fn show(&self, variable: &[Ident]) -> Result<StatementResult> {
+    async fn show(&self, variable: &[Ident]) -> Result<StatementResult> {
         let name = show_name(variable);
         let columns = show_columns(&name);
         let rows = if name.eq_ignore_ascii_case("all") {
@@ -394,7 +394,7 @@ impl Session {
                     let on = options.map_or(self.settings.default_read_only, |o| o.read_only);
                     if on { "on" } else { "off" }.to_owned()
                 }
-                SESSION_TOKEN => self.session_token()?,
+                SESSION_TOKEN => self.session_token().await?,
                 _ => self.settings.show(&name)?,
             };
             vec![vec![Datum::text(value)]]

@@ -493,7 +493,7 @@ fn banner(
         let others = cluster.member.status().members.len();
         format!("{} (TLS), {others} other nodes are known", cluster.address)
     });
-    let regions = opened.engine.regions().map(|regions| regions.view());
+    let regions = opened.engine.regions().and_then(|regions| regions.view());
     let region = regions.map_or("none".to_owned(), |view| {
         format!("{} (TLS), {} other regions are known", view.name, view.peers.len())
     });

@@ -19,7 +19,7 @@
 //! Without SCROLL cursors go forward only. WHERE CURRENT OF: 0A000. [`MAX_CURSORS`] a session.
 
 mod rows;
-mod spool;
+pub(super) mod spool;
 #[cfg(test)]
 mod tests;
 

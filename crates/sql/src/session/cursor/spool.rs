@@ -219,7 +219,15 @@ fn blocked<T>(result: telesto_common::Result<std::io::Result<T>>) -> Result<T> {
     }
 }
 
-fn encode(out: &mut Vec<u8>, row: &Row, types: &[SqlType]) -> Result<()> {
+/// Appends a row of `types`.
+///
+/// # Errors
+/// XX000 when it is none.
+pub(in crate::session) fn encode(
+    out: &mut Vec<u8>,
+    row: &[Datum],
+    types: &[SqlType],
+) -> Result<()> {
     if row.len() != types.len() {
         return Err(Error::internal("a cursor's row has another number of columns"));
     }
@@ -241,7 +249,11 @@ fn encode(out: &mut Vec<u8>, row: &Row, types: &[SqlType]) -> Result<()> {
     Ok(())
 }
 
-fn decode(bytes: &[u8], count: u64, types: &[SqlType]) -> Result<Vec<Row>> {
+/// The first `count` rows of `types` in what [`encode`] made.
+///
+/// # Errors
+/// XX001.
+pub(in crate::session) fn decode(bytes: &[u8], count: u64, types: &[SqlType]) -> Result<Vec<Row>> {
     let mut input = Input(bytes);
     let mut rows = Vec::new();
     for _ in 0..count {

@@ -1,0 +1,314 @@
+//! The replication of a region as the sessions of a node use it that does not carry its streams: through the node that does.
+//!
+//! ```text
+//! session ─► Through ─ question ─► the node that carries (over the connections of the cluster) ─► another region
+//!               │ waits until this node has applied what came with the answer
+//! ```
+//! # Invariants
+//! - A transaction is translated here, at its own snapshot, and sent on as it is; it keeps its id, so whoever carries it now, and then, it is committed
+//!   once.
+//! - A session goes on only when this node has applied what it was told.
+//!
+//! # On failure
+//! When no node that carries the streams answers: [`telesto_txn::Error::Elsewhere`] of what was certainly not done; a commit that may have been is
+//! asked for again until its deadline.
+//!
+//! # Limits
+//! How the regions stand, their links and conflicts are known on the node that carries the streams.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use telesto_common::{Deadline, Env, Label, NodeId, RegionId, ShardId, Timestamp, TxnId};
+use telesto_txn::regions::{ConflictView, LinkView, RegionControl, RegionsView};
+use telesto_txn::service::Freshness;
+use telesto_txn::{
+    AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Engine, Error as Txn, Pieces,
+    Unanswered,
+};
+
+use crate::asked::{Asked, Told};
+use crate::error::{Error, Result};
+use crate::forward;
+use crate::forwarded::Forwarded;
+use crate::read_away::{self, Way};
+use crate::relayed::{Relay, Relayed};
+use crate::store::Store;
+
+/// How long nodes are waited for that are asked who carries the streams.
+const FINDING: Duration = Duration::from_secs(1);
+/// How long an answer may take beyond what was asked for.
+const SPARE: Duration = Duration::from_secs(2);
+/// How long a node that carries the streams is looked for.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest one request to commit is waited for before it is sent again.
+const ASKED: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Through {
+    env: Env,
+    engine: Arc<Engine>,
+    store: Store,
+    /// The key that every change of the definitions writes.
+    stamp: Bytes,
+    carrier: Mutex<Option<NodeId>>,
+    itself: Weak<Self>,
+}
+
+impl Through {
+    /// Of a node of `engine`'s region; sessions reach it from now on, as long as it is there. Changes of the definitions write the key `stamp`.
+    #[must_use]
+    pub fn start(env: &Env, engine: &Arc<Engine>, stamp: Bytes) -> Arc<Self> {
+        let store = Store {
+            env: env.clone(),
+            service: engine.service(),
+            shard: ShardId(0),
+            me: engine.region(),
+            timeout: Duration::from_secs(30),
+        };
+        let through = Arc::new_cyclic(|itself| Self {
+            env: env.clone(),
+            engine: Arc::clone(engine),
+            store,
+            stamp,
+            carrier: Mutex::default(),
+            itself: Weak::clone(itself),
+        });
+        let control: Weak<Self> = Arc::downgrade(&through);
+        engine.replicates(control as Weak<dyn RegionControl>);
+        through
+    }
+
+    /// The node that carries the streams, as it is known or found now.
+    async fn carrier(&self) -> Option<NodeId> {
+        let known = *self.carrier.lock();
+        if known.is_some() {
+            return known;
+        }
+        let peers = self.engine.peers()?;
+        let answers = peers.ask(Relay::Carries.encode(), FINDING).await;
+        let carries = |(node, answer): (NodeId, Bytes)| {
+            (Relayed::decode(answer) == Ok(Relayed::Yes)).then_some(node)
+        };
+        let found = answers.into_iter().find_map(carries);
+        *self.carrier.lock() = found;
+        found
+    }
+
+    /// One question to the node that carries the streams.
+    async fn ask_once(
+        &self,
+        relay: &Relay,
+        within: Duration,
+    ) -> std::result::Result<Relayed, Unanswered> {
+        let not_done = |reason: &str| Unanswered { perhaps_done: false, reason: reason.to_owned() };
+        let (Some(node), Some(peers)) = (self.carrier().await, self.engine.peers()) else {
+            return Err(not_done(
+                "no node of this region that carries its streams answers: start one with --region",
+            ));
+        };
+        let asked = peers.ask_one(node, relay.encode(), within).await;
+        if asked.is_err() {
+            // Perhaps another one does by now.
+            *self.carrier.lock() = None;
+        }
+        Relayed::decode(asked?).map_err(|reason| Unanswered { perhaps_done: true, reason })
+    }
+
+    /// The same, again while nobody carries the streams.
+    async fn ask(&self, relay: &Relay, within: Duration) -> std::result::Result<Relayed, String> {
+        let patience = self.env.deadline(PATIENCE);
+        loop {
+            match self.ask_once(relay, within + SPARE).await {
+                Ok(Relayed::Refused(reason)) => return Err(reason),
+                Ok(answer) => return Ok(answer),
+                Err(Unanswered { reason, .. }) => {
+                    if patience.passed(self.env.clock.monotonic() + PAUSE) {
+                        return Err(reason);
+                    }
+                }
+            }
+            self.env.clock.sleep(PAUSE).await;
+        }
+    }
+
+    /// Waits until this node has applied everything up to `at` of the region's log.
+    async fn apply_up_to(&self, at: Timestamp) -> telesto_txn::Result<Label> {
+        let snapshot = self.store.begin(Freshness::AtLeast(at), None).await.map_err(of_store)?;
+        self.store.release(&snapshot).await;
+        Ok(Label::update(self.store.me, snapshot.snapshot))
+    }
+
+    async fn here(&self, relay: &Relay, limit: Duration) -> std::result::Result<Label, String> {
+        match self.ask(relay, limit).await? {
+            Relayed::Here(at) => self.apply_up_to(at).await.map_err(|error| error.to_string()),
+            other => Err(strange(&other)),
+        }
+    }
+
+    async fn text(&self, relay: &Relay) -> std::result::Result<String, String> {
+        match self.ask(relay, FINDING).await? {
+            Relayed::Text(text) => Ok(text),
+            other => Err(strange(&other)),
+        }
+    }
+
+    /// What a token of this session stands for.
+    fn seen(&self, session: Label) -> Timestamp {
+        match session.timestamp {
+            // Its client may have seen by another connection what this node has.
+            Timestamp::ZERO => self.engine.applied().1,
+            seen => seen,
+        }
+    }
+
+    async fn send_until_known(
+        &self,
+        home: RegionId,
+        mut forwarded: Forwarded,
+        by: Deadline,
+    ) -> telesto_txn::Result<Elsewhere> {
+        let txn = forwarded.txn;
+        let reach_by = by.earlier(self.env.deadline(PATIENCE));
+        loop {
+            let left = by.remaining(self.env.clock.monotonic());
+            forwarded.timeout_micros = u64::try_from(left.as_micros()).unwrap_or(u64::MAX);
+            let relay = Relay::Commit { home, forwarded: forwarded.encode() };
+            let lost = match self.ask_once(&relay, (left + SPARE).min(ASKED)).await {
+                Ok(Relayed::Committed { done, here }) => {
+                    if done.arrived {
+                        self.apply_up_to(here).await?;
+                    }
+                    return Ok(done);
+                }
+                Ok(Relayed::Conflict { other, at, key }) => {
+                    return Err(Txn::Conflict { txn, other, at, key });
+                }
+                Ok(Relayed::Refused(reason)) if !forwarded.again => {
+                    return Err(Txn::Elsewhere(reason));
+                }
+                Ok(Relayed::Refused(reason)) => Unanswered { perhaps_done: false, reason },
+                Ok(Relayed::Unknown(reason)) => Unanswered { perhaps_done: true, reason },
+                Ok(other) => Unanswered { perhaps_done: true, reason: strange(&other) },
+                Err(lost) => lost,
+            };
+            forwarded.again |= lost.perhaps_done;
+            let until = if forwarded.again { by } else { reach_by };
+            if until.passed(self.env.clock.monotonic() + PAUSE) {
+                return Err(given_up(txn, forwarded.again, lost.reason));
+            }
+            self.env.clock.sleep(PAUSE).await;
+        }
+    }
+}
+
+fn given_up(txn: TxnId, perhaps_done: bool, reason: String) -> Txn {
+    match perhaps_done {
+        true => Txn::OutcomeUnknown { txn, reason },
+        false => Txn::Elsewhere(format!(
+            "the region where these tables are written was not reached ({reason}); nothing was written: run it again"
+        )),
+    }
+}
+
+fn strange(answer: &Relayed) -> String {
+    format!("the node that carries the streams answers {answer:?}; upgrade the older node")
+}
+
+fn of_store(error: Error) -> Txn {
+    match error {
+        Error::Engine(error) => error,
+        error => Txn::Elsewhere(error.to_string()),
+    }
+}
+
+#[async_trait]
+impl Way for Through {
+    fn env(&self) -> &Env {
+        &self.env
+    }
+
+    fn name(&self, region: RegionId) -> String {
+        region.to_string()
+    }
+
+    async fn say(&self, region: RegionId, asked: &Asked) -> Result<Told> {
+        let relay = Relay::Read { region, asked: asked.encode() };
+        let refused = |reason| Error::Refused { region, reason };
+        match self.ask(&relay, read_away::ASKED).await.map_err(refused)? {
+            Relayed::Said(told) => {
+                Told::decode(told).map_err(Error::malformed("another region's answer to a read"))
+            }
+            other => Err(refused(strange(&other))),
+        }
+    }
+}
+
+#[async_trait]
+impl RegionControl for Through {
+    fn view(&self) -> Option<RegionsView> {
+        None
+    }
+
+    fn links(&self) -> Vec<LinkView> {
+        Vec::new()
+    }
+
+    fn conflicts(&self) -> Vec<ConflictView> {
+        Vec::new()
+    }
+
+    async fn token(&self, session: Label) -> std::result::Result<String, String> {
+        self.text(&Relay::Token { seen: self.seen(session) }).await
+    }
+
+    async fn migrate(&self, session: Label, to: &str) -> std::result::Result<String, String> {
+        self.text(&Relay::Migrate { seen: self.seen(session), to: to.to_owned() }).await
+    }
+
+    async fn attach(&self, token: &str, limit: Duration) -> std::result::Result<Label, String> {
+        self.here(&Relay::Attach { token: token.to_owned(), limit }, limit).await
+    }
+
+    async fn commit_at(
+        &self,
+        home: RegionId,
+        request: AwayRequest,
+    ) -> telesto_txn::Result<Elsewhere> {
+        let by = self.env.deadline(request.timeout);
+        let stamp = Some(self.stamp.clone());
+        let forwarded = forward::translate(&self.store, stamp, home, request).await;
+        self.send_until_known(home, forwarded.map_err(of_store)?, by).await
+    }
+
+    async fn arrive(
+        &self,
+        home: RegionId,
+        at: Timestamp,
+        limit: Duration,
+    ) -> std::result::Result<Label, String> {
+        self.here(&Relay::Arrive { home, at, limit }, limit).await
+    }
+
+    async fn distances(&self) -> Vec<Distance> {
+        match self.ask(&Relay::Distances, FINDING).await {
+            Ok(Relayed::Far(far)) => far,
+            _ => Vec::new(),
+        }
+    }
+
+    async fn read_at(
+        &self,
+        region: RegionId,
+        read: AwayRead,
+    ) -> telesto_txn::Result<Box<dyn Pieces>> {
+        let stopping = || Txn::Elsewhere("this node is stopping".to_owned());
+        let way = self.itself.upgrade().ok_or_else(stopping)?;
+        read_away::read_by(way, region, read).await
+    }
+}

@@ -1,0 +1,302 @@
+//! Statements of a session that another region executes.
+//!
+//! ```text
+//! plan: not here ─► a snapshot here ─► nearest region that has everything: when it has what is in the snapshot, it executes
+//!                                                     │ the next one, if it cannot be reached or does not
+//!  rows ◄── pieces ◄──────────────────────────────────┘
+//!  what was seen there is owed: the next statement waits until it is here, too
+//! ```
+//! # Invariants
+//! - The statement sees everything that the session has seen, and everything that was acknowledged in this region before, as a statement here
+//!   would: its snapshot's time goes with it.
+//! - What the session sees afterwards, here or where it moves, is not older than what it was shown: `Session::await_owed`.
+//! - Statements of one snapshot are not mixed: outside of READ COMMITTED it is the only one of its transaction.
+//! - A row that was shown is never followed by rows of another execution.
+//!
+//! # On failure
+//! 08006 with who was asked, when none could execute it during [`PATIENCE`], or when rows stopped coming; the statement's own errors; 0A000 for
+//! what cannot be read so, with the way out.
+//!
+//! # Limits
+//! A statement that does not read back as it was written is refused. Notices of the other region are not told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use telesto_common::{RegionId, TxnId};
+use telesto_sql_catalog::store::header_key;
+use telesto_txn::regions::RegionControl;
+use telesto_txn::{AwayRead, Pieces};
+
+use super::cursor::spool;
+use super::{Prepared, Row, Rows, Session, StatementResult};
+use crate::catalog::CatalogSnapshot;
+use crate::elsewhere::ReadElsewhere;
+use crate::elsewhere::wire::{self, Given};
+use crate::error::{Conflict, Error, Result, SqlState};
+use crate::plan::{ExecContext, ExecutablePlan as _};
+use crate::sqlparser::ast::Statement;
+use crate::temp::is_temporary;
+use crate::types::{Datum, SqlType};
+
+/// How long regions that cannot be reached are tried again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two rounds.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A statement under way in another region.
+struct Begun {
+    region: RegionId,
+    round_trip: Option<Duration>,
+    given: Given,
+    /// More of it; nothing: that was all.
+    rest: Option<Box<dyn Pieces>>,
+}
+
+impl Session {
+    /// Executes a statement where everything is that it reads.
+    pub(super) async fn read_elsewhere(
+        &mut self,
+        plan: &ReadElsewhere,
+        prepared: &Prepared,
+        statement: &Statement,
+        context: &ExecContext,
+    ) -> Result<StatementResult> {
+        self.may_read_elsewhere(prepared, &context.catalog)?;
+        let columns = plan.columns().cloned().unwrap_or_else(|| Arc::from([]));
+        let asked = asked(prepared, statement, context)?;
+        let read = AwayRead { seen: context.txn.snapshot(), statement: asked.into() };
+        let control = self.replication()?;
+        let begun = begin(&*control, &plan.regions, read, context).boxed().await?;
+        let Begun { region, round_trip, mut given, rest } = begun;
+        if let Some(head) = given.head.take() {
+            // From here on the session may have seen it.
+            self.owed = Some((region, head.at()));
+            let executed = given.failed.is_none();
+            if executed && !head.fits(context.catalog.stamp, &columns) {
+                return Err(redefined(context));
+            }
+        }
+        if let Some(failed) = given.failed {
+            return Err(failed.error());
+        }
+        let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
+        let mut rows = rows_of(&given, &types)?;
+        if matches!(statement, Statement::Explain { .. }) && types == [SqlType::Text] {
+            let line = explained(&context.catalog.region_name(region.0), round_trip);
+            rows.insert(0, vec![Datum::text(line)]);
+        }
+        let rows = match rest {
+            None => Rows::Ready(rows),
+            Some(rest) => Rows::Stream(Box::pin(futures::stream::unfold(
+                (Some(rows), Some(rest), types),
+                following,
+            ))),
+        };
+        Ok(StatementResult::Rows { columns, rows, tag: "SELECT" })
+    }
+
+    /// Waits for what was seen elsewhere, where it is not too late for the transaction under way.
+    pub(super) async fn settle_before_statement(&mut self) -> Result<()> {
+        let Some(block) = &self.block else { return Ok(()) };
+        if self.owed.is_none() || block.txn.is_none() {
+            return Ok(());
+        }
+        if !block.options.level.is_by_statement() {
+            return Err(Error::unsupported(
+                "a statement in the same transaction as one that another region has executed",
+            )
+            .hint(WAY_OUT));
+        }
+        self.await_owed().boxed().await
+    }
+
+    fn may_read_elsewhere(&self, prepared: &Prepared, catalog: &CatalogSnapshot) -> Result<()> {
+        let refused = |what: &str| {
+            Error::unsupported(format!("reading tables that are not in this region {what}"))
+                .hint(WAY_OUT)
+        };
+        let block = self.block.as_ref().ok_or_else(|| Error::internal("no block"))?;
+        if prepared.as_of.is_some() || block.options.as_of.is_some() {
+            return Err(refused("AS OF SYSTEM TIME"));
+        }
+        if has_temporary(catalog) {
+            return Err(refused("in a session that has temporary relations")
+                .hint("DISCARD TEMP removes them; or read these tables in another session."));
+        }
+        let alone = !block.explicit && !self.several && block.steps.is_empty();
+        if !alone && !block.options.read_only {
+            return Err(refused("in a transaction that may write"));
+        }
+        if !alone && !block.options.level.is_by_statement() {
+            return Err(refused("in a transaction of one snapshot"));
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name may mean something of the session's own.
+fn has_temporary(catalog: &CatalogSnapshot) -> bool {
+    let tables = catalog.tables().map(|table| table.schema);
+    let views = catalog.views().map(|view| view.schema);
+    let sequences = catalog.sequences().map(|sequence| sequence.schema);
+    tables.chain(views).chain(sequences).any(is_temporary)
+}
+
+const WAY_OUT: &str = "Run the statement outside of a transaction block, or in one of BEGIN TRANSACTION READ ONLY ISOLATION LEVEL READ COMMITTED.";
+
+/// The line that EXPLAIN shows.
+fn explained(region: &str, round_trip: Option<Duration>) -> String {
+    let measured = match round_trip {
+        Some(time) => format!("{:.1} ms", time.as_secs_f64() * 1000.0),
+        None => "not measured yet".to_owned(),
+    };
+    format!("Reads: forwarded to region \"{region}\" (round trip {measured})")
+}
+
+/// The other region has other definitions. It is tried again when they are here.
+fn redefined(context: &ExecContext) -> Error {
+    let mut error = Error::new(
+        SqlState::SERIALIZATION_FAILURE,
+        "the definitions of tables have changed while another region executed the statement",
+    )
+    .hint("The statement might succeed if retried.");
+    let key = header_key(context.catalog.database);
+    let (txn, other) = (context.txn.id(), TxnId(0));
+    error.fields_mut().conflict = Some(Conflict { txn, other, key, refused: false });
+    error
+}
+
+/// The statement for the other side.
+fn asked(prepared: &Prepared, statement: &Statement, context: &ExecContext) -> Result<Vec<u8>> {
+    // A cursor's rows are its query's.
+    let of_cursor;
+    let statement =
+        match telesto_sql_parser::cursor::declared(statement).and_then(|d| d.for_query.as_ref()) {
+            Some(query) => {
+                of_cursor = Statement::Query(query.clone());
+                &of_cursor
+            }
+            None => statement,
+        };
+    let sql = statement.to_string();
+    let mut again = telesto_sql_parser::parse::parse(&sql).unwrap_or_default();
+    let same = match &again[..] {
+        [parsed] => parsed.as_of.is_none() && parsed.statement.as_ref() == Some(statement),
+        _ => false,
+    };
+    for parsed in &mut again {
+        let tree = parsed.statement.take();
+        parsed.need.release(tree);
+    }
+    if !same {
+        return Err(Error::unsupported(
+            "executing this statement in another region, since it does not read back as it was written,",
+        )
+        .hint("Write it in a plainer form, or connect to a region that has its tables."));
+    }
+    let types = &prepared.parameter_types;
+    let mut parameters = Vec::new();
+    spool::encode(&mut parameters, &context.parameters, types)?;
+    let oids = types.iter().map(SqlType::oid).collect();
+    let asked = wire::Statement::new(
+        sql,
+        &context.settings,
+        (oids, parameters),
+        context.transaction_micros,
+    );
+    wire::encode(&asked?)
+}
+
+/// Begins in the nearest region that can be reached and has everything.
+async fn begin(
+    control: &dyn RegionControl,
+    regions: &[RegionId],
+    read: AwayRead,
+    context: &ExecContext,
+) -> Result<Begun> {
+    let patience = context.env.deadline(PATIENCE);
+    loop {
+        let mut distances = control.distances().await;
+        distances.retain(|distance| regions.contains(&distance.region));
+        distances.sort_by_key(telesto_txn::Distance::rank);
+        let mut why = Vec::new();
+        for distance in distances {
+            let region = distance.region;
+            match begin_in(control, region, read.clone()).await {
+                Ok((given, rest)) => {
+                    let not_there =
+                        given.failed.as_ref().filter(|failed| failed.is_of_the_region());
+                    let Some(failed) = not_there else {
+                        let round_trip = distance.round_trip;
+                        return Ok(Begun { region, round_trip, given, rest });
+                    };
+                    let name = context.catalog.region_name(region.0);
+                    why.push(format!("region \"{name}\" ({})", failed.message()));
+                }
+                Err(error) if error.code() == SqlState::CONNECTION_FAILURE => {
+                    why.push(error.message().to_owned());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if patience.passed(context.env.clock.monotonic() + PAUSE) {
+            return Err(unreachable(regions, &why, context));
+        }
+        context.env.clock.sleep(PAUSE).await;
+    }
+}
+
+async fn begin_in(
+    control: &dyn RegionControl,
+    region: RegionId,
+    read: AwayRead,
+) -> Result<(Given, Option<Box<dyn Pieces>>)> {
+    let mut pieces = control.read_at(region, read).await?;
+    let piece = pieces.next().await?;
+    let given = wire::decode(&piece.bytes)?;
+    Ok((given, (!piece.last).then_some(pieces)))
+}
+
+fn unreachable(regions: &[RegionId], why: &[String], context: &ExecContext) -> Error {
+    let asked = match why {
+        [] => {
+            let names = regions.iter().map(|region| context.catalog.region_name(region.0));
+            format!("{}: not reached from this node", names.collect::<Vec<_>>().join(", "))
+        }
+        why => why.join("; "),
+    };
+    Error::new(
+        SqlState::CONNECTION_FAILURE,
+        format!("no region that has all tables of the statement could execute it: {asked}"),
+    )
+    .hint("Run it again; SELECT * FROM telesto_regions shows whether the regions can be reached.")
+}
+
+fn rows_of(given: &Given, types: &[SqlType]) -> Result<Vec<Row>> {
+    spool::decode(&given.rows, given.count, types)
+}
+
+type Following = (Option<Vec<Row>>, Option<Box<dyn Pieces>>, Vec<SqlType>);
+
+/// The next rows of a statement under way.
+async fn following((first, rest, types): Following) -> Option<(Result<Vec<Row>>, Following)> {
+    if let Some(rows) = first {
+        return Some((Ok(rows), (None, rest, types)));
+    }
+    let mut rest = rest?;
+    let next = async {
+        let piece = rest.next().await?;
+        let given: Given = wire::decode(&piece.bytes)?;
+        match given.failed {
+            Some(failed) => Err(failed.error()),
+            None => Ok((rows_of(&given, &types)?, piece.last)),
+        }
+    };
+    let next: Result<(Vec<Row>, bool)> = next.await;
+    match next {
+        Ok((rows, last)) => Some((Ok(rows), (None, (!last).then_some(rest), types))),
+        Err(error) => Some((Err(error), (None, None, types))),
+    }
+}

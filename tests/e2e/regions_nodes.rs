@@ -1,0 +1,186 @@
+//! A region of several nodes, of which one carries the streams: sessions of the other one write and read in another region through it, and move there.
+//!
+//! # Invariants
+//! Nothing is asked of the node that carries the streams by a client, but definitions.
+//!
+//! # Limits
+//! About 15 s.
+
+#[path = "harness.rs"]
+#[allow(dead_code)]
+mod harness;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use harness::{Node, PATIENCE, Place, free_port, program};
+use tokio_postgres::{Client, Error, SimpleQueryMessage};
+
+fn region(arguments: &[&str]) -> String {
+    let output = Command::new(program()).arg("region").args(arguments).output();
+    let output = output.expect("the telesto binary runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+async fn rows(client: &Client, sql: &str) -> Result<Vec<String>, Error> {
+    let answer = client.simple_query(sql).await?;
+    let rows = answer.into_iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            let cells = (0..row.len()).map(|cell| row.get(cell).unwrap_or("NULL"));
+            Some(cells.collect::<Vec<_>>().join("|"))
+        }
+        _ => None,
+    });
+    Ok(rows.collect())
+}
+
+async fn must(client: &Client, sql: &str) -> Vec<String> {
+    rows(client, sql).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"))
+}
+
+/// Waits until `sql` answers `wanted`.
+async fn until(client: &Client, sql: &str, wanted: &str) {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let found = rows(client, sql).await;
+        if found.as_ref().is_ok_and(|found| found.join(",") == wanted) {
+            return;
+        }
+        assert!(Instant::now() < patience, "{sql}: {found:?}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn code(error: &Error) -> String {
+    error.code().map(|code| code.code().to_owned()).unwrap_or_default()
+}
+
+struct World {
+    us: Place,
+    eu: Place,
+    streams: [String; 2],
+    folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let place = |name: &str| Place::folder(&folder.path().join(name), "quorum", "quorum");
+        let (us, eu) = (place("us"), place("eu"));
+        let streams = [0, 1].map(|_| format!("127.0.0.1:{}", free_port()));
+        Self { us, eu, streams, folder }
+    }
+
+    fn local(&self, name: &str) -> std::path::PathBuf {
+        Path::join(self.folder.path(), name)
+    }
+
+    fn carrier(&self) -> Node {
+        let extra =
+            ["--cluster", "127.0.0.1:0", "--region", &self.streams[0], "--memory", "128MiB"];
+        Node::start(&self.us, &self.local("us-1"), &extra)
+    }
+
+    fn other(&self, name: &str) -> Node {
+        let extra = ["--cluster", "127.0.0.1:0", "--memory", "128MiB"];
+        Node::start(&self.us, &self.local(name), &extra)
+    }
+
+    fn far(&self) -> Node {
+        let extra = ["--region", &self.streams[1], "--memory", "128MiB"];
+        Node::start(&self.eu, &self.local("eu-1"), &extra)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn node_that_carries_no_streams_reaches_other_regions_through_the_one_that_does() {
+    let world = World::new();
+    let us = &world.us.bucket;
+    region(&["init", "us", "--bucket", us, "--address", &world.streams[0]]);
+    let carrier = world.carrier();
+    let text = region(&["invite", "eu", "--bucket", us]);
+    let eu = &world.eu.bucket;
+    region(&["join", &text, "--bucket", eu, "--address", &world.streams[1]]);
+    let far = world.far();
+    let first = carrier.connect().await.expect("connects");
+    until(&first, "SELECT count(*) FROM telesto_regions", "2").await;
+    for sql in [
+        "CREATE TABLE y (id int PRIMARY KEY, n int NOT NULL)",
+        "CREATE TABLE e (id int PRIMARY KEY, v text)",
+        "ALTER TABLE y SET (telesto.home = 'eu')",
+        "ALTER TABLE e SET (telesto.home = 'eu')",
+        "ALTER TABLE e SET (telesto.regions = 'eu')",
+    ] {
+        must(&first, sql).await;
+    }
+    let there = far.connect().await.expect("connects");
+    until(&there, "SELECT regions FROM telesto_placement WHERE table_name = 'e'", "eu").await;
+    until(&there, "INSERT INTO e SELECT g, 'row ' || g FROM generate_series(1, 5000) g", "").await;
+    until(&there, "INSERT INTO y VALUES (1, 0)", "").await;
+    let other = world.other("us-2");
+    // Two of three keep the log when one goes.
+    let third = world.other("us-3");
+    let client = other.connect().await.expect("connects");
+    until(&client, "SELECT n FROM y", "0").await;
+
+    // Writes, which it reads at once.
+    for n in 1..=5 {
+        must(&client, &format!("UPDATE y SET n = {n}")).await;
+        assert_eq!(must(&client, "SELECT n FROM y").await, [n.to_string()]);
+    }
+    assert_eq!(must(&there, "SELECT n FROM y").await, ["5"]);
+    // A conflict there is one here.
+    must(&client, "BEGIN; SELECT n FROM y").await;
+    must(&there, "UPDATE y SET n = 6").await;
+    let lost = rows(&client, "UPDATE y SET n = n + 10; COMMIT").await;
+    match lost {
+        Err(error) => assert_eq!(code(&error), "40001", "{error:?}"),
+        Ok(_) => {
+            panic!("what it had read was changed: {:?}", must(&there, "SELECT n FROM y").await)
+        }
+    }
+    must(&client, "ROLLBACK").await;
+    // Reads of what this region does not have, by both protocols, in many pieces.
+    let count = must(&client, "SELECT count(*), max(v) FROM e").await;
+    assert_eq!(count, ["5000|row 999"]);
+    let all = client.query("SELECT id, v FROM e WHERE id > $1 ORDER BY id", &[&10]).await;
+    let ids: Vec<i32> = all.expect("reads").iter().map(|row| row.get(0)).collect();
+    assert!(ids.into_iter().eq(11..=5000));
+    must(&there, "UPDATE e SET v = 'new' WHERE id = 1; UPDATE y SET n = 7").await;
+    assert_eq!(must(&client, "SELECT v FROM e WHERE id = 1").await, ["new"]);
+    assert_eq!(must(&client, "SELECT n FROM y").await, ["7"], "it came before what was shown");
+    must(&client, "SET statement_timeout = '1s'").await;
+    let stopped = rows(&client, "SELECT pg_sleep(100) FROM e WHERE id = 1").await;
+    assert_eq!(code(&stopped.expect_err("stopped")), "57014");
+    must(&client, "RESET statement_timeout").await;
+    // Sessions move, either way.
+    must(&client, "UPDATE y SET n = 8").await;
+    let token = must(&client, "SELECT telesto_migrate('eu')").await.remove(0);
+    must(&there, &format!("SET telesto.session_token = '{token}'")).await;
+    assert_eq!(must(&there, "SELECT n FROM y").await, ["8"]);
+    must(&there, "UPDATE y SET n = 9").await;
+    let token = must(&there, "SHOW telesto.session_token").await.remove(0);
+    must(&client, &format!("SET telesto.session_token = '{token}'")).await;
+    assert_eq!(must(&client, "SELECT n FROM y").await, ["9"]);
+    assert_eq!(must(&client, "SHOW telesto.session_token").await[0].len(), 54);
+
+    // Without a node that carries the streams it says so, and goes on when there is one again.
+    drop(first);
+    assert!(carrier.stop(), "it hands over what it owns");
+    for sql in ["UPDATE y SET n = 10", "SELECT count(*) FROM e"] {
+        let refused = rows(&client, sql).await.expect_err("nobody carries it");
+        assert_eq!(code(&refused), "08006", "{refused:?}");
+        let said = refused.as_db_error().map(|error| error.message().to_owned());
+        assert!(
+            said.as_ref().is_some_and(|said| said.contains("streams") || said.contains("region")),
+            "{said:?}"
+        );
+    }
+    assert_eq!(must(&client, "SELECT n FROM y").await, ["9"], "reads here go on");
+    let again = world.carrier();
+    until(&client, "SELECT count(*) FROM e", "5000").await;
+    until(&client, "UPDATE y SET n = 11 RETURNING n", "11").await;
+    drop((again, other, third, far));
+}
