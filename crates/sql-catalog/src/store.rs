@@ -14,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use parking_lot::Mutex;
+use telesto_bucket::table_keys::TableKeys;
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, RegionId, TableId};
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
@@ -61,6 +62,8 @@ const POLICY_VERSION: u8 = 8;
 const CURATED_VERSION: u8 = 9;
 /// Of tables with columns that merge: a version that does not know them would write rows without what they keep beside their values.
 const MERGING_VERSION: u8 = 10;
+/// Of tables with a key: a version that does not know it would write their rows in clear.
+const KEYED_VERSION: u8 = 11;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -186,6 +189,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.key.is_some() => KEYED_VERSION,
         Object::Table(table) if table.placement.merging.is_some() => MERGING_VERSION,
         Object::Table(table) if table.curated.is_some() => CURATED_VERSION,
         Object::Table(table) if !table.row_security.is_default() => POLICY_VERSION,
@@ -211,10 +215,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=MERGING_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=KEYED_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {MERGING_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {KEYED_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -238,6 +242,8 @@ pub struct CatalogCache {
     cached: Mutex<Vec<Arc<CatalogSnapshot>>>,
     /// The region of this process.
     me: RegionId,
+    /// Where keys of tables are had from.
+    keys: Option<Arc<TableKeys>>,
 }
 
 impl CatalogCache {
@@ -245,6 +251,18 @@ impl CatalogCache {
     #[must_use]
     pub fn of(me: RegionId) -> Self {
         Self { me, ..Self::default() }
+    }
+
+    /// With keys of tables from `keys`.
+    #[must_use]
+    pub fn with_keys(self, keys: Option<Arc<TableKeys>>) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// Where keys of tables are had from.
+    #[must_use]
+    pub fn table_keys(&self) -> Option<&Arc<TableKeys>> {
+        self.keys.as_ref()
     }
 
     fn find(&self, database: DatabaseId, stamp: Stamp) -> Option<Arc<CatalogSnapshot>> {
@@ -311,6 +329,14 @@ impl CatalogCache {
             }
             for (_, bytes) in batch {
                 catalog.insert(decode_object(&bytes)?);
+            }
+        }
+        if let Some(keys) = &self.keys {
+            // Waited for: no row of an epoch is met before the catalog that names it.
+            for table in catalog.tables.values_mut().filter(|table| table.key.is_some()) {
+                if let Some(key) = &mut Arc::make_mut(table).key {
+                    key.keys = Some(keys.at_hand(&key.name, key.epoch).await);
+                }
             }
         }
         catalog.index();
@@ -562,6 +588,7 @@ mod tests {
             placement: crate::regions::TablePlacement::default(),
             row_security: crate::policy::RowSecurity::default(),
             curated: None,
+            key: None,
         };
         let mut catalog = CatalogSnapshot::default();
         // The table comes first: its OID is the lesser.

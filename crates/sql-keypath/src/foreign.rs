@@ -417,7 +417,8 @@ impl Statement<'_> {
                             .collect()
                     };
                     for (row_key, value) in pairs {
-                        out[at].push((row_key, info.codec.decode(&value)?));
+                        let row = info.codec.decode(&row_key, &value)?;
+                        out[at].push((row_key, row));
                     }
                 }
             }
@@ -445,7 +446,7 @@ impl Statement<'_> {
                 return Ok(out);
             }
             for (row_key, value) in batch {
-                let row = info.codec.decode(&value)?;
+                let row = info.codec.decode(&row_key, &value)?;
                 let mut values = Vec::with_capacity(count);
                 for (column, (child, parent)) in constraint.columns.iter().zip(&types) {
                     match &row[*column] {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telesto_bucket::table_keys::TableKeys;
 use telesto_bucket::{Bucket, Meter};
 use telesto_cipher::Scratch;
 use telesto_common::limits::MemoryBudget;
@@ -57,6 +58,8 @@ pub struct SqlOptions {
     pub scratch: Scratch,
     /// The bucket, for what statements ask of what it holds; `None`: there is none.
     pub bucket: Option<Arc<dyn Bucket>>,
+    /// Where keys of tables are had from; `None`: no table has one.
+    pub table_keys: Option<Arc<TableKeys>>,
 }
 
 impl Default for SqlOptions {
@@ -70,6 +73,7 @@ impl Default for SqlOptions {
             meter: None,
             scratch: Scratch::system(),
             bucket: None,
+            table_keys: None,
         }
     }
 }
@@ -167,7 +171,7 @@ impl SqlEngine {
             DEFAULT_DATABASE_ID,
             options.notify_interval,
         );
-        let catalogs = CatalogCache::of(database.region());
+        let catalogs = CatalogCache::of(database.region()).with_keys(options.table_keys.clone());
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
         let accounts = {
