@@ -38,7 +38,7 @@ impl TableKey {
     fn failed(&self, table: &str, error: RowError) -> Error {
         let closed = match error {
             RowError::Closed(why) => why,
-            RowError::UnknownEpoch(epoch) if epoch <= self.epoch => {
+            RowError::UnknownEpoch(epoch) if (1..=self.epoch).contains(&epoch) => {
                 Closed::Unread(format!("epoch {epoch} has not been read yet"))
             }
             error => return Error::corrupt(format!("a row of table \"{table}\": {error}")),
@@ -62,6 +62,12 @@ impl TableKey {
 
     fn keys(&self, table: &str) -> Result<&RowKeys> {
         self.keys.as_deref().ok_or_else(|| self.failed(table, Closed::NotHere.into()))
+    }
+
+    /// Whether this process can seal and open with it.
+    #[must_use]
+    pub fn is_at_hand(&self) -> bool {
+        self.keys.as_ref().is_some_and(|keys| keys.closed().is_none())
     }
 
     /// Appends the sealed form of a row of `table` to `out`, to stand under `place`.
