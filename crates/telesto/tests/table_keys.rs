@@ -303,11 +303,30 @@ async fn rotation_counts_for_new_rows_and_old_ones_stay_readable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn sums_are_right_where_the_owner_cannot_add() {
+    let place = Place::new();
+    let opened = place.open(Some("all")).await;
+    run(&opened, "create table hot (id int primary key, n int) with (telesto.key = 'group_a'); insert into hot values (1, 0)").await;
+    let plan = run(&opened, "explain update hot set n = n + 1 where id = 1").await.join(" ");
+    assert!(!plan.contains("by addition"), "{plan}");
+    let add = || async {
+        for _ in 0..10 {
+            run(&opened, "update hot set n = n + 1 where id = 1").await;
+        }
+    };
+    futures::join!(add(), add(), add(), add());
+    let sum = run(&opened, "select n from hot").await;
+    assert!(sum[0].contains("40"), "{sum:?}");
+    close(opened).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_and_several_regions_exclude_each_other() {
     let place = Place::new();
     let opened = place.open(Some("all")).await;
     fill(&opened).await;
-    let regions = [(0, "one".to_owned(), "a:1".to_owned()), (1, "two".to_owned(), "b:1".to_owned())];
+    let regions =
+        [(0, "one".to_owned(), "a:1".to_owned()), (1, "two".to_owned(), "b:1".to_owned())];
     let error = opened.sql.name_regions(&regions).await.expect_err("refused").to_string();
     assert!(error.contains("telesto.key") && error.contains("secret"), "{error}");
     run(&opened, "drop table other; alter table secret reset (telesto.key)").await;
