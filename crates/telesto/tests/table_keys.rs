@@ -165,7 +165,7 @@ async fn no_value_of_a_keyed_table_is_in_any_file_and_both_executors_read_it() {
             if !place.files_with(there, OTHER).is_empty() {
                 break;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            telesto_runtime::env().clock.sleep(Duration::from_millis(100)).await;
         }
         for folder in ["bucket", "node"] {
             let found = place.files_with(folder, MARK);
@@ -303,6 +303,36 @@ async fn rotation_counts_for_new_rows_and_old_ones_stay_readable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn changes_that_wait_for_a_curator_are_sealed_shown_and_approved() {
+    let place = Place::new();
+    let opened = place.open(Some("all")).await;
+    run(
+        &opened,
+        "create role curators; create role author;
+         create table wiki (id int primary key, page text, length int generated always as (length(page)) stored)
+             with (telesto.key = 'group_a');
+         insert into wiki values (1, 'first');
+         grant all on wiki to author;
+         alter table wiki set (telesto.curated = curators)",
+    )
+    .await;
+    let change = format!(
+        "set role author; insert into wiki values (2, '{MARK}'); update wiki set page = page || '!' where id = 1"
+    );
+    run(&opened, &change).await;
+    assert_eq!(run(&opened, "select * from wiki").await.len(), 1, "it waits");
+    let shown = run(&opened, "select changes::text from telesto_pending").await.join(" ");
+    assert!(shown.contains(MARK) && shown.contains("first!"), "{shown}");
+    run(&opened, "select telesto_approve(id) from telesto_pending").await;
+    let pages = run(&opened, "select page from wiki order by id").await.join(" ");
+    assert!(pages.contains("first!") && pages.contains(MARK), "{pages}");
+    close(opened).await;
+    for folder in ["bucket", "node"] {
+        assert_eq!(place.files_with(folder, MARK), Vec::<PathBuf>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sums_are_right_where_the_owner_cannot_add() {
     let place = Place::new();
     let opened = place.open(Some("all")).await;
@@ -404,7 +434,7 @@ async fn damaged_exchanged_moved_and_made_up_values_are_errors_that_name_the_tab
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn curated_tables_copies_foreign_keys_and_indexes_work_with_keys() {
+async fn foreign_keys_indexes_and_definitions_work_with_keys_and_what_is_no_key_is_refused() {
     let place = Place::new();
     let opened = place.open(Some("all")).await;
     run(
@@ -438,6 +468,12 @@ async fn curated_tables_copies_foreign_keys_and_indexes_work_with_keys() {
         refused(&opened, &sql, code, &[]).await;
     }
     refused(&opened, "alter table child set (telesto.kez = 'a')", "22023", &["telesto.key"]).await;
+    let from_query = "create table x with (telesto.key = 'group_a') as select 1 as one";
+    refused(&opened, from_query, "0A000", &["INSERT"]).await;
+    let other = "create table x (id int) with (fillfactor = 70, telesto.home = 'any')";
+    refused(&opened, other, "0A000", &["ALTER TABLE"]).await;
+    let indexed = "alter index child_pkey set (telesto.key = 'group_a')";
+    refused(&opened, indexed, "42809", &["telesto.key"]).await;
     let options = run(&opened, "select reloptions from pg_class where relname = 'parent'").await;
     assert!(options[0].contains("telesto.key=group_a"), "{options:?}");
     close(opened).await;
