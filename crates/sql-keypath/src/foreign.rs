@@ -416,10 +416,7 @@ impl Statement<'_> {
                             .filter_map(|(k, v)| v.map(|v| (k, v)))
                             .collect()
                     };
-                    for (row_key, value) in pairs {
-                        let row = info.codec.decode(&row_key, &value)?;
-                        out[at].push((row_key, row));
-                    }
+                    out[at].extend(decoded(info, pairs)?);
                 }
             }
             return Ok(out);
@@ -465,6 +462,15 @@ impl Statement<'_> {
             }
         }
     }
+}
+
+/// Stored rows, read.
+fn decoded(info: &CompiledTable, rows: Vec<(Bytes, Bytes)>) -> Result<Vec<(Bytes, Row)>> {
+    let row = |(key, value): (Bytes, Bytes)| {
+        let row = info.codec.decode(&key, &value)?;
+        Ok((key, row))
+    };
+    rows.into_iter().map(row).collect()
 }
 
 /// The types of the pairs of columns, referencing and referenced.

@@ -189,6 +189,15 @@ fn price_sheet(name: &str) -> Result<PriceSheet> {
     })
 }
 
+/// Where goes what does not fit in memory. Rows of tables with a key are in clear in what is spilled, so it is `encrypted` wherever
+/// there are any keys.
+fn scratch(env: &Env, folder: &Path, encrypted: bool) -> Scratch {
+    match encrypted {
+        true => Scratch::encrypted(folder, &*env.random),
+        false => Scratch::plain(folder),
+    }
+}
+
 /// Opens the database of `options`; makes it when there is none.
 ///
 /// # Errors
@@ -221,11 +230,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         (None, Some(folder)) => folder.path().to_owned(),
         (None, None) => std::env::temp_dir(),
     };
-    // Rows of tables with a key are in clear in what is spilled.
-    let scratch = match bucket.keys().is_some() || service.is_some() {
-        true => Scratch::encrypted(&temp_dir, &*env.random),
-        false => Scratch::plain(&temp_dir),
-    };
+    let scratch = scratch(env, &temp_dir, bucket.keys().is_some() || service.is_some());
     let mut engine = EngineOptions::new(identity(env, node.as_ref(), options.address), temp_dir);
     engine.scratch = scratch.clone();
     engine.log = log;

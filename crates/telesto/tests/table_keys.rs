@@ -474,6 +474,10 @@ async fn foreign_keys_indexes_and_definitions_work_with_keys_and_what_is_no_key_
     refused(&opened, other, "0A000", &["ALTER TABLE"]).await;
     let indexed = "alter index child_pkey set (telesto.key = 'group_a')";
     refused(&opened, indexed, "42809", &["telesto.key"]).await;
+    // As pg_dump writes it.
+    run(&opened, "create table quoted (id int, note text) with (\"telesto.key\"='group_b')").await;
+    run(&opened, "insert into quoted values (1, 'x')").await;
+    assert_eq!(stored(&opened, "quoted").await[0].1[0], 3, "sealed");
     let options = run(&opened, "select reloptions from pg_class where relname = 'parent'").await;
     assert!(options[0].contains("telesto.key=group_a"), "{options:?}");
     close(opened).await;

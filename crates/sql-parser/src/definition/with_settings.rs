@@ -31,6 +31,12 @@ fn list_at(tokens: &[TokenWithSpan]) -> Option<(usize, usize)> {
 
 fn is_ours(item: &[TokenWithSpan]) -> bool {
     let Some(first) = solid(item, 0) else { return false };
+    // As pg_dump writes it: one name in quotes.
+    if let Token::Word(word) = &item[first].token
+        && word.value.to_lowercase().starts_with("telesto.")
+    {
+        return true;
+    }
     let dot = solid(item, first + 1).is_some_and(|dot| item[dot].token == Token::Period);
     dot && is_word(&item[first].token, "TELESTO")
 }
