@@ -149,6 +149,7 @@ beside wiki tests/e2e/wiki.sh
 beside bookstore tests/e2e/bookstore.sh
 beside orms tests/e2e/orms.sh
 beside encryption tests/e2e/encryption.sh
+beside table_keys tests/e2e/table_keys.sh
 beside console tests/e2e/console.sh
 beside middlebox cargo test --workspace --test middlebox -- --nocapture
 beside one_folder cargo test --workspace --test one_folder -- --nocapture

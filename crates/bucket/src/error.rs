@@ -75,6 +75,14 @@ pub enum Error {
     /// The keys of an encrypted database cannot be used.
     #[error(transparent)]
     Keys(#[from] telesto_cipher::Error),
+    /// A key of tables cannot be used.
+    #[error("key {name:?} of tables: {reason}")]
+    TableKey {
+        /// Its name.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// An object of an encrypted database cannot be decrypted.
     #[error(
         "object {key} cannot be decrypted: {reason}; restore that object from a copy of the bucket, or open the database with the key it was made with"

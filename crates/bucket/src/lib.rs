@@ -48,6 +48,7 @@ pub mod prices;
 mod probe;
 mod resolve;
 mod scope;
+pub mod table_keys;
 
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
 pub use clock::StoreClock;

@@ -3,7 +3,8 @@
 //! # Format
 //! Text. A line is empty, begins with `#`, or is `NAME KEY`: a name of letters, digits, `.`, `_` and `-`, at most 64 of
 //! them, and 32 random bytes in base64. New key rings are wrapped with the last key of the file; the
-//! others open what was wrapped with them before.
+//! others open what was wrapped with them before. A line `NAME KEY tables` has a key for tables, which wraps no ring. A file
+//! may have keys for tables alone: that does not ask for an encrypted database.
 //!
 //! # Invariants
 //! A file that says anything else is refused as a whole, by line; no key appears in a message.
@@ -34,10 +35,19 @@ const HEAD: &str = "\
 # Keep a copy in another safe place: without this file nobody can read the database, and nobody can help.
 ";
 
+const TABLES: &str = "tables";
+
+#[derive(Debug)]
+struct Line {
+    name: String,
+    key: LessSafeKey,
+    for_tables: bool,
+}
+
 /// The keys of a key file.
 pub struct KeyFile {
     place: String,
-    keys: Vec<(String, LessSafeKey)>,
+    keys: Vec<Line>,
     nonces: Mutex<Box<dyn FnMut() -> [u8; NONCE] + Send>>,
 }
 
@@ -83,13 +93,26 @@ impl KeyFile {
     /// # Errors
     /// [`Error::KeyFile`], also when the file has a key of that name.
     pub fn add_key(path: &Path, name: &str, random: &dyn Random) -> Result<()> {
+        Self::add(path, name, "", random)
+    }
+
+    /// The same with a key for tables.
+    ///
+    /// # Errors
+    /// As [`KeyFile::add_key`].
+    pub fn add_table_key(path: &Path, name: &str, random: &dyn Random) -> Result<()> {
+        check_table_key_name(name).map_err(|reason| fail(&path.display().to_string(), &reason))?;
+        Self::add(path, name, " tables", random)
+    }
+
+    fn add(path: &Path, name: &str, behind: &str, random: &dyn Random) -> Result<()> {
         use std::io::Write as _;
         let place = path.display().to_string();
         let io = |error: std::io::Error| fail(&place, &error.to_string());
         check_name(name).map_err(|reason| fail(&place, &reason))?;
         let mut text = match std::fs::read_to_string(path) {
             Ok(text) => {
-                if parse(&place, &text)?.iter().any(|(known, _)| known == name) {
+                if parse(&place, &text)?.iter().any(|line| line.name == name) {
                     return Err(fail(
                         &place,
                         &format!("it has a key {name:?} already; give another name with --name"),
@@ -107,7 +130,7 @@ impl KeyFile {
         }
         let key = Zeroizing::new(draw::<32>(random));
         let line = Zeroizing::new(STANDARD.encode(key.as_slice()));
-        text.push_str(&format!("{name} {}\n", *line));
+        text.push_str(&format!("{name} {}{behind}\n", *line));
         // Replaced as a whole: a crash leaves the old file or the new one, never half a key.
         let mut next = path.as_os_str().to_owned();
         next.push(".new");
@@ -125,13 +148,13 @@ impl KeyFile {
     /// The names of its keys, in the file's order.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
-        self.keys.iter().map(|(name, _)| &name[..]).collect()
+        self.keys.iter().map(|line| &line.name[..]).collect()
     }
 
     fn key(&self, name: &str) -> Result<&LessSafeKey> {
-        let found = self.keys.iter().find(|(known, _)| known == name);
+        let found = self.keys.iter().find(|line| line.name == name);
         found
-            .map(|(_, key)| key)
+            .map(|line| &line.key)
             .ok_or_else(|| Error::UnknownKey { name: name.to_owned(), place: self.place.clone() })
     }
 }
@@ -143,7 +166,12 @@ impl KeyService for KeyFile {
     }
 
     fn current(&self) -> String {
-        self.keys.last().map(|(name, _)| name.clone()).unwrap_or_default()
+        let rings = self.keys.iter().rfind(|line| !line.for_tables);
+        rings.map(|line| line.name.clone()).unwrap_or_default()
+    }
+
+    fn has_table_key(&self, name: &str) -> bool {
+        self.keys.iter().any(|line| line.for_tables && line.name == name)
     }
 
     async fn wrap(&self, name: &str, key: &WrappingKey, object: &str) -> Result<Vec<u8>> {
@@ -190,8 +218,20 @@ fn check_name(name: &str) -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn parse(place: &str, text: &str) -> Result<Vec<(String, LessSafeKey)>> {
-    let mut keys: Vec<(String, LessSafeKey)> = Vec::new();
+/// Whether `name` can be a key of tables: it is a part of objects' paths.
+///
+/// # Errors
+/// Why not.
+pub fn check_table_key_name(name: &str) -> std::result::Result<(), String> {
+    check_name(name)?;
+    if !name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
+        return Err(format!("{name:?} is no name for a key of tables: it begins with a letter"));
+    }
+    Ok(())
+}
+
+fn parse(place: &str, text: &str) -> Result<Vec<Line>> {
+    let mut keys: Vec<Line> = Vec::new();
     for (line, number) in text.lines().zip(1..) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -204,9 +244,16 @@ fn parse(place: &str, text: &str) -> Result<Vec<(String, LessSafeKey)>> {
             ));
         };
         check_name(name).map_err(|reason| wrong(&reason))?;
-        if keys.iter().any(|(known, _)| known == name) {
+        if keys.iter().any(|line| line.name == name) {
             return Err(wrong(&format!("the name {name:?} is there twice; remove one")));
         }
+        let (key, for_tables) = match key.trim().split_once(char::is_whitespace) {
+            None => (key, false),
+            Some((key, word)) if word.trim() == TABLES => (key, true),
+            Some(_) => {
+                return Err(wrong("behind the key stands nothing, or the word \"tables\""));
+            }
+        };
         let decoded = STANDARD.decode(key.trim()).map(Zeroizing::new);
         let key = decoded.ok().and_then(|key| {
             (key.len() == 32).then(|| UnboundKey::new(&AES_256_GCM, &key).ok()).flatten()
@@ -214,7 +261,7 @@ fn parse(place: &str, text: &str) -> Result<Vec<(String, LessSafeKey)>> {
         let key = key.ok_or_else(|| {
             wrong("the key is not 32 bytes in base64 (44 characters); `telesto keys create FILE` makes one")
         })?;
-        keys.push((name.to_owned(), LessSafeKey::new(key)));
+        keys.push(Line { name: name.to_owned(), key: LessSafeKey::new(key), for_tables });
     }
     if keys.is_empty() {
         return Err(fail(place, "it has no key; `telesto keys create FILE` adds one"));
@@ -264,6 +311,7 @@ mod tests {
             (format!("a {key}\na {key}"), "twice"),
             (format!("a {}", STANDARD.encode([0x5A; 31])), "32 bytes"),
             ("a not-base64".to_owned(), "32 bytes"),
+            (format!("a {key} table"), "nothing, or the word"),
         ] {
             let error = parse("f", &text).expect_err(&text).to_string();
             assert!(error.contains(named) && !error.contains(&key), "{error}");

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use aws_lc_rs::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Algorithm, LessSafeKey, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk};
 use parking_lot::RwLock;
 use telesto_common::env::Random;
@@ -51,6 +51,13 @@ impl Epoch {
         let mut info = vec![purpose.label()];
         info.extend_from_slice(parts);
         let okm = self.0.expand(&info, &AES_256_GCM);
+        // It fails for lengths beyond HKDF's alone, and a key has 32 bytes.
+        LessSafeKey::new(UnboundKey::from(okm.expect("a key can be derived")))
+    }
+
+    /// The key for rows of tables, for `algorithm`.
+    pub(crate) fn key_for_rows(&self, algorithm: &'static Algorithm) -> LessSafeKey {
+        let okm = self.0.expand(&[b"telesto row 1"], algorithm);
         // It fails for lengths beyond HKDF's alone, and a key has 32 bytes.
         LessSafeKey::new(UnboundKey::from(okm.expect("a key can be derived")))
     }

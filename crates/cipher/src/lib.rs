@@ -13,6 +13,12 @@
 //!     |      chunks of 16 KiB, AES-256-GCM      +--> key of one scratch file, AES-256-CTR
 //!     +--> key of one log segment
 //!            records, AES-256-GCM
+//!
+//!  key file: keys for tables, by name
+//!     | wraps (an object per epoch in the bucket)
+//!  data keys of the name, by epoch
+//!     | HKDF-SHA-256
+//!     +--> key of rows, AES-256-GCM-SIV
 //! ```
 //!
 //! # Invariants
@@ -33,12 +39,16 @@ mod key_file;
 mod keys;
 mod record;
 mod ring;
+mod rows;
 mod scratch;
+mod table_key;
 
 pub use chunk::{CHUNK, Chunks, HEADER, Header, STORED_CHUNK, decrypt, plain_size, stored_size};
 pub use error::{Damage, Error, Result};
-pub use key_file::KeyFile;
+pub use key_file::{KeyFile, check_table_key_name};
 pub use keys::{Epoch, Keys, Ring};
 pub use record::{RECORD_OVERHEAD, RecordCipher, SALT};
 pub use ring::{DataKey, KeyService, StoredRing, WrappingKey};
+pub use rows::{Closed, ROW_OVERHEAD, RowError, RowKeys};
 pub use scratch::{Scratch, ScratchFile};
+pub use table_key::{make_table_key, open_table_key};

@@ -44,8 +44,11 @@ pub trait KeyService: Debug + Send + Sync {
     /// What it is, for messages.
     fn place(&self) -> String;
 
-    /// The name of the key that new rings are wrapped with.
+    /// The name of the key that new rings are wrapped with; empty: there are keys for tables alone.
     fn current(&self) -> String;
+
+    /// Whether there is a key for tables called `name`.
+    fn has_table_key(&self, name: &str) -> bool;
 
     /// Wraps `key` with the key `name`, for the ring `object` only.
     async fn wrap(&self, name: &str, key: &WrappingKey, object: &str) -> Result<Vec<u8>>;

@@ -37,6 +37,7 @@ pub mod sequence;
 pub mod sizes;
 pub mod snapshot;
 pub mod store;
+pub mod table_key;
 pub mod temp;
 pub mod types;
 pub mod uses;
@@ -51,6 +52,7 @@ pub use rights::{Actor, Guarded};
 pub use sequence::SequenceSession;
 pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
+pub use table_key::TableKey;
 pub use types::{Domain, TypeKind, UserType};
 
 pub use telesto_sql_types::PUBLIC;

@@ -39,8 +39,8 @@ use telesto_txn::regions::Share;
 
 pub use self::state::{Author, FIRST, Rank};
 use self::state::{Part, State, fields_of};
+use crate::codec::RowCodec;
 use crate::codec::row::{encode_with, kept_of};
-use crate::codec::{RowCodec, encode_row};
 use crate::model::Table;
 pub use telesto_geo::placement::life_row;
 
@@ -127,7 +127,7 @@ pub fn written_out(
         }
     }
     // Nobody counts on from its state: its values are all that it is.
-    Ok(Some((label, encode_row(table, &codec.decode(value)?)?)))
+    Ok(Some((label, encode_with(table, &codec.decode_clear(value)?, None)?)))
 }
 
 /// What region `of` has written of a stored version. What others wrote comes from them, behind its causes.
@@ -158,7 +158,7 @@ pub fn share(
         FIRST if newest == FIRST => Share::Nothing,
         cut if newest == FIRST => Share::This(cut, None),
         cut => {
-            let (bytes, _) = merger.write(&state, codec.decode(value)?)?;
+            let (bytes, _) = merger.write(&state, codec.decode_clear(value)?)?;
             Share::This(newest.max(cut), Some(bytes))
         }
     })
@@ -195,7 +195,7 @@ impl<'a> Merger<'a> {
         before: &[u8],
         row: &Row,
     ) -> Result<(Bytes, Row)> {
-        let old = self.codec.decode(before)?;
+        let old = self.codec.decode_clear(before)?;
         let (mut state, _) = self.read(before, &old)?;
         if let Some(rank) = rank {
             state.resolve(rank);
@@ -290,7 +290,7 @@ impl<'a> Merger<'a> {
                 if !current || state == before {
                     return Ok((Joined::Stays, true));
                 }
-                let row = self.codec.decode(present)?;
+                let row = self.codec.decode_clear(present)?;
                 Ok((Joined::Becomes(Some(self.write(&state, row)?.0)), true))
             }
             (Some(present), Some(value)) => self.join_rows((kept, present), (rank, value)),
@@ -309,7 +309,7 @@ impl<'a> Merger<'a> {
             }
             return Ok((Joined::Stays, here.0 > came.0));
         }
-        let (old, new) = (self.codec.decode(here.1)?, self.codec.decode(came.1)?);
+        let (old, new) = (self.codec.decode_clear(here.1)?, self.codec.decode_clear(came.1)?);
         let merges = |at: usize| {
             self.table.columns.get(at).is_some_and(|c| self.merging.kind(c.id).is_some())
         };
@@ -346,12 +346,12 @@ impl<'a> Merger<'a> {
             return Ok(value.clone());
         }
         state.raise(cut);
-        Ok(self.write(&state, self.codec.decode(value)?)?.0)
+        Ok(self.write(&state, self.codec.decode_clear(value)?)?.0)
     }
 
     /// What a stored row keeps, with the times that it leaves to its version, and whether it was written in this era.
     fn resolved(&self, rank: Rank, value: &Bytes) -> Result<(State, bool)> {
-        let (mut state, current) = self.read(value, &self.codec.decode(value)?)?;
+        let (mut state, current) = self.read(value, &self.codec.decode_clear(value)?)?;
         state.resolve(rank);
         Ok((state, current))
     }

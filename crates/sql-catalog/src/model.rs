@@ -15,6 +15,7 @@ use telesto_common::key::Direction;
 
 use crate::policy::RowSecurity;
 use crate::regions::TablePlacement;
+use crate::table_key::TableKey;
 use telesto_sql_types::SqlType;
 
 pub use crate::acl::{Acl, Owner};
@@ -419,6 +420,9 @@ pub struct Table {
     /// The role whose members approve what others write; `None`: what is written counts at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub curated: Option<u32>,
+    /// The key its rows are sealed with; `None`: they are stored as they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<TableKey>,
 }
 
 impl Table {

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use parking_lot::Mutex;
+use telesto_bucket::table_keys::TableKeys;
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, Env, RegionId, TableId};
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
@@ -63,6 +64,8 @@ const CURATED_VERSION: u8 = 9;
 const MERGING_VERSION: u8 = 10;
 /// Of tables whose rows are placed by value: a version that does not know it would show parts of them as the whole.
 const BY_ROW_VERSION: u8 = 11;
+/// Of tables with a key: a version that does not know it would write their rows in clear.
+const KEYED_VERSION: u8 = 12;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -188,6 +191,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.key.is_some() => KEYED_VERSION,
         Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
         Object::Dropped(note) if note.by_row => BY_ROW_VERSION,
         Object::Table(table) if table.placement.merging.is_some() => MERGING_VERSION,
@@ -215,10 +219,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=BY_ROW_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=KEYED_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {BY_ROW_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {KEYED_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -242,6 +246,8 @@ pub struct CatalogCache {
     cached: Mutex<Vec<Arc<CatalogSnapshot>>>,
     /// The region of this process.
     me: RegionId,
+    /// Where keys of tables are had from.
+    keys: Option<Arc<TableKeys>>,
 }
 
 impl CatalogCache {
@@ -249,6 +255,18 @@ impl CatalogCache {
     #[must_use]
     pub fn of(me: RegionId) -> Self {
         Self { me, ..Self::default() }
+    }
+
+    /// With keys of tables from `keys`.
+    #[must_use]
+    pub fn with_keys(self, keys: Option<Arc<TableKeys>>) -> Self {
+        Self { keys, ..self }
+    }
+
+    /// Where keys of tables are had from.
+    #[must_use]
+    pub fn table_keys(&self) -> Option<&Arc<TableKeys>> {
+        self.keys.as_ref()
     }
 
     fn find(&self, database: DatabaseId, stamp: Stamp) -> Option<Arc<CatalogSnapshot>> {
@@ -315,6 +333,14 @@ impl CatalogCache {
             }
             for (_, bytes) in batch {
                 catalog.insert(decode_object(&bytes)?);
+            }
+        }
+        if let Some(keys) = &self.keys {
+            // Waited for: no row of an epoch is met before the catalog that names it.
+            for table in catalog.tables.values_mut().filter(|table| table.key.is_some()) {
+                if let Some(key) = &mut Arc::make_mut(table).key {
+                    key.keys = Some(keys.at_hand(&key.name, key.epoch).await);
+                }
             }
         }
         catalog.index();
@@ -567,6 +593,7 @@ mod tests {
             placement: crate::regions::TablePlacement::default(),
             row_security: crate::policy::RowSecurity::default(),
             curated: None,
+            key: None,
         };
         let mut catalog = CatalogSnapshot::default();
         // The table comes first: its OID is the lesser.

@@ -82,7 +82,7 @@ impl Columns {
     /// XX001.
     pub fn push(&mut self, codec: &RowCodec, key: &[u8], row: &[u8]) -> Result<()> {
         let mut next = 0;
-        codec.walk(row, |_, ty, cell| {
+        codec.walk(key, row, |_, ty, cell| {
             let column = self.columns.get_mut(next);
             next += 1;
             let column =

@@ -129,7 +129,7 @@ impl Ddl<'_> {
             {
                 Err(Error::new(
                     SqlState::WRONG_OBJECT_TYPE,
-                    "telesto.curated, telesto.home and telesto.regions are settings of tables",
+                    "telesto.curated, telesto.home, telesto.key and telesto.regions are settings of tables",
                 )
                 .hint("ALTER TABLE … SET the table's; its indexes go with it."))
             }
@@ -181,7 +181,8 @@ impl Ddl<'_> {
             Action::Nothing => Ok(()),
             Action::Settings(settings) => {
                 self.curate(table, settings)?;
-                self.place(table, settings).await
+                self.place(table, settings).await?;
+                self.encrypt(table, settings, false).await
             }
             Action::Unsupported(what) => Err(Error::unsupported(what)),
             Action::AddColumn { if_not_exists, definition } => {

@@ -39,7 +39,11 @@ impl RowReader {
     pub(super) async fn next(&mut self) -> Result<Vec<(Bytes, Row)>> {
         telesto_sql_types::interrupt::pace().await?;
         let batch = self.scan.next_batch(BATCH).await?;
-        batch.into_iter().map(|(key, value)| Ok((key, self.codec.decode(&value)?))).collect()
+        let decoded = |(key, value): (Bytes, Bytes)| {
+            let row = self.codec.decode(&key, &value)?;
+            Ok((key, row))
+        };
+        batch.into_iter().map(decoded).collect()
     }
 }
 
@@ -123,7 +127,7 @@ pub(super) async fn insert_row(
     {
         return Err(duplicate(info, primary, row, &EvalContext::executing(context)));
     }
-    context.txn.put(key.clone(), encode_row(table, row)?).await?;
+    context.txn.put(key.clone(), encode_row(table, &key, row)?).await?;
     for index in table.maintained_indexes().filter(|index| index.id != 0) {
         put_entry(context, info, index, row, &key).await?;
     }

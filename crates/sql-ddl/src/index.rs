@@ -208,6 +208,7 @@ impl Ddl<'_> {
         if !self.check_free(table.schema, &index.name, create.if_not_exists)? {
             return Ok(None);
         }
+        self.note_key_columns(&table, std::slice::from_ref(&index));
         Ok(Some((table, index)))
     }
 

@@ -35,6 +35,7 @@ mod rewrite;
 mod roles;
 mod sequence;
 mod table;
+mod table_key;
 mod type_text;
 mod types;
 mod verifier;
@@ -44,6 +45,7 @@ pub use build::duplicate;
 
 use std::sync::Arc;
 
+use telesto_bucket::table_keys::TableKeys;
 use telesto_txn::ReadFor;
 
 use telesto_sql_catalog::store::CatalogChange;
@@ -77,6 +79,8 @@ struct Ddl<'a> {
     actor: Actor,
     /// To whom belongs what is made: another than the role in CREATE SCHEMA … AUTHORIZATION.
     maker: Owner,
+    /// Where keys of tables are had from.
+    keys: Option<Arc<TableKeys>>,
 }
 
 /// Executes a definition.
@@ -106,6 +110,7 @@ pub async fn execute(
     };
     let statement = into.as_ref().unwrap_or(statement);
     let mut ddl = Ddl::over(context);
+    ddl.keys = cache.table_keys().cloned();
     let tag = ddl.dispatch(statement).await?;
     let Ddl { change, after, using, actor, .. } = ddl;
     access::check_change(&context.catalog, change.catalog(), change.touched(), &actor, reach)?;
@@ -168,6 +173,7 @@ impl<'a> Ddl<'a> {
             within: None,
             actor: context.catalog.actor(context.settings.current_role),
             maker: Owner(context.settings.current_role),
+            keys: None,
         }
     }
 }
@@ -184,7 +190,7 @@ impl Ddl<'_> {
                 "ALTER DOMAIN"
             }
             Statement::CreateTable(create) => {
-                self.create_table(create, &[]).await?;
+                self.create_table(create, &[], &[]).await?;
                 "CREATE TABLE"
             }
             Statement::CreateIndex(create) => {
@@ -320,12 +326,12 @@ impl Ddl<'_> {
                 self.drop_owned(&of, cascade).await?;
                 "DROP OWNED"
             }
-            Definition::CreateTableLike { create, likes } => {
-                self.create_table(&create, &likes).await?;
+            Definition::CreateTableLike { create, likes, settings } => {
+                self.create_table(&create, &likes, &settings).await?;
                 "CREATE TABLE"
             }
             Definition::CreateTableEmpty(create) | Definition::CreateTableAs(create) => {
-                self.create_table(&create, &[]).await?;
+                self.create_table(&create, &[], &[]).await?;
                 "CREATE TABLE AS"
             }
             Definition::AlterRole { name, change } => {

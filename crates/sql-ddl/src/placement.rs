@@ -138,7 +138,7 @@ impl Ddl<'_> {
                     )));
                 }
                 HOME => placement.home = self.home(value.as_deref())?,
-                super::curated::CURATED => {}
+                super::curated::CURATED | super::table_key::KEY => {}
                 name @ (COUNTER | MAX | MIN) => {
                     let columns = columns(table, name, value.as_deref().unwrap_or_default())?;
                     let merging = placement.merging.get_or_insert_default();
@@ -154,8 +154,9 @@ impl Ddl<'_> {
                         format!("unrecognized parameter \"{name}\""),
                     )
                     .hint(format!(
-                        "There are {REGIONS}, {HOME}, {COUNTER}, {MAX}, {MIN} and {}.",
-                        super::curated::CURATED
+                        "There are {REGIONS}, {HOME}, {COUNTER}, {MAX}, {MIN}, {} and {}.",
+                        super::curated::CURATED,
+                        super::table_key::KEY
                     )));
                 }
                 _ => {}

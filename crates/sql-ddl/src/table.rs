@@ -57,6 +57,7 @@ impl Ddl<'_> {
         &mut self,
         create: &CreateTable,
         likes: &[Like],
+        settings: &[(String, Option<String>)],
     ) -> Result<()> {
         if create.partition_by.is_some() || create.partition_of.is_some() {
             return Err(Error::unsupported("a partitioned table"));
@@ -92,6 +93,7 @@ impl Ddl<'_> {
             placement: telesto_sql_catalog::regions::TablePlacement::default(),
             row_security: telesto_sql_catalog::policy::RowSecurity::default(),
             curated: None,
+            key: None,
         };
         if let Some(query) = &create.query {
             self.columns_of_query(&mut table, create, query).await?;
@@ -125,6 +127,7 @@ impl Ddl<'_> {
                 self.like_constraints(&mut table, like)?;
             }
         }
+        self.settings_of_new(&mut table, settings).await?;
         self.change.put(Object::Table(table));
         Ok(())
     }

@@ -38,7 +38,7 @@ impl UpdatePlan {
             return Ok(false);
         }
         let Some(stored) = exec.txn.get(&key, ReadFor::Passing).await? else { return Ok(false) };
-        let mut new: Row = self.info.codec.decode(&stored)?;
+        let mut new: Row = self.info.codec.decode(&key, &stored)?;
         let old = new.clone();
         for adding in adding {
             let (_, given) = match self.set.iter().find(|(column, _)| *column == adding.column) {
@@ -56,7 +56,8 @@ impl UpdatePlan {
             return Ok(false);
         }
         let Some(addition) = encode_addition(&self.info.table, &terms)? else { return Ok(false) };
-        exec.txn.add(key, encode_row(&self.info.table, &new)?, addition).await?;
+        let value = encode_row(&self.info.table, &key, &new)?;
+        exec.txn.add(key, value, addition).await?;
         Ok(true)
     }
 

@@ -79,7 +79,7 @@ impl Check<'_> {
             let mut wanted: Vec<(Bytes, Bytes, &Index, usize)> = Vec::new();
             let mut rows = Vec::with_capacity(batch.len());
             for (at, (key, value)) in batch.iter().enumerate() {
-                let row = self.info.codec.decode(value)?;
+                let row = self.info.codec.decode(key, value)?;
                 if let Some(primary) = &table.primary {
                     let own = codec::primary_key(self.info.database, table, primary, &row)?;
                     if own != *key {
@@ -132,7 +132,7 @@ impl Check<'_> {
                     let what = format!("index \"{}\" has an entry without a row", index.name);
                     return Err(self.differs(what).constraint(&index.name));
                 };
-                let row = self.info.codec.decode(&row)?;
+                let row = self.info.codec.decode(&primary, &row)?;
                 let own = self.info.entry(index, &row, &primary, &self.eval)?;
                 if own.as_ref() != Some(entry) {
                     let what = "has an entry that is not the row's, whose key is";

@@ -416,9 +416,7 @@ impl Statement<'_> {
                             .filter_map(|(k, v)| v.map(|v| (k, v)))
                             .collect()
                     };
-                    for (row_key, value) in pairs {
-                        out[at].push((row_key, info.codec.decode(&value)?));
-                    }
+                    out[at].extend(decoded(info, pairs)?);
                 }
             }
             return Ok(out);
@@ -445,7 +443,7 @@ impl Statement<'_> {
                 return Ok(out);
             }
             for (row_key, value) in batch {
-                let row = info.codec.decode(&value)?;
+                let row = info.codec.decode(&row_key, &value)?;
                 let mut values = Vec::with_capacity(count);
                 for (column, (child, parent)) in constraint.columns.iter().zip(&types) {
                     match &row[*column] {
@@ -464,6 +462,15 @@ impl Statement<'_> {
             }
         }
     }
+}
+
+/// Stored rows, read.
+fn decoded(info: &CompiledTable, rows: Vec<(Bytes, Bytes)>) -> Result<Vec<(Bytes, Row)>> {
+    let row = |(key, value): (Bytes, Bytes)| {
+        let row = info.codec.decode(&key, &value)?;
+        Ok((key, row))
+    };
+    rows.into_iter().map(row).collect()
 }
 
 /// The types of the pairs of columns, referencing and referenced.

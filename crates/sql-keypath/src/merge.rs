@@ -55,8 +55,8 @@ impl MergePlan {
                 let source = input.get(1..=self.width).unwrap_or_default();
                 let mut both = match &key {
                     None => vec![Datum::Null; self.info.table.columns.len()],
-                    Some(_) => match there.next().flatten() {
-                        Some(value) => self.info.codec.decode(&value)?,
+                    Some(key) => match there.next().flatten() {
+                        Some(value) => self.info.codec.decode(key, &value)?,
                         None => return Err(Error::internal("a matched row is not there")),
                     },
                 };

@@ -49,14 +49,15 @@ pub(crate) async fn beside(
     Ok(Some(Beside { author, gone }))
 }
 
-/// Bytes of a new row; and the row, where it is not as it was given.
+/// Bytes of a new row under `key`; and the row, where it is not as it was given.
 pub(crate) fn inserted(
     info: &CompiledTable,
+    key: &[u8],
     beside: Option<Beside>,
     row: &[Datum],
 ) -> Result<(Bytes, Option<Row>)> {
     let Some((merger, beside)) = merger(info).zip(beside) else {
-        return Ok((codec::encode_row(&info.table, row)?, None));
+        return Ok((codec::encode_row(&info.table, key, row)?, None));
     };
     let (bytes, row) = merger.inserted(beside.author, beside.gone, &row.to_vec())?;
     Ok((bytes, Some(row)))
@@ -70,10 +71,10 @@ pub(crate) async fn updated(
     exec: &ExecContext,
 ) -> Result<(Bytes, Option<Row>)> {
     let Some(merger) = merger(info) else {
-        return Ok((codec::encode_row(&info.table, row)?, None));
+        return Ok((codec::encode_row(&info.table, key, row)?, None));
     };
     let Some(there) = exec.txn.get(key, ReadFor::Constraint).await? else {
-        return inserted(info, beside(info, key, exec).await?, row);
+        return inserted(info, key, beside(info, key, exec).await?, row);
     };
     // What this transaction wrote itself has no label yet.
     let committed = exec.txn.committed(key).await?;

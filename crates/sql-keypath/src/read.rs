@@ -162,7 +162,7 @@ impl Reader {
             while rows.len() < wanted
                 && let Some((key, value)) = self.waiting.pop_front()
             {
-                let row = self.codec.decode(&value)?;
+                let row = self.codec.decode(&key, &value)?;
                 let keep = match &self.filter {
                     None => true,
                     Some(filter) => filter.holds(&row, context)?,

@@ -91,7 +91,7 @@ pub fn puts(
     absent: impl Fn(&Bytes) -> Option<Timestamp>,
     into: &mut Vec<Put>,
 ) -> Result<()> {
-    let (value, merged) = merging::inserted(info, beside, row)?;
+    let (value, merged) = merging::inserted(info, key, beside, row)?;
     let row = merged.as_deref().unwrap_or(row);
     into.push(Put { key: key.clone(), value, absent: absent(key) });
     for index in info.unique.iter().filter(|i| i.id != 0).chain(&info.plain) {

@@ -275,7 +275,8 @@ impl Rowset {
                 let mut out = Vec::with_capacity(keys.len());
                 for ((key, value), input) in keys.into_iter().zip(values).zip(inputs) {
                     if let Some(value) = value {
-                        out.push((Found { key, row: info.codec.decode(&value)? }, Some(input)));
+                        let row = info.codec.decode(&key, &value)?;
+                        out.push((Found { key, row }, Some(input)));
                     }
                 }
                 if !out.is_empty() {

@@ -333,7 +333,7 @@ impl<'a> Statement<'a> {
                 return Err(second_time());
             }
         }
-        let old = info.codec.decode(&value)?;
+        let old = info.codec.decode(&key, &value)?;
         if let Some((condition, view)) = &how.visible
             && !condition.holds(&old, self.context)?
         {

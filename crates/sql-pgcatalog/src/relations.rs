@@ -156,10 +156,13 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-/// Who curates a table, as a storage parameter of it.
+/// Who curates a table and which key it has, as storage parameters of it.
 fn options_of(table: &Table, catalog: &CatalogSnapshot) -> Option<Vec<String>> {
-    let curators = table.curated.and_then(|role| catalog.role(role))?;
-    Some(vec![format!("telesto.curated={}", curators.name)])
+    let curators = table.curated.and_then(|role| catalog.role(role));
+    let curated = curators.map(|role| format!("telesto.curated={}", role.name));
+    let key = table.key.as_ref().map(|key| format!("telesto.key={}", key.name));
+    let options: Vec<String> = curated.into_iter().chain(key).collect();
+    (!options.is_empty()).then_some(options)
 }
 
 /// The tables of `pg_catalog` that are views in PostgreSQL.

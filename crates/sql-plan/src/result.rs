@@ -77,6 +77,27 @@ impl Rows {
     }
 }
 
+impl StatementResult {
+    /// The same, begun: what the query meets before its first rows is told here.
+    ///
+    /// # Errors
+    /// The query's.
+    pub async fn with_first_rows(self) -> Result<Self> {
+        use futures::StreamExt as _;
+        let Self::Rows { columns, rows: Rows::Stream(mut rows), tag } = self else {
+            return Ok(self);
+        };
+        let rows = match rows.next().await {
+            None => Rows::Ready(Vec::new()),
+            Some(first) => {
+                let first = futures::stream::once(std::future::ready(Ok(first?)));
+                Rows::Stream(first.chain(rows).boxed())
+            }
+        };
+        Ok(Self::Rows { columns, rows, tag })
+    }
+}
+
 /// Format of COPY data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyFormat {

@@ -31,7 +31,7 @@ use crate::catalog::regions::{
 };
 use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
 use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, SqlState};
 use crate::expr::{EvalContext, Settings};
 use crate::plan::compiled_table::CompiledTable;
 use crate::session::SqlEngine;
@@ -175,7 +175,7 @@ impl TableMeaning {
         let indexes: Vec<_> = indexes.collect();
         let of = |value: Option<&Bytes>| -> Result<Vec<DerivedEntry>> {
             let Some(value) = value else { return Ok(Vec::new()) };
-            let row = compiled.codec.decode(value)?;
+            let row = compiled.codec.decode(key, value)?;
             let mut entries = Vec::new();
             for index in &indexes {
                 if let Some((key, value)) = compiled.entry(index, &row, key, &context)? {
@@ -436,6 +436,11 @@ impl SqlEngine {
             if known.is_some_and(|region| region.name == *name && region.address == *address) {
                 continue;
             }
+            if let (false, Some(table)) =
+                (catalog.is_regional(), catalog.tables().find(|table| table.key.is_some()))
+            {
+                return Err(keyed_and_regional(&table.name));
+            }
             let oid = known.map_or_else(|| change.oid(), |region| region.oid);
             let (id, name, address) = (*id, name.clone(), address.clone());
             change.put(Object::Region(Region { oid, id, name, address }));
@@ -454,4 +459,13 @@ impl SqlEngine {
         self.catalogs.remember(shared);
         Ok(())
     }
+}
+
+/// Other regions would have to read what only nodes with the key can.
+fn keyed_and_regional(table: &str) -> Error {
+    Error::new(
+        SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+        format!("table \"{table}\" has a key (telesto.key), which a database of several regions cannot have yet"),
+    )
+    .hint("ALTER TABLE … RESET (telesto.key) writes its rows without one; or leave the database with one region.")
 }

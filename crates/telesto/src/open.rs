@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_bucket::keyring::{self, NoRing};
+use telesto_bucket::table_keys::TableKeys;
 use telesto_bucket::{Bucket as _, BucketOptions, Cause, Hedging, OpenBucket, PriceSheet};
 use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
 use telesto_common::{Env, Incarnation};
@@ -114,14 +115,19 @@ pub struct Opened {
 /// # Errors
 /// [`Error::Bucket`].
 pub async fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
-    unlocked(env, options, NoRing::Refuse).await
+    Ok(unlocked(env, options, NoRing::Refuse).await?.0)
 }
 
-async fn unlocked(env: &Env, options: &Options, otherwise: NoRing) -> Result<Arc<OpenBucket>> {
+/// The bucket with its encryption, and the keys that this process was given.
+type Unlocked = (Arc<OpenBucket>, Option<Arc<dyn KeyService>>);
+
+async fn unlocked(env: &Env, options: &Options, otherwise: NoRing) -> Result<Unlocked> {
     let file = options.encryption_key_file.as_deref();
     // Before the bucket: a key file that cannot be read makes no folder.
     let service = file.map(|file| key_service(env, file)).transpose()?;
-    Ok(keyring::unlock(clear_bucket(env, options)?, service, otherwise).await?)
+    // A file of keys for tables alone does not ask for an encrypted database.
+    let whole = service.clone().filter(|service| !service.current().is_empty());
+    Ok((keyring::unlock(clear_bucket(env, options)?, whole, otherwise).await?, service))
 }
 
 /// The keys in `file`.
@@ -186,12 +192,21 @@ fn price_sheet(name: &str) -> Result<PriceSheet> {
     })
 }
 
+/// Where goes what does not fit in memory. Rows of tables with a key are in clear in what is spilled, so it is `encrypted` wherever
+/// there are any keys.
+fn scratch(env: &Env, folder: &Path, encrypted: bool) -> Scratch {
+    match encrypted {
+        true => Scratch::encrypted(folder, &*env.random),
+        false => Scratch::plain(folder),
+    }
+}
+
 /// Opens the database of `options`; makes it when there is none.
 ///
 /// # Errors
 /// [`Error`].
 pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
-    let bucket = unlocked(env, options, NoRing::Make).await?;
+    let (bucket, service) = unlocked(env, options, NoRing::Make).await?;
     let local = bucket.url().starts_with("file:");
     if !local && !bucket.url().starts_with("memory:") {
         let found = bucket.list_after(Cause::Open, "shards", None, 1).await?;
@@ -218,10 +233,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         (None, Some(folder)) => folder.path().to_owned(),
         (None, None) => std::env::temp_dir(),
     };
-    let scratch = match bucket.keys() {
-        Some(_) => Scratch::encrypted(&temp_dir, &*env.random),
-        None => Scratch::plain(&temp_dir),
-    };
+    let scratch = scratch(env, &temp_dir, bucket.keys().is_some() || service.is_some());
     let mut engine = EngineOptions::new(identity(env, node.as_ref(), options.address), temp_dir);
     engine.scratch = scratch.clone();
     engine.log = log;
@@ -269,6 +281,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         meter: Some(Arc::clone(bucket.meter())),
         scratch,
         bucket: Some(Arc::clone(&bucket) as _),
+        table_keys: Some(TableKeys::new(Arc::clone(&bucket) as _, service, env.clone())),
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };

@@ -59,7 +59,8 @@ async fn fill(options: &Options) {
         for id in first..first + ROWS_A_COMMIT {
             let row = row(id);
             let key = primary_key(DEFAULT_DATABASE_ID, &table, &primary, &row).expect("a key");
-            txn.put(key, encode_row(&table, &row).expect("a row")).await.expect("put");
+            let value = encode_row(&table, &key, &row).expect("a row");
+            txn.put(key, value).await.expect("put");
         }
         txn.commit().await.expect("commits");
     }

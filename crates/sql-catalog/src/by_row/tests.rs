@@ -60,6 +60,7 @@ fn table(values: &[(&str, &[u16])]) -> Table {
             ..TablePlacement::default()
         },
         row_security: crate::policy::RowSecurity::default(),
+        key: None,
         curated: None,
     }
 }

@@ -18,4 +18,4 @@ pub use index::{
     table_range,
 };
 pub use key::{read_datum_key, read_index_key, write_datum_key, write_index_key};
-pub use row::{Cell, RowCodec, encode_row};
+pub use row::{Cell, RowCodec, encode_row, same_row};

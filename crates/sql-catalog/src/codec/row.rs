@@ -3,14 +3,18 @@
 //! ```text
 //! version 1 (1 byte) | columns n (varint) | presence bitmap (n bits, bit i of byte i/8, 1 = not NULL) | present values in order
 //! version 2 (1 byte) | length and bytes of what merging columns keep | as version 1 from n on
+//! version 3 (1 byte) | sealed with the table's key: one of version 1, whole
 //! ```
-//! Version 2 is written in tables with merging columns alone ([`crate::merging`]).
+//! Version 2 is written in tables with merging columns alone ([`crate::merging`]), version 3 in all tables with a key and in no others
+//! ([`crate::table_key`]): what stands where it must not is damage.
 //!
 //! All columns are stored, those of the key too: a key does not give a numeric's scale or a float's `-0` back.
 //!
 //! # Invariants
 //! Column i of the row is the column with id i + 1, whatever the table looked like when the row was written:
 //! columns added later read as their `missing` value, dropped ones as NULL.
+//!
+//! Nothing outside of this module makes the bytes of a row: those of a table with a key are never in clear.
 
 use std::sync::Arc;
 
@@ -18,23 +22,47 @@ use bytes::Bytes;
 
 use super::value::{Input, get_value, put_value, put_varint, skip_value};
 use crate::Table;
+use crate::table_key::TableKey;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 pub(super) const VERSION: u8 = 1;
 const MERGING_VERSION: u8 = 2;
+const SEALED_VERSION: u8 = 3;
 
-/// Encodes a full row of `table` (one datum for each entry of `columns`).
+/// Encodes a full row of `table` (one datum for each entry of `columns`), to stand under `key`.
+///
+/// # Errors
+/// XX000 when a value is not of its column's type; 55000 when the table's key is not at hand.
+pub fn encode_row(table: &Table, key: &[u8], row: &[Datum]) -> Result<Bytes> {
+    let clear = encode_clear(table, row, None)?;
+    let Some(with) = &table.key else { return Ok(Bytes::from(clear)) };
+    let mut out = vec![SEALED_VERSION];
+    with.seal(&table.name, key, &clear, &mut out)?;
+    Ok(Bytes::from(out))
+}
+
+/// Whether two rows of `table` are the same to the byte.
 ///
 /// # Errors
 /// XX000 when a value is not of its column's type.
-pub fn encode_row(table: &Table, row: &[Datum]) -> Result<Bytes> {
-    encode_with(table, row, None)
+pub fn same_row(table: &Table, one: &[Datum], other: &[Datum]) -> Result<bool> {
+    Ok(encode_clear(table, one, None)? == encode_clear(table, other, None)?)
 }
 
-/// [`encode_row`], with what merging columns keep.
+/// A row of a table without a key, with what merging columns keep.
+///
+/// # Errors
+/// XX000 when a value is not of its column's type, or the table has a key.
 pub(crate) fn encode_with(table: &Table, row: &[Datum], kept: Option<&[u8]>) -> Result<Bytes> {
+    if table.key.is_some() {
+        return Err(Error::internal("a row of a table with a key, to be stored in clear"));
+    }
+    Ok(Bytes::from(encode_clear(table, row, kept)?))
+}
+
+fn encode_clear(table: &Table, row: &[Datum], kept: Option<&[u8]>) -> Result<Vec<u8>> {
     if row.len() != table.columns.len() {
         return Err(Error::internal(format!(
             "a row of {} values for table {} with {} columns",
@@ -61,7 +89,7 @@ pub(crate) fn encode_with(table: &Table, row: &[Datum], kept: Option<&[u8]>) -> 
         out[bitmap + i / 8] |= 1 << (i % 8);
         put_value(&mut out, datum, &column.ty)?;
     }
-    Ok(Bytes::from(out))
+    Ok(out)
 }
 
 /// What merging columns keep in a row, if it has that.
@@ -90,6 +118,8 @@ pub struct RowCodec {
     width: usize,
     /// Nothing is wanted from here on.
     end: usize,
+    /// The key of the table, and its name.
+    sealed: Option<Arc<(TableKey, String)>>,
 }
 
 impl RowCodec {
@@ -122,7 +152,8 @@ impl RowCodec {
             .collect::<Result<Arc<[Slot]>>>()?;
         let width = table.columns.len();
         let end = slots.iter().rposition(|slot| slot.wanted).map_or(0, |last| last + 1);
-        Ok(Self { slots, compact: false, width, end })
+        let sealed = table.key.as_ref().map(|key| Arc::new((key.clone(), table.name.clone())));
+        Ok(Self { slots, compact: false, width, end, sealed })
     }
 
     /// Decodes the columns for which `wanted` holds, and gives only these.
@@ -141,13 +172,24 @@ impl RowCodec {
         self.width
     }
 
-    /// Decodes a row, as far as something is wanted of it.
+    /// Decodes the row stored under `key`, as far as something is wanted of it.
     ///
     /// # Errors
-    /// XX001.
-    pub fn decode(&self, bytes: &[u8]) -> Result<Row> {
+    /// XX001; 55000 when the table's key is not at hand.
+    pub fn decode(&self, key: &[u8], bytes: &[u8]) -> Result<Row> {
+        match &self.sealed {
+            None => self.decode_clear(bytes),
+            Some(with) => self.decode_clear(&opened(with, key, bytes)?),
+        }
+    }
+
+    /// [`RowCodec::decode`] in a table without a key.
+    ///
+    /// # Errors
+    /// XX001, also for a sealed row.
+    pub(crate) fn decode_clear(&self, bytes: &[u8]) -> Result<Row> {
         let mut row = Vec::with_capacity(self.width);
-        self.walk(bytes, |at, ty, cell| {
+        self.walk_clear(bytes, |at, ty, cell| {
             if !self.compact {
                 row.resize(at, Datum::Null);
             }
@@ -164,12 +206,24 @@ impl RowCodec {
         Ok(row)
     }
 
-    /// Shows the wanted columns of a row to `take`, in their order: position, type and what the row has there. `take` reads
-    /// a stored value whole.
+    /// Shows the wanted columns of the row stored under `key` to `take`, in their order: position, type and what the row has there.
+    /// `take` reads a stored value whole.
     ///
     /// # Errors
-    /// XX001 and those of `take`.
+    /// Those of [`RowCodec::decode`] and of `take`.
     pub fn walk<'a>(
+        &'a self,
+        key: &[u8],
+        bytes: &[u8],
+        take: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<()>,
+    ) -> Result<()> {
+        match &self.sealed {
+            None => self.walk_clear(bytes, take),
+            Some(with) => self.walk_clear(&opened(with, key, bytes)?, take),
+        }
+    }
+
+    fn walk_clear<'a>(
         &'a self,
         bytes: &[u8],
         mut take: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<()>,
@@ -181,9 +235,12 @@ impl RowCodec {
             MERGING_VERSION => {
                 input.sized()?;
             }
+            SEALED_VERSION => {
+                return Err(Error::corrupt("a sealed row in a table that has no key"));
+            }
             _ => {
                 return Err(Error::corrupt(format!(
-                    "row format {version}, this version reads {VERSION} and {MERGING_VERSION}; use a newer telesto"
+                    "row format {version}, this version reads up to {SEALED_VERSION}; use a newer telesto"
                 )));
             }
         }
@@ -209,6 +266,20 @@ impl RowCodec {
             return Err(Error::corrupt("a row is longer than its columns"));
         }
         Ok(())
+    }
+}
+
+/// The row in clear that is sealed in `bytes`, stored under `place`. Its inner form is version 1: what merges has no key.
+fn opened((key, table): &(TableKey, String), place: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
+    match bytes.split_first() {
+        Some((&SEALED_VERSION, sealed)) => key.open(table, place, sealed),
+        Some((version, _)) if *version > SEALED_VERSION => Err(Error::corrupt(format!(
+            "row format {version}, this version reads up to {SEALED_VERSION}; use a newer telesto"
+        ))),
+        _ => Err(Error::corrupt(format!(
+            "a row in clear in table \"{table}\", whose rows are sealed with key \"{}\"",
+            key.name
+        ))),
     }
 }
 

@@ -42,6 +42,7 @@ fn table() -> Table {
         },
         row_security: crate::policy::RowSecurity::default(),
         curated: None,
+        key: None,
     }
 }
 
@@ -119,7 +120,7 @@ impl World {
         };
         // Before the columns merged.
         let row = [100, 100, 0, 0].map(Datum::Int4);
-        let old = crate::codec::encode_row(&world.table, &row).expect("a row");
+        let old = crate::codec::encode_row(&world.table, b"", &row).expect("a row");
         let version = ((Timestamp(5), RegionId(0)), Some(old), BTreeSet::new());
         world.here = vec![Some(version); REGIONS];
         world.clock = [5; REGIONS];
@@ -199,7 +200,7 @@ impl World {
         let merger = self.merger();
         let bytes = match &here {
             Some((rank, Some(bytes), _)) => {
-                let mut row = self.codec.decode(bytes).expect("a row");
+                let mut row = self.codec.decode_clear(bytes).expect("a row");
                 let number = |at: usize| match row[at] {
                     Datum::Int4(value) => value,
                     _ => panic!("{row:?}"),
@@ -305,7 +306,7 @@ impl World {
             let again = self.merger().resolved(FIRST, &bytes).expect("a state").0;
             assert_eq!(again, state);
         }
-        Some((state, self.codec.decode(value).expect("a row")))
+        Some((state, self.codec.decode_clear(value).expect("a row")))
     }
 }
 
@@ -376,5 +377,5 @@ fn extreme_does_not_go_back_and_counter_stays_in_its_type() {
     let (at, later) = ((Timestamp(10), me), (Timestamp(11), RegionId(2)));
     let (joined, _) = merger.join(Some((at, Some(&one))), (later, Some(&other))).expect("joined");
     let Joined::Becomes(Some(bytes)) = joined else { panic!("{joined:?}") };
-    assert_eq!(world.codec.decode(&bytes).expect("a row"), row(i32::MAX, 9));
+    assert_eq!(world.codec.decode_clear(&bytes).expect("a row"), row(i32::MAX, 9));
 }

@@ -49,9 +49,9 @@ pub fn changes(
     }
     let codec = RowCodec::new(table)?;
     let call = Call { context, args: &[], returns: &SqlType::Jsonb };
-    let shown = |row: &Option<Vec<u8>>| -> Result<Value> {
+    let shown = |key: &[u8], row: &Option<Vec<u8>>| -> Result<Value> {
         let Some(bytes) = row else { return Ok(Value::Null) };
-        let row = codec.decode(bytes)?;
+        let row = codec.decode(key, bytes)?;
         let mut out = Map::new();
         for (at, column) in table.visible_columns() {
             out.insert(column.name.clone(), to_json_value(&row[at], &column.ty, &call)?);
@@ -61,8 +61,8 @@ pub fn changes(
     let mut all = Vec::with_capacity(waiting.rows.len());
     for row in &waiting.rows {
         let mut change = Map::new();
-        change.insert("old".to_owned(), shown(&row.old)?);
-        change.insert("new".to_owned(), shown(&row.new)?);
+        change.insert("old".to_owned(), shown(&row.key, &row.old)?);
+        change.insert("new".to_owned(), shown(&row.key, &row.new)?);
         all.push(Value::Object(change));
     }
     Ok(Some(jsonb(Value::Array(all))))

@@ -37,6 +37,8 @@ pub(super) fn additive(
     let Target::Path(access, None) = target else { return None };
     if !finds_one(access)
         || info.table.primary.is_none()
+        // The owner of the log adds to bytes that it must be able to read.
+        || info.table.key.is_some()
         || !info.generated.is_empty()
         || set.is_empty()
         || info.table.checks.iter().any(|check| !check.validated)

@@ -376,7 +376,8 @@ impl Pending {
         let entries = scan.next_batch(BATCH).await?;
         let rows = step.rows_of(vec![entries], exec).await?.pop().unwrap_or_default();
         step.count(0, rows.len(), exec);
-        let rows = rows.iter().map(|value| step.codec.decode(value)).collect::<Result<_>>()?;
+        let rows = rows.iter().map(|(key, value)| step.codec.decode(key, value));
+        let rows = rows.collect::<Result<_>>()?;
         self.at = 0;
         self.long = Some((scan, rows));
         Ok(())
@@ -401,33 +402,28 @@ impl Step {
         held: &mut Reservation,
         exec: &ExecContext,
     ) -> Result<Vec<List>> {
-        let mut values = get_many(exec, &keys, exec.read_for).await?;
+        let values = get_many(exec, &keys, exec.read_for).await?;
+        let pairs = keys.into_iter().zip(values);
+        let mut pairs: Vec<Option<(Bytes, Bytes)>> =
+            pairs.map(|(key, value)| value.map(|value| (key, value))).collect();
         if let Some(index) = self.secondary() {
-            let mut primary = Vec::new();
-            for (key, value) in keys.iter().zip(&values) {
-                if let Some(value) = value {
-                    let database = exec.catalog.database;
-                    primary.push(storage::primary_of_entry(
-                        database,
-                        &self.table,
-                        index,
-                        key,
-                        value,
-                    )?);
-                }
-            }
+            let database = exec.catalog.database;
+            let primary = pairs.iter().flatten();
+            let primary = primary
+                .map(|(k, v)| storage::primary_of_entry(database, &self.table, index, k, v))
+                .collect::<Result<Vec<_>>>()?;
             let rows = fetch(&self.table, index, primary, exec.read_for, exec).await?;
-            let mut rows = rows.into_iter().map(|(_, row)| row);
-            for value in values.iter_mut().filter(|value| value.is_some()) {
-                *value = rows.next();
+            let mut rows = rows.into_iter();
+            for pair in pairs.iter_mut().filter(|pair| pair.is_some()) {
+                *pair = rows.next();
             }
         }
-        self.count(1, values.iter().flatten().count(), exec);
-        self.hold(values.iter().flatten(), held)?;
-        let decoded = |value: &Bytes| self.codec.decode(value);
-        values
+        self.count(1, pairs.iter().flatten().count(), exec);
+        self.hold(pairs.iter().flatten(), held)?;
+        let decoded = |(key, value): &(Bytes, Bytes)| self.codec.decode(key, value);
+        pairs
             .iter()
-            .map(|value| Ok(List::Rows(value.iter().map(decoded).collect::<Result<_>>()?)))
+            .map(|pair| Ok(List::Rows(pair.iter().map(decoded).collect::<Result<_>>()?)))
             .collect()
     }
 
@@ -467,7 +463,7 @@ impl Step {
                 if long {
                     return Ok(List::Long(range));
                 }
-                let rows = values.iter().map(|value| self.codec.decode(value));
+                let rows = values.iter().map(|(key, value)| self.codec.decode(key, value));
                 Ok(List::Rows(rows.collect::<Result<_>>()?))
             })
             .collect()
@@ -478,11 +474,8 @@ impl Step {
         &self,
         entries: Vec<Vec<(Bytes, Bytes)>>,
         exec: &ExecContext,
-    ) -> Result<Vec<Vec<Bytes>>> {
-        let Some(index) = self.secondary() else {
-            let values = |list: Vec<(Bytes, Bytes)>| list.into_iter().map(|(_, v)| v).collect();
-            return Ok(entries.into_iter().map(values).collect());
-        };
+    ) -> Result<Vec<Vec<(Bytes, Bytes)>>> {
+        let Some(index) = self.secondary() else { return Ok(entries) };
         let database = exec.catalog.database;
         let keys = entries
             .iter()
@@ -490,7 +483,7 @@ impl Step {
             .map(|(k, v)| storage::primary_of_entry(database, &self.table, index, k, v))
             .collect::<Result<Vec<_>>>()?;
         let rows = fetch(&self.table, index, keys, exec.read_for, exec).await?;
-        let mut rows = rows.into_iter().map(|(_, row)| row);
+        let mut rows = rows.into_iter();
         Ok(entries.iter().map(|list| rows.by_ref().take(list.len()).collect()).collect())
     }
 
@@ -500,10 +493,10 @@ impl Step {
 
     fn hold<'v>(
         &self,
-        values: impl Iterator<Item = &'v Bytes>,
+        rows: impl Iterator<Item = &'v (Bytes, Bytes)>,
         held: &mut Reservation,
     ) -> Result<()> {
-        let bytes = values.map(|value| 2 * value.len() as u64 + ROW_BYTES).sum();
+        let bytes = rows.map(|(_, value)| 2 * value.len() as u64 + ROW_BYTES).sum();
         held.grow(bytes).map_err(out_of_memory)
     }
 }

@@ -234,9 +234,11 @@ impl SelectPlan {
         }
         let mut rows = Vec::with_capacity(keys.len());
         let mut found = 0;
-        for value in get_many(exec, &keys, exec.read_for).await?.into_iter().flatten() {
+        let values = get_many(exec, &keys, exec.read_for).await?;
+        for (key, value) in keys.iter().zip(values) {
+            let Some(value) = value else { continue };
             found += 1;
-            let row = from.codec.decode(&value)?;
+            let row = from.codec.decode(key, &value)?;
             if let Some(filter) = &self.filter
                 && !filter.holds(&row, context)?
             {

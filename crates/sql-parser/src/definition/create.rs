@@ -1,5 +1,6 @@
 //! CREATE TABLE in the forms that the SQL parser does not know.
 
+use super::with_settings::take_settings;
 use super::words::{Words, is_word, syntax};
 use super::{Definition, Like};
 use crate::sqlparser::ast::{ColumnDef, DataType, Ident, Statement};
@@ -7,7 +8,7 @@ use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 use telesto_sql_types::error::{Error, Result};
 
 /// Depth of parentheses before each token.
-fn depths(tokens: &[TokenWithSpan]) -> Vec<usize> {
+pub(super) fn depths(tokens: &[TokenWithSpan]) -> Vec<usize> {
     let mut depth = 0_usize;
     tokens
         .iter()
@@ -118,6 +119,7 @@ pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
         names = found;
         tokens.drain(range);
     }
+    let settings = take_settings(&mut tokens)?;
     let mut likes = Vec::new();
     while let Some(at) = like_at(&tokens) {
         let depths = depths(&tokens);
@@ -162,6 +164,10 @@ pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
         other => other,
     };
     match statement {
+        Statement::CreateTable(create) if create.query.is_some() && !settings.is_empty() => {
+            Err(Error::unsupported("telesto's settings in CREATE TABLE … AS")
+                .hint("CREATE TABLE with the columns first, then INSERT … SELECT."))
+        }
         Statement::CreateTable(create) if empty && create.query.is_some() => {
             Ok(Definition::CreateTableEmpty(Box::new(create)))
         }
@@ -169,7 +175,7 @@ pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
             Ok(Definition::CreateTableAs(Box::new(create)))
         }
         Statement::CreateTable(create) => {
-            Ok(Definition::CreateTableLike { create: Box::new(create), likes })
+            Ok(Definition::CreateTableLike { create: Box::new(create), likes, settings })
         }
         _ => Err(Error::syntax("syntax error in CREATE TABLE")),
     }

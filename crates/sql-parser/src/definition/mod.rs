@@ -18,6 +18,7 @@ mod parse;
 mod privileges;
 mod sequence;
 mod table;
+mod with_settings;
 mod words;
 
 pub use parse::{read, take, text};
@@ -73,8 +74,12 @@ pub enum Definition {
     ReassignOwned { from: Vec<RoleSpec>, to: RoleSpec },
     /// DROP OWNED.
     DropOwned { of: Vec<RoleSpec>, cascade: bool },
-    /// CREATE TABLE with LIKE among its columns.
-    CreateTableLike { create: Box<CreateTable>, likes: Vec<Like> },
+    /// CREATE TABLE with LIKE among its columns, or settings of ours (`WITH (telesto.key = …)`).
+    CreateTableLike {
+        create: Box<CreateTable>,
+        likes: Vec<Like>,
+        settings: Vec<(String, Option<String>)>,
+    },
     /// CREATE TABLE … AS … WITH NO DATA.
     CreateTableEmpty(Box<CreateTable>),
     /// CREATE TABLE … AS with names of columns, or WITH DATA.

@@ -80,6 +80,7 @@ fn is_ours(tokens: &[TokenWithSpan]) -> bool {
                 || no_data(tokens).is_some()
                 || words[1] == "UNLOGGED"
                 || bare_columns(tokens).is_some()
+                || super::with_settings::has_settings(tokens)
         }
         ["COMMENT", "ON", "CONSTRAINT", ..] => true,
         ["REINDEX", ..] | ["DROP", "INDEX", "CONCURRENTLY", ..] => true,

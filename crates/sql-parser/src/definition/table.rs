@@ -142,7 +142,7 @@ impl Words<'_> {
     }
 
     /// `(name [= value] [, …])`; names may have parts.
-    fn settings(&mut self, reset: bool) -> Result<Vec<(String, Option<String>)>> {
+    pub(super) fn settings(&mut self, reset: bool) -> Result<Vec<(String, Option<String>)>> {
         self.expect_symbol("(")?;
         let mut settings = Vec::new();
         loop {

@@ -3,6 +3,8 @@
 //! ```text
 //! planned here ─ "not here" (Fields::placed_in) ─► planned as each of those regions would ─► ReadElsewhere: columns, regions that have all
 //! ```
+//! Rows that are placed by value are met when the statement runs: executed here ─ "not here" ─► [`instead`]
+//!
 //! # Invariants
 //! - Which regions could serve a statement is decided here and nowhere else: those by whose view of the catalog it can be planned. So
 //!   whatever makes a plan refuse what is not here, and names who has it, is followed.
@@ -22,6 +24,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use telesto_common::RegionId;
+use telesto_sql_expr::Settings;
 use telesto_sql_parser::statement_kind::only_reads;
 
 use crate::error::{Error, Result};
@@ -39,6 +42,44 @@ pub(crate) struct ReadElsewhere {
     columns: Arc<[ResultColumn]>,
     /// Those that have all that it reads.
     pub regions: Vec<RegionId>,
+    /// They have all of its tables. Else they have the rows that it met first, and may lack others.
+    pub whole: bool,
+}
+
+/// Where a statement that met rows of other regions while it ran here can be executed instead.
+///
+/// # Errors
+/// `error`, which it met, where nobody has these rows, or it is not to be executed elsewhere.
+pub(crate) fn instead(
+    statement: &Statement,
+    settings: &Settings,
+    columns: Option<&Arc<[ResultColumn]>>,
+    error: Error,
+) -> Result<ReadElsewhere> {
+    let regions = error.placed_in().to_vec();
+    match columns {
+        Some(columns) if !regions.is_empty() && travels_whole(statement, settings) => {
+            check_columns(columns)?;
+            Ok(ReadElsewhere { columns: Arc::clone(columns), regions, whole: false })
+        }
+        _ => Err(error),
+    }
+}
+
+/// Whether the session lets a statement be executed in another region, and it is one that can.
+fn travels_whole(statement: &Statement, settings: &Settings) -> bool {
+    let off = settings.others.get(SETTING).is_some_and(|value| value == "off");
+    !off && !matches!(statement, Statement::Copy { .. }) && only_reads(statement)
+}
+
+fn check_columns(columns: &[ResultColumn]) -> Result<()> {
+    match columns.iter().find(|column| !travels(&column.ty)) {
+        None => Ok(()),
+        Some(column) => Err(Error::unsupported(format!(
+            "a result column of type {} (\"{}\") in a statement that another region executes",
+            column.ty, column.name
+        ))),
+    }
 }
 
 /// Plans a statement of the session: to be executed here, or where everything is that it reads.
@@ -51,9 +92,7 @@ pub(crate) async fn plan(statement: &Statement, context: &mut PlanContext<'_>) -
         Err(error) if error.fields().placed_in.is_some() => error,
         planned => return planned,
     };
-    let off = context.settings.others.get(SETTING).is_some_and(|value| value == "off");
-    let copies = matches!(statement, Statement::Copy { .. });
-    let Some(before) = before.filter(|_| !off && !copies && only_reads(statement)) else {
+    let Some(before) = before.filter(|_| travels_whole(statement, context.settings)) else {
         return Err(error);
     };
     *context.parameters = before;
@@ -89,7 +128,7 @@ async fn plan_as_others(
             Some(found) => found.regions.push(region),
             None => {
                 parameters = given;
-                found = Some(ReadElsewhere { columns, regions: vec![region] });
+                found = Some(ReadElsewhere { columns, regions: vec![region], whole: true });
             }
         }
     }
@@ -98,12 +137,7 @@ async fn plan_as_others(
             "No region has all that the statement reads: read what each has in statements of their own, or place the tables in one region too.",
         ));
     };
-    if let Some(column) = found.columns.iter().find(|column| !travels(&column.ty)) {
-        return Err(Error::unsupported(format!(
-            "a result column of type {} (\"{}\") in a statement that another region executes",
-            column.ty, column.name
-        )));
-    }
+    check_columns(&found.columns)?;
     *context.parameters = parameters;
     Ok(Plan::of(Arc::new(found)))
 }

@@ -133,6 +133,11 @@ impl Failure {
         self.misplaced || ["53300", "57P01", "57P03"].contains(&self.code.as_str())
     }
 
+    /// Whether that region lacks something that the statement reads.
+    pub fn is_misplaced(&self) -> bool {
+        self.misplaced
+    }
+
     pub fn message(&self) -> &str {
         &self.message
     }

@@ -369,7 +369,7 @@ impl Builder {
         let mut entries: Vec<(Bytes, Bytes, Vec<Datum>)> = Vec::new();
         let mut exclusive = Vec::new();
         for (primary, value) in rows {
-            let row = info.codec.decode(&value)?;
+            let row = info.codec.decode(&primary, &value)?;
             let entry = info.exclusive_entry(&build.index, &row, &primary, &eval)?;
             let Some((key, value, alone)) = entry else { continue };
             if alone {

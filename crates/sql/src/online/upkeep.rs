@@ -15,6 +15,7 @@ use telesto_txn::{Level, TxnOptions};
 
 use super::build::{Builder, Watch};
 use super::{LOOK, sweep};
+use crate::catalog::Table;
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::error::{Result, SqlState};
 use crate::session::{CancelHandle, SessionOptions, SqlEngine};
@@ -83,7 +84,10 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
         txn = engine.database().begin(options).await?;
         catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
     }
-    let filling: Vec<_> = catalog.filling().map(|(table, index)| (table.id, index)).collect();
+    // What has another node's key is left to nodes that have it.
+    let at_hand = |table: &Table| table.key.as_ref().is_none_or(|key| key.is_at_hand());
+    let filling = catalog.filling().filter(|(table, _)| at_hand(table));
+    let filling: Vec<_> = filling.map(|(table, index)| (table.id, index)).collect();
     if filling.is_empty() {
         txn.rollback();
         return Ok(false);

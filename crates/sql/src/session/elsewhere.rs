@@ -68,7 +68,7 @@ impl Session {
         let asked = asked(prepared, statement, context)?;
         let read = AwayRead { seen: context.txn.snapshot(), statement: asked.into() };
         let control = self.replication()?;
-        let begun = begin(&*control, &plan.regions, read, context).boxed().await?;
+        let begun = begin(&*control, plan, read, context).boxed().await?;
         let Begun { region, round_trip, mut given, rest } = begun;
         if let Some(head) = given.head.take() {
             // From here on the session may have seen it.
@@ -144,6 +144,7 @@ fn has_temporary(catalog: &CatalogSnapshot) -> bool {
     tables.chain(views).chain(sequences).any(is_temporary)
 }
 
+const NOWHERE_WHOLE: &str = "No region that has these rows has all that the statement reads: read what each has in statements of their own, or SET telesto.local_rows = on.";
 const WAY_OUT: &str = "Run the statement outside of a transaction block, or in one of BEGIN TRANSACTION READ ONLY ISOLATION LEVEL READ COMMITTED.";
 
 /// The line that EXPLAIN shows.
@@ -212,16 +213,17 @@ fn asked(prepared: &Prepared, statement: &Statement, context: &ExecContext) -> R
 /// Begins in the nearest region that can be reached and has everything.
 async fn begin(
     control: &dyn RegionControl,
-    regions: &[RegionId],
+    plan: &ReadElsewhere,
     read: AwayRead,
     context: &ExecContext,
 ) -> Result<Begun> {
+    let regions = &plan.regions[..];
     let patience = context.env.deadline(PATIENCE);
     loop {
         let mut distances = control.distances().await;
         distances.retain(|distance| regions.contains(&distance.region));
         distances.sort_by_key(telesto_txn::Distance::rank);
-        let mut why = Vec::new();
+        let (mut why, mut lacking) = (Vec::new(), None);
         for distance in distances {
             let region = distance.region;
             match begin_in(control, region, read.clone()).await {
@@ -232,6 +234,11 @@ async fn begin(
                         let round_trip = distance.round_trip;
                         return Ok(Begun { region, round_trip, given, rest });
                     };
+                    if !plan.whole && failed.is_misplaced() {
+                        // It lacks other rows of the statement: waiting does not help.
+                        lacking = given.failed.map(wire::Failure::error);
+                        continue;
+                    }
                     let name = context.catalog.region_name(region.0);
                     why.push(format!("region \"{name}\" ({})", failed.message()));
                 }
@@ -240,6 +247,9 @@ async fn begin(
                 }
                 Err(error) => return Err(error),
             }
+        }
+        if let (Some(lacking), []) = (lacking, &why[..]) {
+            return Err(lacking.hint(NOWHERE_WHOLE));
         }
         if patience.passed(context.env.clock.monotonic() + PAUSE) {
             return Err(unreachable(regions, &why, context));

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telesto_bucket::table_keys::TableKeys;
 use telesto_bucket::{Bucket, Meter};
 use telesto_cipher::Scratch;
 use telesto_common::limits::MemoryBudget;
@@ -59,6 +60,8 @@ pub struct SqlOptions {
     pub scratch: Scratch,
     /// The bucket, for what statements ask of what it holds; `None`: there is none.
     pub bucket: Option<Arc<dyn Bucket>>,
+    /// Where keys of tables are had from; `None`: no table has one.
+    pub table_keys: Option<Arc<TableKeys>>,
 }
 
 impl Default for SqlOptions {
@@ -72,6 +75,7 @@ impl Default for SqlOptions {
             meter: None,
             scratch: Scratch::system(),
             bucket: None,
+            table_keys: None,
         }
     }
 }
@@ -170,7 +174,7 @@ impl SqlEngine {
             DEFAULT_DATABASE_ID,
             options.notify_interval,
         );
-        let catalogs = CatalogCache::of(database.region());
+        let catalogs = CatalogCache::of(database.region()).with_keys(options.table_keys.clone());
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
         let (uses, measured): (Arc<TableUses>, Arc<Measured>) = Default::default();

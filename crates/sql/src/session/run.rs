@@ -19,7 +19,7 @@ use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
-use crate::elsewhere::ReadElsewhere;
+use crate::elsewhere::{self, ReadElsewhere};
 use crate::error::{Error, Result, SqlState};
 use crate::exec::placed::PlacedRows;
 use crate::explain;
@@ -393,6 +393,11 @@ impl Session {
             let result = reading.boxed().await?;
             return self.declared(declare, prepared, result, &context);
         }
+        let columns = match &plan {
+            // Rows of such tables are found to be elsewhere when they are read.
+            Plan::Run(plan) if context.catalog.places_rows() => plan.columns().cloned(),
+            _ => None,
+        };
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
@@ -406,8 +411,19 @@ impl Session {
                 }
             }
         };
-        let result = work.await?;
-        self.declared(declare, prepared, result, &context)
+        let mut result = work.await;
+        if let Some(columns) = &columns {
+            if let Ok(begun) = result {
+                result = begun.with_first_rows().boxed().await;
+            }
+            if let Err(error) = result {
+                let elsewhere =
+                    elsewhere::instead(statement, &self.settings, Some(columns), error)?;
+                let reading = self.read_elsewhere(&elsewhere, prepared, statement, &context);
+                result = reading.boxed().await;
+            }
+        }
+        self.declared(declare, prepared, result?, &context)
     }
 
     /// The result of a statement, or of the DECLARE that it is.

@@ -1,15 +1,17 @@
-//! `telesto keys`: key files, and the key ring of an encrypted database.
+//! `telesto keys`: key files, the key ring of an encrypted database, and the keys of tables.
 //!
 //! # On failure
 //! Exit code 1, with what to do; nothing was changed unless it says so.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use telesto::Options;
 use telesto::open::{clear_bucket, key_service};
+use telesto_bucket::table_keys::{self, Listed};
 use telesto_bucket::{Bucket as _, keyring};
-use telesto_cipher::{KeyFile, StoredRing};
+use telesto_cipher::{KeyFile, KeyService, StoredRing};
 
 use super::table::Table;
 
@@ -33,15 +35,19 @@ pub enum Command {
     /// nobody can read the database.
     #[command(after_help = "Examples:
   telesto keys create telesto.keys
-  telesto keys create telesto.keys --name 2027")]
+  telesto keys create telesto.keys --name 2027
+  telesto keys create telesto.keys --name group_a --for-tables")]
     Create {
         /// The file
         file: PathBuf,
         /// The key's name. Default: key-1, key-2, …
         #[arg(long)]
         name: Option<String>,
+        /// A key for tables: ALTER TABLE … SET (telesto.key = 'NAME'). Nodes whose key file has it serve these tables
+        #[arg(long, requires = "name")]
+        for_tables: bool,
     },
-    /// Show the database's data keys (not the keys themselves): epochs, ages, what they are wrapped with.
+    /// Show the database's data keys (not the keys themselves): epochs, ages, what they are wrapped with; and the keys of tables.
     Show {
         #[command(flatten)]
         place: Place,
@@ -53,13 +59,34 @@ pub enum Command {
     /// give every node the new file and restart it, then rotate.
     #[command(after_help = "Examples:
   telesto keys rotate --bucket s3://my-bucket/telesto --encryption-key-file telesto.keys
-  telesto keys rotate --wrapping-only --bucket … --encryption-key-file telesto.keys")]
+  telesto keys rotate --wrapping-only --bucket … --encryption-key-file telesto.keys
+  telesto keys rotate --table-key group_a --bucket … --encryption-key-file telesto.keys")]
     Rotate {
         /// Only wrap the data keys there are with the key file's last key
         #[arg(long)]
         wrapping_only: bool,
+        /// Make a new data key of this key of tables instead
+        #[arg(long, value_name = "NAME", conflicts_with = "wrapping_only")]
+        table_key: Option<String>,
         #[command(flatten)]
         place: Place,
+    },
+    /// Destroy a key of tables for ever: what it encrypted cannot be read any more, in whatever copy.
+    ///
+    /// Nodes that are running forget it within a minute. The name is never used again. The rows stay, unreadable, until
+    /// their tables are emptied or dropped. Where deleted objects are kept (versions, copies of the bucket), remove the key's
+    /// line from all key files as well. Repeating the command finishes what was interrupted.
+    #[command(after_help = "Examples:
+  telesto keys drop group_a --for-ever --bucket s3://my-bucket/telesto")]
+    Drop {
+        /// The key's name
+        name: String,
+        /// Yes, destroy it
+        #[arg(long)]
+        for_ever: bool,
+        /// The bucket that holds the database
+        #[arg(long, value_name = "URL", env = "TELESTO_BUCKET")]
+        bucket: String,
     },
 }
 
@@ -73,17 +100,35 @@ fn text(error: impl std::fmt::Display) -> String {
 /// Why it could not be done.
 pub async fn run(command: Command) -> Result<(), String> {
     match command {
-        Command::Create { file, name } => create(&file, name),
+        Command::Create { file, name, for_tables } => create(&file, name, for_tables),
         Command::Show { place } => {
             let env = telesto_runtime::env();
             let service = key_service(&env, &place.encryption_key_file).map_err(text)?;
             let bucket = clear_bucket(&env, &Options::new(&place.bucket)).map_err(text)?;
-            let ring = keyring::read(&bucket, &*service).await.map_err(text)?;
-            println!("key ring of {}", bucket.url());
-            show(&ring);
+            match keyring::read(&bucket, &*service).await {
+                Ok(ring) => {
+                    println!("key ring of {}", bucket.url());
+                    show(&ring);
+                }
+                // Tables may have keys all the same.
+                Err(telesto_bucket::Error::NotEncrypted { .. }) if service.current().is_empty() => {
+                }
+                Err(error) => return Err(text(error)),
+            }
+            show_table_keys(&table_keys::all(&*bucket).await.map_err(text)?, &*service);
             Ok(())
         }
-        Command::Rotate { wrapping_only, place } => {
+        Command::Rotate { table_key: Some(name), place, .. } => {
+            let env = telesto_runtime::env();
+            let service = key_service(&env, &place.encryption_key_file).map_err(text)?;
+            let bucket = clear_bucket(&env, &Options::new(&place.bucket)).map_err(text)?;
+            let rotating = table_keys::rotate(&*bucket, &*service, &name, &env);
+            println!("key {name} has epoch {} now", rotating.await.map_err(text)?);
+            println!("tables go on with it by ALTER TABLE … SET (telesto.key = '{name}')");
+            Ok(())
+        }
+        Command::Drop { name, for_ever, bucket } => drop_key(&name, for_ever, &bucket).await,
+        Command::Rotate { wrapping_only, place, .. } => {
             let env = telesto_runtime::env();
             let service = key_service(&env, &place.encryption_key_file).map_err(text)?;
             let bucket = clear_bucket(&env, &Options::new(&place.bucket)).map_err(text)?;
@@ -99,14 +144,65 @@ pub async fn run(command: Command) -> Result<(), String> {
     }
 }
 
-fn create(file: &Path, name: Option<String>) -> Result<(), String> {
+async fn drop_key(name: &str, for_ever: bool, bucket: &str) -> Result<(), String> {
+    if !for_ever {
+        return Err(format!(
+            "what key {name} encrypted could never be read again; say so with --for-ever"
+        ));
+    }
+    let env = telesto_runtime::env();
+    let bucket = clear_bucket(&env, &Options::new(bucket)).map_err(text)?;
+    let deleted = table_keys::drop_key(&*bucket, name, &env).await.map_err(text)?;
+    println!("key {name} was dropped ({deleted} data keys deleted from {})", bucket.url());
+    println!("nodes that are running forget it within a minute");
+    println!(
+        "copies of the bucket may hold the deleted data keys, wrapped: remove the line of {name} from all key files, and their copies"
+    );
+    Ok(())
+}
+
+fn show_table_keys(all: &BTreeMap<String, Listed>, service: &dyn KeyService) {
+    if all.is_empty() {
+        return;
+    }
+    println!("keys of tables");
+    let rows = all.iter().map(|(name, listed)| {
+        let newest = listed.epochs.last();
+        let state = match listed.dropped {
+            true if listed.epochs.is_empty() => "dropped",
+            true => "dropped; drop it again to delete what is left",
+            false if service.has_table_key(name) => "in the key file",
+            false => "not in the key file",
+        };
+        let made = newest.and_then(|(_, made)| time(*made));
+        vec![
+            Some(name.clone()),
+            newest.map(|(epoch, _)| epoch.to_string()),
+            made,
+            Some(state.to_owned()),
+        ]
+    });
+    let columns = ["name", "newest epoch", "made", "state"].map(str::to_owned).to_vec();
+    print!("{}", Table { columns, rows: rows.collect() }.render());
+}
+
+fn time(micros: u64) -> Option<String> {
+    let at = chrono::DateTime::from_timestamp_micros(i64::try_from(micros).ok()?)?;
+    Some(at.format("%Y-%m-%d %H:%M:%SZ").to_string())
+}
+
+fn create(file: &Path, name: Option<String>, for_tables: bool) -> Result<(), String> {
     let env = telesto_runtime::env();
     let known = match file.exists() {
         true => KeyFile::read(file, env.random.clone()).map_err(text)?.names().len(),
         false => 0,
     };
     let name = name.unwrap_or_else(|| format!("key-{}", known + 1));
-    KeyFile::add_key(file, &name, &*env.random).map_err(text)?;
+    match for_tables {
+        true => KeyFile::add_table_key(file, &name, &*env.random),
+        false => KeyFile::add_key(file, &name, &*env.random),
+    }
+    .map_err(text)?;
     println!("key {name} is in {}", file.display());
     println!(
         "keep a copy of that file in another safe place: without it nobody can read the database"
@@ -119,10 +215,7 @@ fn show(ring: &StoredRing) {
     let newest = ring.newest().map(|key| key.epoch);
     let rows = ring.keys.iter().map(|key| {
         let used = if Some(key.epoch) == newest { "writes and reads" } else { "reads" };
-        let made = i64::try_from(key.made_micros).ok();
-        let made = made.and_then(chrono::DateTime::from_timestamp_micros);
-        let made = made.map(|at| at.format("%Y-%m-%d %H:%M:%SZ").to_string());
-        vec![Some(key.epoch.to_string()), made, Some(used.to_owned())]
+        vec![Some(key.epoch.to_string()), time(key.made_micros), Some(used.to_owned())]
     });
     let columns = ["epoch", "made", "used for"].map(str::to_owned).to_vec();
     print!("{}", Table { columns, rows: rows.collect() }.render());

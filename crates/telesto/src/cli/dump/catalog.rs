@@ -157,13 +157,16 @@ impl Catalog {
     }
 
     async fn tables(&mut self, client: &Client) -> Result<(), String> {
-        let tables = "SELECT c.oid, n.nspname, c.relname, c.relpersistence FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n \
-            ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND USERS ORDER BY c.oid";
+        let tables = "SELECT c.oid, n.nspname, c.relname, c.relpersistence, pg_catalog.array_to_string(c.reloptions, ',') \
+            FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND USERS ORDER BY c.oid";
         for row in ask(client, tables).await? {
             self.tables.push(Table {
                 oid: number(&row, 0),
                 name: Name(cell(&row, 1), cell(&row, 2)),
                 unlogged: cell(&row, 3) == "u",
+                key: cell(&row, 4)
+                    .split(',')
+                    .find_map(|o| o.strip_prefix("telesto.key=").map(str::to_owned)),
                 columns: Vec::new(),
                 constraints: Vec::new(),
                 foreign_keys: Vec::new(),

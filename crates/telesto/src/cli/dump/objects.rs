@@ -74,6 +74,8 @@ pub struct Table {
     pub oid: u64,
     pub name: Name,
     pub unlogged: bool,
+    /// The key that its rows are sealed with.
+    pub key: Option<String>,
     pub columns: Vec<Column>,
     /// Primary keys, unique keys and checks: names and definitions.
     pub constraints: Vec<(String, String)>,

@@ -116,7 +116,12 @@ fn create(catalog: &Catalog, table: &Table, out: &mut Out) -> Result<(), String>
     }
     let unlogged = if table.unlogged { "UNLOGGED " } else { "" };
     let name = table.name.sql();
-    out.line(&format!("CREATE {unlogged}TABLE {name} (\n    {}\n);", parts.join(",\n    ")))
+    out.line(&format!("CREATE {unlogged}TABLE {name} (\n    {}\n);", parts.join(",\n    ")))?;
+    match &table.key {
+        // Before the rows, so that none is stored in clear.
+        Some(key) => out.line(&format!("ALTER TABLE {name} SET (telesto.key = '{key}');")),
+        None => Ok(()),
+    }
 }
 
 fn column_definition(catalog: &Catalog, table: &Table, column: &Column) -> Result<String, String> {

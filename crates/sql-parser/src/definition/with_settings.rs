@@ -1,0 +1,95 @@
+//! `CREATE TABLE … WITH (telesto.key = 'name')`: our settings among a table's storage parameters, whose names have a dot.
+//!
+//! # Invariants
+//! What is taken out leaves a list, or no list, that the SQL parser knows.
+
+use super::create::depths;
+use super::words::{Words, is_word};
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
+use telesto_sql_types::error::{Error, Result};
+
+/// A setting with its value.
+pub type Setting = (String, Option<String>);
+
+fn solid(tokens: &[TokenWithSpan], from: usize) -> Option<usize> {
+    (from..tokens.len()).find(|at| !matches!(tokens[*at].token, Token::Whitespace(_)))
+}
+
+/// Position of the WITH and of its opening parenthesis, where a list has a setting of ours.
+fn list_at(tokens: &[TokenWithSpan]) -> Option<(usize, usize)> {
+    let depths = depths(tokens);
+    let with = |at: &usize| depths[*at] == 0 && is_word(&tokens[*at].token, "WITH");
+    let at = (0..tokens.len()).find(with)?;
+    let open = solid(tokens, at + 1).filter(|open| tokens[*open].token == Token::LParen)?;
+    let close =
+        (open..tokens.len()).find(|at| tokens[*at].token == Token::RParen && depths[*at] == 1)?;
+    items(tokens, &depths, open, close)
+        .iter()
+        .any(|item| is_ours(&tokens[item.clone()]))
+        .then_some((at, open))
+}
+
+fn is_ours(item: &[TokenWithSpan]) -> bool {
+    let Some(first) = solid(item, 0) else { return false };
+    // As pg_dump writes it: one name in quotes.
+    if let Token::Word(word) = &item[first].token
+        && word.value.to_lowercase().starts_with("telesto.")
+    {
+        return true;
+    }
+    let dot = solid(item, first + 1).is_some_and(|dot| item[dot].token == Token::Period);
+    dot && is_word(&item[first].token, "TELESTO")
+}
+
+fn items(
+    tokens: &[TokenWithSpan],
+    depths: &[usize],
+    open: usize,
+    close: usize,
+) -> Vec<std::ops::Range<usize>> {
+    let mut out = Vec::new();
+    let mut start = open + 1;
+    for at in open + 1..=close {
+        let ends = at == close || (tokens[at].token == Token::Comma && depths[at] == 1);
+        if ends {
+            out.push(start..at);
+            start = at + 1;
+        }
+    }
+    out
+}
+
+/// Whether the storage parameters have a setting of ours.
+pub fn has_settings(tokens: &[TokenWithSpan]) -> bool {
+    list_at(tokens).is_some()
+}
+
+/// Takes our settings out of the storage parameters.
+///
+/// # Errors
+/// 42601.
+pub fn take_settings(tokens: &mut Vec<TokenWithSpan>) -> Result<Vec<Setting>> {
+    let Some((with, open)) = list_at(tokens) else { return Ok(Vec::new()) };
+    let depths = depths(tokens);
+    let close = (open..tokens.len())
+        .find(|at| tokens[*at].token == Token::RParen && depths[*at] == 1)
+        .ok_or_else(|| Error::syntax("syntax error at end of input"))?;
+    let (mut ours, mut others): (Vec<TokenWithSpan>, Vec<TokenWithSpan>) = Default::default();
+    for item in items(tokens, &depths, open, close) {
+        let into = if is_ours(&tokens[item.clone()]) { &mut ours } else { &mut others };
+        into.push(if into.is_empty() {
+            tokens[open].clone()
+        } else {
+            TokenWithSpan::new(Token::Comma, tokens[open].span)
+        });
+        into.extend_from_slice(&tokens[item]);
+    }
+    ours.push(tokens[close].clone());
+    if others.is_empty() {
+        tokens.drain(with..=close);
+    } else {
+        others.push(tokens[close].clone());
+        tokens.splice(open..=close, others);
+    }
+    Words(crate::syntax::parser(ours, false)).settings(false)
+}
