@@ -134,7 +134,10 @@ fn what_is_here_is_read_and_what_is_not_is_said_to_be_elsewhere() {
             ("DELETE FROM p WHERE id = 1", &[0]),
             ("SELECT telesto_check_table('p')", &[0]),
         ] {
-            let error = sites.refuses(1, sql, "55000").await;
+            let mut session = sites.session(1).await;
+            run(&mut session, "SET telesto.forward_reads = off").await.expect("sets");
+            let error = run(&mut session, sql).await.expect_err(sql);
+            assert_eq!(error.code().0, "55000", "{sql}: {error}");
             let served: Vec<_> = served.iter().map(|id| RegionId(*id)).collect();
             assert_eq!(error.placed_in(), served, "{sql}: {error}");
             assert!(error.to_string().contains("not placed in region \"eu\""), "{sql}: {error}");
@@ -177,6 +180,63 @@ fn what_is_here_is_read_and_what_is_not_is_said_to_be_elsewhere() {
         // What decides a constraint is not a matter of what is asked for.
         let taken = run(&mut session, "INSERT INTO p VALUES ('us', 1, 'x')").await;
         assert_eq!(taken.expect_err("not here").code().0, "55000");
+    });
+}
+
+/// A statement that meets rows which are not here is executed in a region that has all it reads.
+#[test]
+fn rows_elsewhere_are_read_where_they_are() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        for sql in [
+            "CREATE TABLE q (region text, id int, PRIMARY KEY (region, id))",
+            "INSERT INTO q SELECT r, g FROM unnest(ARRAY['us', 'eu', 'ap']) r, generate_series(1, 3) g",
+            "ALTER TABLE q SET (telesto.regions = 'by row (region)')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.quiet().await;
+        // Both executors; everything is in us.
+        for sql in [
+            "SELECT * FROM p ORDER BY region, id",
+            "SELECT count(*), max(n) FROM p",
+            "SELECT name FROM p WHERE region = 'us' AND id = 1",
+            "SELECT name FROM p WHERE region IN ('eu', 'ap') AND id = 1 ORDER BY name",
+            "SELECT a.id FROM p a JOIN p b ON a.id = b.id AND a.n = b.n WHERE a.region = 'eu' ORDER BY 1",
+            "SELECT 1 WHERE EXISTS (SELECT 1 FROM p WHERE n = 2)",
+        ] {
+            let there = sites.must(0, sql).await;
+            for from in [1, 2] {
+                assert_eq!(sites.must(from, sql).await, there, "{}: {sql}", NAMES[from]);
+            }
+        }
+        // The same text again and again, with other values: here, and elsewhere.
+        let mut session = sites.session(1).await;
+        for (region, id) in [("eu", 1), ("us", 2), ("eu", 3), ("ap", 1), ("us", 3)] {
+            let sql = format!("SELECT name FROM p WHERE region = '{region}' AND id = {id}");
+            let name = format!("{region}{id}");
+            assert_eq!(run(&mut session, &sql).await.expect(&sql), rows(&[&[&name]]));
+        }
+        // Of q each region has its own rows, and nobody all.
+        for region in ["us", "eu", "ap"] {
+            let sql = format!("SELECT count(*), max(id) FROM q WHERE region = '{region}'");
+            for from in 0..REGIONS {
+                assert_eq!(sites.must(from, &sql).await, rows(&[&["3", "3"]]), "{from}: {sql}");
+            }
+        }
+        for sql in [
+            "SELECT count(*) FROM q",
+            "SELECT id FROM q WHERE region IN ('us', 'ap') AND id = 1",
+            "SELECT id FROM q WHERE region = 'us' AND id = 1 UNION ALL SELECT id FROM q WHERE region = 'ap' AND id = 1",
+        ] {
+            sites.refuses(1, sql, "55000").await;
+        }
+        // In a transaction of one snapshot rows of another one are not mixed in.
+        let mut session = sites.session(1).await;
+        run(&mut session, "BEGIN").await.expect("begins");
+        let refused = run(&mut session, "SELECT count(*) FROM p").await.expect_err("two snapshots");
+        assert_eq!(refused.code().0, "0A000", "{refused}");
     });
 }
 
