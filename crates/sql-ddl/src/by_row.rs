@@ -41,8 +41,10 @@ pub(super) fn is_rule(text: &str) -> bool {
     after_words(text).is_some()
 }
 
-/// The column and what is said of values; `None`: they are the regions' names.
-fn parse(text: &str) -> Result<(&str, Option<Vec<(&str, Vec<&str>)>>)> {
+/// A rule's column and, by value, the names of its regions; `None`: values are the regions' names.
+type Written<'a> = (&'a str, Option<Vec<(&'a str, Vec<&'a str>)>>);
+
+fn parse(text: &str) -> Result<Written<'_>> {
     let bad = |why: String| {
         Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("{REGIONS} is no rule: {why}"))
             .hint("by row (column), or by row (column): value = home, other region; other value = its home"))

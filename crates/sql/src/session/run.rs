@@ -180,16 +180,7 @@ impl Session {
             return Err(failed_transaction());
         }
         if let Some(execute) = executes(statement) {
-            return match self.execute_prepared(execute).boxed().await {
-                Ok((inner, values)) => {
-                    let inner = inner.explained_by(statement).unwrap_or(inner);
-                    self.run_roomy(&inner, values).await
-                }
-                Err(error) => {
-                    self.fail();
-                    Err(error)
-                }
-            };
+            return self.run_named(statement, execute).boxed().await;
         }
         if !plain {
             let done = match self.utility(statement).boxed().await {
@@ -251,6 +242,24 @@ impl Session {
                     self.fail();
                     return Err(error);
                 }
+            }
+        }
+    }
+
+    /// EXECUTE, or the EXPLAIN of one.
+    async fn run_named(
+        &mut self,
+        statement: &Statement,
+        execute: &Statement,
+    ) -> Result<StatementResult> {
+        match self.execute_prepared(execute).boxed().await {
+            Ok((inner, values)) => {
+                let inner = inner.explained_by(statement).unwrap_or(inner);
+                self.run_roomy(&inner, values).await
+            }
+            Err(error) => {
+                self.fail();
+                Err(error)
             }
         }
     }
