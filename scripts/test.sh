@@ -142,6 +142,7 @@ beside drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/k
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
 beside regions cargo test --workspace --test regions -- --nocapture
 beside regions_nodes cargo test --workspace --test regions_nodes -- --nocapture
+beside regions_rows tests/e2e/regions_rows.sh
 beside rules cargo test --workspace --test rules -- --nocapture
 beside restart cargo test --workspace --test restart -- --nocapture
 beside kill9 cargo test --workspace --test kill9

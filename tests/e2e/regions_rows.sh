@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Rows placed by value, with real processes: two regions, each with its own bucket; what is not placed in one is in no file of its bucket
+# or its node, is read where it is, and is there after kill -9; a rule that is changed moves rows, and takes them away again.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. tests/e2e/node.sh
+need_debian psql postgresql-client
+bin="${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}"
+[ -n "${TELESTO_BIN:-}" ] || cargo build -q -p telesto
+US=Kq7Zusmarker
+EU=Lw8Veumarker
+declare -A pids link sql
+stop_all() { for pid in "${pids[@]}"; do kill -9 "$pid" 2>/dev/null || true; done; cleanup; }
+trap stop_all EXIT
+bucket_of() { echo "file://$WORK/$1/bucket"; }
+start_region() { # NAME
+    : >"$WORK/$1.log"
+    "$bin" start --bucket "$(bucket_of "$1")" --data-dir "$WORK/$1/node" --listen 127.0.0.1:0 --http none --region "127.0.0.1:${link[$1]}" \
+        --checkpoint-interval 1s >"$WORK/$1.log" 2>&1 &
+    pids[$1]=$!
+    wait_for 120 grep -qx 'Ready\.' "$WORK/$1.log" || { cat "$WORK/$1.log" >&2; die "region $1 did not start"; }
+    sql[$1]="$(awk '$1 == "postgres" { sub(/.*:/, "", $2); print $2; exit }' "$WORK/$1.log")"
+}
+ask() { local at="$1"; shift; psql -X -A -t -q -v ON_ERROR_STOP=1 -d "postgres://telesto@127.0.0.1:${sql[$at]}/telesto?sslmode=disable" "$@"; }
+own() { local at="$1"; shift; PGOPTIONS='-c telesto.forward_reads=off' ask "$at" "$@"; }
+is() { [ "$1" = "$2" ] || die "$3: \"$1\" and not \"$2\""; }
+gives() { local wanted="$1"; shift; [ "$("$@" 2>/dev/null)" = "$wanted" ]; }
+holds() { grep -rqaF "$2" "$WORK/$1"; }
+ok() { echo "ok $1"; }
+
+for name in us eu; do mkdir -p "$WORK/$name"; link[$name]="$(free_port)"; done
+"$bin" region init us --bucket "$(bucket_of us)" --address "127.0.0.1:${link[us]}" >/dev/null 2>&1
+start_region us
+text="$("$bin" region invite eu --bucket "$(bucket_of us)" 2>/dev/null | grep -oE '[A-Za-z0-9_.:/+=-]{60,}' | tail -n 1)"
+"$bin" region join "$text" --bucket "$(bucket_of eu)" --address "127.0.0.1:${link[eu]}" >/dev/null 2>&1
+start_region eu
+
+ask us -c "create table people (region text, id int, mail text not null, primary key (region, id), unique (region, mail))" \
+    -c "create index on people (region, id desc)" \
+    -c "alter table people set (telesto.regions = 'by row (region): eu = eu; us = us')"
+wait_for 60 own eu -c "select count(*) from people where region = 'eu'" || die "the table does not come to eu"
+ask us -c "insert into people select 'us', n, '$US-' || n from generate_series(1, 500) n"
+ask eu -c "insert into people select 'eu', n, '$EU-' || n from generate_series(1, 500) n" \
+    -c "update people set mail = mail || '-again' where region = 'eu' and id % 5 = 0" -c "delete from people where region = 'eu' and id > 490"
+is "$(ask us -c "select count(*) from people where region = 'eu'")" 490 "eu's rows as us reads them"
+is "$(ask eu -c "select mail from people where region = 'us' and id = 7")" "$US-7" "a row of us as eu reads it"
+if said="$(own us -c "select count(*) from people where region = 'eu'" 2>&1)"; then die "us has rows of eu: $said"; fi
+grep -q 'not placed in region "us"' <<<"$said" || die "unclear: $said"
+ok "each row is read where it is"
+
+sleep 4
+holds us "$US" && holds eu "$EU" || die "the search finds nothing"
+! holds us "$EU" || die "a row of eu is in us: $(grep -rlaF "$EU" "$WORK/us")"
+! holds eu "$US" || die "a row of us is in eu: $(grep -rlaF "$US" "$WORK/eu")"
+ok "no file of a region holds a row that is not placed there"
+
+kill -9 "${pids[eu]}"; wait "${pids[eu]}" 2>/dev/null || true
+start_region eu
+is "$(own eu -c "select count(*), count(distinct mail) from people where region = 'eu'")" "490|490" "after kill -9"
+wait_for 60 gives 490 ask us -c "select count(*) from people where region = 'eu'" || die "us does not reach eu again"
+ok "after kill -9 everything is there"
+
+ask us -c "alter table people set (telesto.regions = 'by row (region): eu = eu, us; us = us')"
+wait_for 60 gives 490 own us -c "select count(*) from people where region = 'eu'" || die "eu's rows do not come to us"
+is "$(own us -c "select mail from people where region = 'eu' and mail = '$EU-10-again'")" "$EU-10-again" "by an index"
+ask us -c "insert into people values ('eu', 1000, '$EU-forwarded')"
+is "$(own eu -c "select mail from people where region = 'eu' and id = 1000")" "$EU-forwarded" "a row that us wrote in eu"
+ok "a region that gets rows has them, and writes them at their home"
+
+ask us -c "alter table people set (telesto.regions = 'by row (region): eu = eu; us = us')"
+here() { PGOPTIONS='-c telesto.local_rows=on' ask us -c "select count(*) from people"; }
+wait_for 60 gives 500 here || die "us: $(here) rows"
+is "$(ask us -c "select count(*) from people where region = 'eu'")" 491 "eu's rows, read from us"
+"$bin" verify --regions --bucket "$(bucket_of us)" >"$WORK/verified" 2>&1 || die "replicas differ: $(cat "$WORK/verified")"
+ok "and has them no more when they are taken from it"
+for name in us eu; do kill "${pids[$name]}"; wait "${pids[$name]}" || die "region $name did not stop in order: $(tail -n 5 "$WORK/$name.log")"; done
+pids=()
