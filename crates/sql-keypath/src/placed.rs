@@ -8,7 +8,7 @@
 //! put, delete ── home of the key ─► write_in(here | there) ─► transaction below
 //! ```
 //! # Invariants
-//! - Both executors, definitions and everything else that an [`ExecContext`] is given to read and write rows through this: no answer is
+//! - Both executors, definitions and everything else that an [`telesto_sql_plan::ExecContext`] is given to read and write rows through this: no answer is
 //!   made of a part of a table that was not asked for as such.
 //! - What decides a constraint is read whole also where a session asks for what is here alone.
 //! - A row is written where its value has its home, and there only when those who wrote it before have stopped.
