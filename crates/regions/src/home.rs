@@ -47,7 +47,7 @@ pub(crate) async fn commit_for(
 ) -> Answer {
     let txn = request.txn;
     loop {
-        let told = match shared.committing.enter(txn, bytes) {
+        let told = match shared.committing.enter(txn, bytes, request.again) {
             Entered::Full => return Answer::Refused("it has too much to commit; retry".to_owned()),
             Entered::Alone(tell) => {
                 let (on, told) = (Arc::clone(shared), tell.subscribe());
@@ -64,6 +64,10 @@ pub(crate) async fn commit_for(
         };
         match wait(told).await {
             Some(answer @ (Answer::Committed { .. } | Answer::Conflict { .. })) => return answer,
+            // Its asker is told that nothing was written: then this copy of the request must not be carried out.
+            Some(answer @ (Answer::Refused(_) | Answer::Defined { .. })) if !request.again => {
+                return answer;
+            }
             Some(Answer::Refused(_) | Answer::Defined { .. }) => {}
             Some(Answer::Unknown(_)) | None => request.again = true,
         }
