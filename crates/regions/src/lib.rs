@@ -17,6 +17,7 @@
 //! 16 regions, one shard, one node a region that carries the streams. Planes `matrix`, `tree` and `eventual`.
 
 mod again;
+mod ahead;
 mod answer;
 mod apply;
 mod arrival;

@@ -9,6 +9,7 @@
 //! - What is removed is told to nobody: the marks bear a label of time zero and of another region, so that no stream takes them for writes
 //!   of this one, and any version of the row that comes later wins against them.
 //! - All of it holds for the definitions at the commit: their stamp is validated.
+//! - Rows that another region has sent by definitions that have not come here yet are not removed by older ones: see [`crate::ahead`].
 //!
 //! # On failure
 //! It is tried again. While a peer cannot be reached rows stay, unread.
@@ -27,6 +28,7 @@ use telesto_shard::Read;
 use telesto_txn::service::{CommitWrites, Freshness, RemoteWrites};
 use telesto_txn::{Database as _, Reads};
 
+use crate::ahead;
 use crate::error::{Error, Result};
 use crate::shared::Shared;
 use crate::store::checked;
@@ -67,7 +69,12 @@ async fn look(shared: &Shared, clean: &mut (Option<Bytes>, u32)) -> Result<()> {
                 return Ok(0);
             }
             let meaning = tables.at(at, stamp.as_ref()).await.map_err(Error::Definitions)?;
-            let ranges = meaning.map(|meaning| meaning.not_to_have()).unwrap_or_default();
+            let Some(meaning) = meaning else { return Ok(0) };
+            let (number, ranges) = (meaning.number(), meaning.not_to_have());
+            // Rows are here before the definitions that say so.
+            if ahead::number(&shared.store, at).await? > number {
+                return Ok(0);
+            }
             let behind = |has: u64| has < position.0;
             if ranges.is_empty() {
                 clean.1 = CLEAN;
@@ -76,7 +83,7 @@ async fn look(shared: &Shared, clean: &mut (Option<Bytes>, u32)) -> Result<()> {
             if shared.peers.values().any(|peer| behind(peer.has.load(Ordering::Relaxed))) {
                 return Ok(0);
             }
-            let removed = remove(shared, ranges, at, tables.stamp()).await?;
+            let removed = remove(shared, ranges, at, (number, tables.stamp())).await?;
             clean.1 = if removed == 0 { clean.1 + 1 } else { 0 };
             Ok(removed)
         };
@@ -88,12 +95,12 @@ async fn look(shared: &Shared, clean: &mut (Option<Bytes>, u32)) -> Result<()> {
     }
 }
 
-/// Removes some of what is in `ranges`; how many keys.
+/// Removes some of what is in `ranges`, by definitions with this number and stamp; how many keys.
 async fn remove(
     shared: &Shared,
     ranges: Vec<KeyRange>,
     at: Timestamp,
-    stamp: Bytes,
+    (number, stamp): (u64, Bytes),
 ) -> Result<usize> {
     let mut keys: Vec<Bytes> = Vec::new();
     for range in ranges {
@@ -113,7 +120,7 @@ async fn remove(
     let count = keys.len();
     let writes = keys.into_iter().map(|key| checked(key, None, at)).collect();
     let remote = vec![marks(shared, other, writes)];
-    let writes = CommitWrites::Applied { own: Vec::new(), remote };
+    let writes = CommitWrites::Applied { own: vec![ahead::is(number, at)], remote };
     shared.store.commit(writes, reads, Timestamp::ZERO).await?;
     metrics::counter!("telesto_regions_removed_total").increment(count as u64);
     Ok(count)

@@ -20,6 +20,7 @@ use telesto_common::{Deadline, Label, RegionId};
 use telesto_net::{Caller, Class, Handler};
 use telesto_txn::service::{CommitWrites, Freshness};
 
+use crate::ahead;
 use crate::asked::Asked;
 use crate::error::{Error, Result};
 use crate::forwarded::Forwarded;
@@ -97,8 +98,8 @@ impl Receiver {
                 shared.news.notify_one();
                 Ok(reply)
             }
-            Request::Rows(rows) => {
-                self.fill(from, rows).await?;
+            Request::Rows { of, rows } => {
+                self.fill(from, of, rows).await?;
                 Ok(Reply::Taken)
             }
             Request::Measured(report) => {
@@ -153,7 +154,8 @@ impl Receiver {
         }
     }
 
-    async fn fill(&self, from: RegionId, labelled: Vec<LabelledRow>) -> Result<()> {
+    /// Takes rows that `from` sends by definitions with the number `of`, which may not have come here yet.
+    async fn fill(&self, from: RegionId, of: u64, labelled: Vec<LabelledRow>) -> Result<()> {
         let store = &self.0.store;
         let mut by_label: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for LabelledRow { source, at, write } in labelled {
@@ -173,12 +175,18 @@ impl Receiver {
             .collect();
         loop {
             let snapshot = store.begin(Freshness::Tail, None).await?;
-            let sorted =
-                sort_out(store, &self.0.tables, &transactions, snapshot.snapshot, Some(from));
+            let at = snapshot.snapshot;
+            let sorted = async {
+                let ahead = ahead::number(store, at).await?;
+                let sorted = sort_out(store, &self.0.tables, &transactions, at, Some(from)).await?;
+                Ok::<_, Error>((ahead, sorted))
+            };
             let sorted = sorted.await;
             store.release(&snapshot).await;
-            let SortedOut { remote, own, reads, .. } = sorted?;
-            if remote.is_empty() {
+            let (ahead, SortedOut { remote, mut own, reads, .. }) = sorted?;
+            if of > ahead {
+                own.push(ahead::is(of, at));
+            } else if remote.is_empty() {
                 return Ok(());
             }
             match store.commit(CommitWrites::Applied { own, remote }, reads, after).await {

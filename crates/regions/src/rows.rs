@@ -20,6 +20,11 @@ pub(crate) fn complete() -> Bytes {
     own_row(4)
 }
 
+/// The number of the newest definitions by which rows were sent here: they may come later than the rows.
+pub(crate) fn ahead() -> Bytes {
+    own_row(6)
+}
+
 /// A position of the region's own log with its past.
 pub(crate) fn base() -> Bytes {
     own_row(3)

@@ -209,6 +209,9 @@ impl Sender {
         let deleted = shared.deleted(&ranges, fold.position.lsn).await?;
         let snapshot = shared.store.begin(Freshness::Tail, None).await?;
         let sent = async {
+            let (at, mut reads) = (snapshot.snapshot, Reads::default());
+            let meaning = meaning(&shared.store, &shared.tables, at, &mut reads).await?;
+            let of = meaning.map_or(0, |meaning| meaning.number());
             for mut range in ranges {
                 // A range is acknowledged before the next one is sent: definitions come before the rows of their tables.
                 let mut under_way = FuturesUnordered::new();
@@ -218,7 +221,7 @@ impl Sender {
                     range.start = telesto_common::key::KeyRange::point(&last.key).end;
                     let keys = found.into_iter().map(|row| row.key).collect();
                     for rows in self.own_rows(keys, snapshot.snapshot).await? {
-                        under_way.push(self.ask(Request::Rows(rows)));
+                        under_way.push(self.ask(Request::Rows { of, rows }));
                         if under_way.len() >= FILL_WINDOW {
                             let _ = under_way.next().await.transpose()?;
                         }
@@ -230,7 +233,7 @@ impl Sender {
                 }
             }
             for rows in self.own_rows(deleted, snapshot.snapshot).await? {
-                self.ask(Request::Rows(rows)).await?;
+                self.ask(Request::Rows { of, rows }).await?;
             }
             Ok(())
         };

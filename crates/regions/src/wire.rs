@@ -157,8 +157,8 @@ pub(crate) enum Request {
     Hello,
     /// Take this. The body stays packed until it is known where the receiver stands.
     Batch { begin: (Lsn, [u8; 16]), body: Bytes },
-    /// Rows of a snapshot of mine.
-    Rows(Vec<LabelledRow>),
+    /// Rows of a snapshot of mine, whose definitions had the number `of` ([`Meaning::number`](telesto_txn::regions::Meaning::number)).
+    Rows { of: u64, rows: Vec<LabelledRow> },
     /// That were all rows; the stream goes on from here.
     Filled(Position),
     /// I have joined: the text with which a region is accepted.
@@ -306,6 +306,7 @@ const MEASURED: u8 = 7;
 const TREE: u8 = 9;
 const FORWARD: u8 = 8;
 const READ: u8 = 10;
+const ROWS_OF: u8 = 11;
 
 impl Request {
     pub fn encode(&self, header: Header) -> Bytes {
@@ -322,8 +323,14 @@ impl Request {
                 out.put_slice(hash);
                 out.put_slice(body);
             }
-            Self::Rows(rows) => {
+            // As ever where no rows are placed by value: a region that is older understands it.
+            Self::Rows { of: 0, rows } => {
                 out.put_u8(ROWS);
+                out.put_slice(&pack_rows(rows));
+            }
+            Self::Rows { of, rows } => {
+                out.put_u8(ROWS_OF);
+                out.put_u64_le(*of);
                 out.put_slice(&pack_rows(rows));
             }
             Self::Filled(position) => {
@@ -371,7 +378,13 @@ impl Request {
                 Self::Batch { begin, body: cursor.take(cursor.remaining())? }
             }
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
-            ROWS => Self::Rows(unpack_rows(&cursor.take(cursor.remaining())?)?),
+            ROWS => {
+                Self::Rows { of: 0, rows: unpack_rows(&cursor.take(cursor.remaining())?)? }
+            }
+            ROWS_OF => Self::Rows {
+                of: cursor.u64()?,
+                rows: unpack_rows(&cursor.take(cursor.remaining())?)?,
+            },
             FORWARD => Self::Forward(cursor.take(cursor.remaining())?),
             READ => Self::Read(cursor.take(cursor.remaining())?),
             ASK => Self::Ask(cursor.take(cursor.remaining())?),
@@ -476,7 +489,8 @@ mod tests {
             for request in [
                 Request::Hello,
                 Request::Batch { begin, body },
-                Request::Rows(rows),
+                Request::Rows { of: 0, rows: rows.clone() },
+                Request::Rows { of: 77, rows },
                 Request::Measured(vec![Measures {
                     peer: RegionId(3),
                     round_trip: 4,

@@ -289,6 +289,11 @@ impl Meaning for TableMeaning {
         self.table_of(key).is_some_and(|table| table.placement.sent_by_all)
     }
 
+    fn number(&self) -> u64 {
+        let by_value = self.tables.values().any(|table| table.placement.sent_by_all);
+        if by_value { u64::from(self.catalog.next_oid()) } else { 0 }
+    }
+
     fn not_to_have(&self) -> Vec<KeyRange> {
         self.catalog.rows_elsewhere()
     }

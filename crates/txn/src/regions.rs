@@ -279,6 +279,12 @@ pub trait Meaning: Debug + Send + Sync {
         false
     }
 
+    /// The number of these definitions, where rows of some table are placed by their values, or were: it grows with each change of
+    /// where they are. 0: no rows are.
+    fn number(&self) -> u64 {
+        0
+    }
+
     /// Keys that this region is not to have any more, and that no other waits for.
     fn not_to_have(&self) -> Vec<KeyRange> {
         Vec::new()
