@@ -378,9 +378,7 @@ impl Request {
                 Self::Batch { begin, body: cursor.take(cursor.remaining())? }
             }
             MEASURED => Self::Measured(measured::take(&mut cursor)?),
-            ROWS => {
-                Self::Rows { of: 0, rows: unpack_rows(&cursor.take(cursor.remaining())?)? }
-            }
+            ROWS => Self::Rows { of: 0, rows: unpack_rows(&cursor.take(cursor.remaining())?)? },
             ROWS_OF => Self::Rows {
                 of: cursor.u64()?,
                 rows: unpack_rows(&cursor.take(cursor.remaining())?)?,
