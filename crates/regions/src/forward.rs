@@ -9,7 +9,7 @@
 //! ```
 //! # Invariants
 //! - P is what this region had applied of the home's log *at the snapshot*: it is read there, from the row that is committed with what it counts.
-//! - A request that may have been carried out is sent again only as such, and then nothing but a commit or a conflict ends it.
+//! - A request that may have been carried out is sent again only as such, and then nothing but a commit, a conflict or a broken constraint ends it.
 //! - After a conflict what was in the way is waited for here, so that the next try sees it.
 //!
 //! # On failure
@@ -81,6 +81,7 @@ pub(crate) async fn send(
     let outcome = match &committed {
         Ok(_) => "committed",
         Err(Txn::Conflict { .. }) => "conflict",
+        Err(Txn::Unexpected { .. }) => "unexpected",
         Err(Txn::OutcomeUnknown { .. }) => "unknown",
         Err(_) => "refused",
     };
@@ -117,6 +118,7 @@ async fn ask_until_known(
             Ok(Answer::Conflict { other, at, key }) => {
                 return Err(conflict(shared, home, txn, other, at, key).await);
             }
+            Ok(Answer::Unexpected { key, there }) => return Err(Txn::Unexpected { key, there }),
             Ok(Answer::Defined { at }) if !again => {
                 let stamp = shared.tables.as_ref().map(|tables| tables.stamp());
                 let key = stamp.unwrap_or_default();
@@ -192,7 +194,16 @@ pub(crate) async fn translate(
     request: AwayRequest,
 ) -> Result<Forwarded> {
     let mut places: BTreeMap<Timestamp, (Timestamp, u64)> = BTreeMap::new();
-    let AwayRequest { txn, snapshot, defined_at, mut reads, mut writes, durability, .. } = request;
+    let AwayRequest {
+        txn,
+        snapshot,
+        defined_at,
+        mut reads,
+        mut writes,
+        expected,
+        durability,
+        timeout: _,
+    } = request;
     let points = reads.points.iter().map(|(_, since)| *since);
     let ranges = reads.ranges.iter().map(|read| read.since);
     let since: Vec<_> = points.chain(ranges).chain(writes.iter().map(|w| w.since)).collect();
@@ -226,6 +237,7 @@ pub(crate) async fn translate(
         durability,
         reads,
         writes,
+        expected,
     })
 }
 

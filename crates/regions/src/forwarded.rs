@@ -20,7 +20,10 @@ use telesto_txn::{Durability, ReadRange, Reads};
 
 /// Bytes of a request, at most: the writes, and what was read beside them.
 pub(crate) const MAX_BYTES: usize = 40 << 20;
+/// Of a request that expects nothing of keys: as older regions know it.
 const VERSION: u8 = 1;
+/// Of one that does.
+const EXPECTING: u8 = 2;
 
 /// What a region is asked to commit.
 #[derive(Clone, Debug)]
@@ -39,6 +42,8 @@ pub(crate) struct Forwarded {
     pub durability: Option<Durability>,
     pub reads: Reads,
     pub writes: Vec<CheckedWrite>,
+    /// Keys under which something is to be (`true`) or nothing.
+    pub expected: Vec<(Bytes, bool)>,
 }
 
 /// What the home says.
@@ -54,6 +59,11 @@ pub(crate) enum Answer {
         at: Timestamp,
         key: Bytes,
     },
+    /// Under this key something is that was not to be (`there` is what was asked for: `false`), or nothing is.
+    Unexpected {
+        key: Bytes,
+        there: bool,
+    },
     /// The home has other definitions, up to this time of its log.
     Defined {
         at: Timestamp,
@@ -67,7 +77,7 @@ pub(crate) enum Answer {
 impl Forwarded {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        out.put_u8(VERSION);
+        out.put_u8(if self.expected.is_empty() { VERSION } else { EXPECTING });
         out.put_u8(u8::from(self.again));
         out.put_u128_le(self.txn.0);
         put_varint(&mut out, self.timeout_micros);
@@ -97,6 +107,13 @@ impl Forwarded {
             put_string(&mut out, write.value.as_deref().unwrap_or_default());
             out.put_u64_le(since.0);
         }
+        if !self.expected.is_empty() {
+            put_varint(&mut out, self.expected.len() as u64);
+        }
+        for (key, there) in &self.expected {
+            put_string(&mut out, key);
+            out.put_u8(u8::from(*there));
+        }
         out.freeze()
     }
 
@@ -106,9 +123,9 @@ impl Forwarded {
         }
         let mut cursor = Cursor::new(bytes);
         let version = cursor.u8()?;
-        if version != VERSION {
+        if ![VERSION, EXPECTING].contains(&version) {
             return Err(format!(
-                "version {version} of forwarded transactions is too new, only version {VERSION} is known"
+                "version {version} of forwarded transactions is too new, {EXPECTING} is known"
             ));
         }
         let again = flag(cursor.u8()?)?;
@@ -142,6 +159,15 @@ impl Forwarded {
             }
             writes.push(CheckedWrite { write: Write { key, value, fresh: false }, since });
         }
+        let mut expected = Vec::new();
+        if version == EXPECTING {
+            for _ in 0..cursor.count(2)? {
+                expected.push((cursor.string()?, flag(cursor.u8()?)?));
+            }
+            if expected.is_empty() {
+                return Err("nothing is expected".to_owned());
+            }
+        }
         cursor.finish()?;
         if writes.is_empty() {
             return Err("nothing is written".to_owned());
@@ -156,6 +182,7 @@ impl Forwarded {
             durability,
             reads,
             writes,
+            expected,
         })
     }
 
@@ -191,6 +218,11 @@ impl Answer {
                 out.put_u64_le(at.0);
                 put_string(&mut out, key);
             }
+            Self::Unexpected { key, there } => {
+                out.put_u8(6);
+                put_string(&mut out, key);
+                out.put_u8(u8::from(*there));
+            }
             Self::Defined { at } => {
                 out.put_u8(3);
                 out.put_u64_le(at.0);
@@ -222,6 +254,7 @@ impl Answer {
             3 => Self::Defined { at: Timestamp(cursor.u64()?) },
             4 => Self::Refused(text(&mut cursor)?),
             5 => Self::Unknown(text(&mut cursor)?),
+            6 => Self::Unexpected { key: cursor.string()?, there: flag(cursor.u8()?)? },
             kind => return Err(format!("an answer of kind {kind} is not known")),
         };
         cursor.finish()?;
@@ -243,6 +276,7 @@ mod tests {
             keys in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..20), 1..8),
             numbers in any::<(u128, u64, u64)>(),
             again in any::<bool>(),
+            expected in 0_usize..3,
             garbage in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             let keys: Vec<Bytes> = keys.into_iter().map(Bytes::from).collect();
@@ -269,6 +303,7 @@ mod tests {
                     ranges: vec![ReadRange { range, since }],
                 },
                 writes: keys.iter().enumerate().map(write).collect(),
+                expected: keys.iter().take(expected).map(|key| (key.clone(), again)).collect(),
             };
             let bytes = request.encode();
             let read = Forwarded::decode(bytes.clone()).expect("its own");
@@ -281,6 +316,7 @@ mod tests {
                 Answer::Committed { at, lsn: Lsn(numbers.1) },
                 Answer::Conflict { other: txn, at, key: keys[0].clone() },
                 Answer::Defined { at },
+                Answer::Unexpected { key: keys[0].clone(), there: again },
                 Answer::Refused("no".to_owned()),
                 Answer::Unknown("who knows".to_owned()),
             ];
@@ -296,7 +332,7 @@ mod tests {
     #[test]
     fn newer_version_and_keys_out_of_order_are_refused() {
         let mut bytes = BytesMut::new();
-        bytes.put_u8(VERSION + 1);
+        bytes.put_u8(EXPECTING + 1);
         assert!(Forwarded::decode(bytes.freeze()).expect_err("newer").contains("too new"));
         let write = |key: &'static [u8]| CheckedWrite {
             write: Write { key: Bytes::from_static(key), value: None, fresh: false },
@@ -312,6 +348,7 @@ mod tests {
             durability: None,
             reads: Reads::default(),
             writes: vec![write(b"b"), write(b"a")],
+            expected: Vec::new(),
         };
         assert!(Forwarded::decode(request.encode()).expect_err("order").contains("order"));
         let none = Forwarded { writes: Vec::new(), ..request };

@@ -7,10 +7,11 @@
 //! - What is committed here carries the past of its transaction: everything that its region had at the snapshot is in this log before it.
 //! - Validation is that of a transaction of this region with a snapshot at P, the position of this log that the asker had applied. So P is of this
 //!   log as it is now: of this incarnation, within what is kept, and told by a region that was found to stand in this log.
+//! - What the asker could not read, since it does not have it, is read here, and validated from then on.
 //! - The definitions are the asker's, at the commit: their stamp is among what must be unchanged.
 //!
 //! # On failure
-//! [`Answer::Refused`]: nothing was done by this request. Of one that was sent before only a commit or a conflict is an answer.
+//! [`Answer::Refused`]: nothing was done by this request. Of one that was sent before only a commit, a conflict or a broken constraint is an answer.
 //!
 //! # Limits
 //! The request's own: [`crate::forwarded`]. Definitions that are on their way are waited for, [`DEFINITIONS`] at most.
@@ -63,7 +64,11 @@ pub(crate) async fn commit_for(
             Entered::Beside(told) => told,
         };
         match wait(told).await {
-            Some(answer @ (Answer::Committed { .. } | Answer::Conflict { .. })) => return answer,
+            Some(
+                answer @ (Answer::Committed { .. }
+                | Answer::Conflict { .. }
+                | Answer::Unexpected { .. }),
+            ) => return answer,
             // Its asker is told that nothing was written: then this copy of the request must not be carried out.
             Some(answer @ (Answer::Refused(_) | Answer::Defined { .. })) if !request.again => {
                 return answer;
@@ -188,7 +193,7 @@ async fn commit(
     snapshot: &BeginReply,
     by: Deadline,
 ) -> Result<Answer> {
-    let Forwarded { again, txn, stamp, durability, mut reads, writes, .. } = request;
+    let Forwarded { again, txn, stamp, durability, mut reads, writes, expected, .. } = request;
     let at = snapshot.snapshot;
     let meaning = match &shared.tables {
         Some(tables) => {
@@ -203,6 +208,16 @@ async fn commit(
     for key in check_home(shared, &meaning, &writes, at).await? {
         reads.points.push((key, at));
     }
+    if let Some((key, there)) = unexpected(shared, &meaning, &expected, at).await? {
+        // An earlier request of the same transaction may have put it there.
+        return Ok(match again.then_some(shared.engine.outcome(txn).await?) {
+            Some(Outcome::Committed(at)) => {
+                Answer::Committed { at, lsn: shared.engine.applied().0 }
+            }
+            _ => Answer::Unexpected { key, there },
+        });
+    }
+    reads.points.extend(expected.into_iter().map(|(key, _)| (key, at)));
     let request = CommitRequest {
         shard: shared.store.shard,
         txn,
@@ -221,6 +236,25 @@ async fn commit(
             Answer::Conflict { other: change.txn, at: change.at, key: change.key }
         }
     })
+}
+
+/// The first of `expected` that is not so at `at`. That they stay so is for who commits to see to.
+async fn unexpected(
+    shared: &Shared,
+    meaning: &Arc<dyn Meaning>,
+    expected: &[(Bytes, bool)],
+    at: Timestamp,
+) -> Result<Option<(Bytes, bool)>> {
+    let keeps = |key: &[u8]| matches!(meaning.keeper(key), Keeper::Region { home, .. } if home == shared.config.me);
+    if !expected.iter().all(|(key, _)| keeps(key)) {
+        let reason = "what it is to look for is written in another region".to_owned();
+        return Err(Error::NotHome { reason });
+    }
+    let keys = expected.iter().map(|(key, _)| key.clone()).collect();
+    let reads = shared.store.get(keys, at).await?;
+    let found = reads.into_iter().map(|read| read.into_value().is_some());
+    let mut wrong = expected.iter().zip(found).filter(|((_, there), found)| there != found);
+    Ok(wrong.next().map(|(asked, _)| asked.clone()))
 }
 
 /// Refuses writes of what this region does not keep, or not yet. The rows that say it does.

@@ -62,6 +62,11 @@ pub(crate) enum Relayed {
         at: Timestamp,
         key: Bytes,
     },
+    /// The home found something that was not to be there, or nothing where `there` says that something was.
+    Unexpected {
+        key: Bytes,
+        there: bool,
+    },
     /// Nothing was done.
     Refused(String),
     /// Whether it was committed could not be learnt.
@@ -196,6 +201,11 @@ impl Relayed {
                 out.put_u8(8);
                 put_string(&mut out, reason.as_bytes());
             }
+            Self::Unexpected { key, there } => {
+                out.put_u8(10);
+                put_string(&mut out, key);
+                out.put_u8(u8::from(*there));
+            }
             Self::Unknown(reason) => {
                 out.put_u8(9);
                 put_string(&mut out, reason.as_bytes());
@@ -235,6 +245,7 @@ impl Relayed {
             }
             8 => Self::Refused(text(&mut cursor)?),
             9 => Self::Unknown(text(&mut cursor)?),
+            10 => Self::Unexpected { key: cursor.string()?, there: cursor.u8()? == 1 },
             kind => return Err(format!("an answer of kind {kind} of who carries is not known")),
         };
         cursor.finish()?;
@@ -246,6 +257,7 @@ impl Relayed {
         match committed {
             Ok(done) => Self::Committed { done, here },
             Err(Txn::Conflict { other, at, key, .. }) => Self::Conflict { other, at, key },
+            Err(Txn::Unexpected { key, there }) => Self::Unexpected { key, there },
             Err(Txn::OutcomeUnknown { reason, .. }) => Self::Unknown(reason),
             Err(error) => Self::Refused(error.to_string()),
         }
@@ -303,6 +315,7 @@ mod tests {
                 Relayed::Said(body.clone()),
                 Relayed::Committed { done, here: at },
                 Relayed::Conflict { other, at, key: body.clone() },
+                Relayed::Unexpected { key: body.clone(), there: number % 2 == 0 },
                 Relayed::Refused(text.clone()),
                 Relayed::Unknown(text),
             ] {

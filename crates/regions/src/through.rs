@@ -189,6 +189,9 @@ impl Through {
                 Ok(Relayed::Conflict { other, at, key }) => {
                     return Err(Txn::Conflict { txn, other, at, key });
                 }
+                Ok(Relayed::Unexpected { key, there }) => {
+                    return Err(Txn::Unexpected { key, there });
+                }
                 Ok(Relayed::Refused(reason)) if !forwarded.again => {
                     return Err(Txn::Elsewhere(reason));
                 }

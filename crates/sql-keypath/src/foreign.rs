@@ -131,9 +131,14 @@ impl Statement<'_> {
             let mut keys: Vec<Bytes> = chunk.iter().map(|m| m.key.clone()).collect();
             keys.sort();
             keys.dedup();
-            let found = get_many(self.exec, &keys, ReadFor::Constraint).await?;
+            let found = if self.exec.catalog.places_rows() {
+                self.exec.txn.are_there(&keys).await?
+            } else {
+                let found = get_many(self.exec, &keys, ReadFor::Constraint).await?;
+                found.iter().map(Option::is_some).collect()
+            };
             for wanted in chunk {
-                let there = keys.binary_search(&wanted.key).is_ok_and(|at| found[at].is_some());
+                let there = keys.binary_search(&wanted.key).is_ok_and(|at| found[at]);
                 if there {
                     self.is_approved(wanted).await?;
                     continue;

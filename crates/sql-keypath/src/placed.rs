@@ -6,6 +6,7 @@
 //!                   └ no ─► telesto.local_rows? ── on ─► what is here of it
 //!                                               └ off ─► NotPlaced: which regions have it
 //! put, delete ── home of the key ─► write_in(here | there) ─► transaction below
+//! key of a new row, or of one that it references, that is not here ─► expect: its home finds it free, or there, when it commits
 //! ```
 //! # Invariants
 //! - Both executors, definitions and everything else that an [`telesto_sql_plan::ExecContext`] is given to read and write rows through this: no answer is
@@ -18,7 +19,7 @@
 //! A scan tells it when it is first asked for rows.
 //!
 //! # Limits
-//! Of a value that this region does not have nothing is written here: whether a key is free could not be told.
+//! Of a value that this region does not have new rows are written, and nothing else: a row to be changed is read first.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -59,6 +60,8 @@ struct Shared {
     forwards: bool,
     /// The values that may be written, as this transaction has found.
     written: Mutex<BTreeSet<(TableId, String)>>,
+    /// Those of which rows are added whose keys their home will find free.
+    added: Mutex<BTreeSet<(TableId, String)>>,
 }
 
 impl PlacedRows {
@@ -79,6 +82,7 @@ impl PlacedRows {
             local_rows: settings.others.get(LOCAL_ROWS).is_some_and(|value| value == "on"),
             forwards: homes::forwards(settings),
             written: Mutex::default(),
+            added: Mutex::default(),
         };
         Arc::new(Self { below: txn, shared: Arc::new(shared) })
     }
@@ -111,8 +115,10 @@ impl PlacedRows {
         if shared.written.lock().contains(&found) {
             return Ok(());
         }
-        // Whether its keys are free was read here.
-        catalog.check_placed(&part.range).map_err(Error::NotPlaced)?;
+        if !shared.added.lock().contains(&found) {
+            // Whether its keys are free was read here.
+            catalog.check_placed(&part.range).map_err(Error::NotPlaced)?;
+        }
         let Some((table, _, place)) = catalog.place_of(parts.table, &part.value) else {
             return Err(nowhere(catalog, parts.table));
         };
@@ -123,6 +129,29 @@ impl PlacedRows {
         self.have_stopped(&table.name, part, place).await?;
         shared.written.lock().insert(found);
         Ok(())
+    }
+
+    /// The values of `keys` that this region has; of the others, which their home is to find there or not, what the transaction has put
+    /// there itself. Second, which are here.
+    async fn get_or_expect(
+        &self,
+        keys: &[Bytes],
+        there: bool,
+    ) -> Result<(Vec<Option<Bytes>>, Vec<bool>)> {
+        let (mut here, mut away) = (Vec::new(), Vec::new());
+        let mut is_here = Vec::with_capacity(keys.len());
+        for key in keys {
+            match self.shared.catalog.check_keys(std::iter::once(&key[..])) {
+                Ok(()) => here.push(key.clone()),
+                Err(_) if self.shared.is_told_by_its_home(key) => away.push(key.clone()),
+                Err(what) => return Err(Error::NotPlaced(what)),
+            }
+            is_here.push(here.last() == Some(key));
+        }
+        let mut found = self.below.get_many(&here, ReadFor::Constraint).await?.into_iter();
+        let mut own = self.below.expect(&away, there).await?.into_iter();
+        let value = |here: &bool| if *here { found.next().flatten() } else { own.next().flatten() };
+        Ok((is_here.iter().map(value).collect(), is_here))
     }
 
     /// Waits for nobody: fails while one of those who wrote rows of the value before has not said that it has stopped.
@@ -155,6 +184,17 @@ impl PlacedRows {
 }
 
 impl Shared {
+    /// Whether `key` is written in another region, which says when it commits what is there.
+    fn is_told_by_its_home(&self, key: &[u8]) -> bool {
+        let catalog = &self.catalog;
+        let home = || {
+            let parts = catalog.row_parts_of(key)?;
+            let (_, _, place) = catalog.place_of(parts.table, &parts.part_of(key)?.value)?;
+            place.home().filter(|home| catalog.regions().any(|known| known.id == *home))
+        };
+        self.forwards && self.control.is_some() && home().is_some_and(|it| it != catalog.me().0)
+    }
+
     /// The region that keeps rows of a value.
     fn destination(&self, table: &str, part: &Part, place: &ValuePlace) -> Result<WriteIn> {
         let catalog = &self.catalog;
@@ -274,11 +314,31 @@ impl Transaction for PlacedRows {
     }
 
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
-        self.shared
-            .catalog
-            .check_keys(keys.iter().map(|key| &key[..]))
-            .map_err(Error::NotPlaced)?;
-        self.below.look_up_new(keys).await
+        let catalog = &self.shared.catalog;
+        if catalog.check_keys(keys.iter().map(|key| &key[..])).is_ok() {
+            return self.below.look_up_new(keys).await;
+        }
+        let (values, here) = self.get_or_expect(keys, false).await?;
+        let away = keys.iter().zip(here).filter(|(_, here)| !here);
+        let value = |key: &Bytes| {
+            let parts = catalog.row_parts_of(key)?;
+            Some((parts.table, parts.part_of(key)?.value.clone()))
+        };
+        self.shared.added.lock().extend(away.filter_map(|(key, _)| value(key)));
+        Ok(Looked::Values(values))
+    }
+
+    async fn are_there(&self, keys: &[Bytes]) -> Result<Vec<bool>> {
+        let catalog = &self.shared.catalog;
+        if catalog.check_keys(keys.iter().map(|key| &key[..])).is_ok() {
+            return self.below.are_there(keys).await;
+        }
+        let (values, here) = self.get_or_expect(keys, true).await?;
+        Ok(values.iter().zip(here).map(|(value, here)| !here || value.is_some()).collect())
+    }
+
+    async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
+        self.below.expect(keys, there).await
     }
 
     async fn committed(&self, key: &[u8]) -> Result<Option<Labelled>> {

@@ -202,10 +202,12 @@ impl<'a> Statement<'a> {
         }
         self.row = None;
         let (there, absent) = match conflict {
-            OnConflict::Fail if keys.len() > 1 => match self.exec.txn.look_up_new(&keys).await? {
-                Looked::Absent(at) => (vec![None; keys.len()], Some(at)),
-                Looked::Values(values) => (values, None),
-            },
+            OnConflict::Fail if keys.len() > 1 || self.exec.catalog.places_rows() => {
+                match self.exec.txn.look_up_new(&keys).await? {
+                    Looked::Absent(at) => (vec![None; keys.len()], Some(at)),
+                    Looked::Values(values) => (values, None),
+                }
+            }
             _ => (get_many(self.exec, &keys, ReadFor::Constraint).await?, None),
         };
         // Keys put by earlier rows of this batch, which the look-up above could not see. In order there are none twice.

@@ -303,6 +303,8 @@ pub struct Fields {
     pub conflict: Option<Conflict>,
     /// Set when something is not in this region, to be read here: the regions that have all of it.
     pub placed_in: Option<Vec<RegionId>>,
+    /// Set when another region found that a constraint does not hold: the key, and whether something was to be there.
+    pub unexpected: Option<(bytes::Bytes, bool)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -512,6 +514,15 @@ impl From<telesto_txn::Error> for Error {
             Txn::Corrupt(_) => Self::new(SqlState::DATA_CORRUPTED, message),
             Txn::OutOfMemory(_) => Self::new(SqlState::OUT_OF_MEMORY, message),
             Txn::Elsewhere(_) => Self::new(SqlState::CONNECTION_FAILURE, message),
+            Txn::Unexpected { key, there } => {
+                let code = match there {
+                    true => SqlState::FOREIGN_KEY_VIOLATION,
+                    false => SqlState::UNIQUE_VIOLATION,
+                };
+                let mut error = Self::new(code, message);
+                error.0.fields.unexpected = Some((key, there));
+                error
+            }
             Txn::TwoHomes(_) => Self::new(SqlState::FEATURE_NOT_SUPPORTED, message),
             Txn::NotPlaced(what) => {
                 let mut error =

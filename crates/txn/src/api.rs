@@ -301,6 +301,24 @@ pub trait Transaction: Debug + Send + Sync {
         Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?))
     }
 
+    /// Whether something is under each of `keys`, own writes included, as a constraint asks.
+    async fn are_there(&self, keys: &[Bytes]) -> Result<Vec<bool>> {
+        let values = self.get_many(keys, ReadFor::Constraint).await?;
+        Ok(values.iter().map(Option::is_some).collect())
+    }
+
+    /// What the region that keeps what this transaction writes is to find under `keys` when it commits, which this region does not
+    /// have: something (`there`), or nothing. Gives what the transaction itself has written there; nothing is expected of those.
+    ///
+    /// # Errors
+    /// [`crate::Error::Ended`]; [`crate::Error::Elsewhere`] where transactions do not reach other regions. At the commit
+    /// [`crate::Error::Unexpected`].
+    async fn expect(&self, _keys: &[Bytes], _there: bool) -> Result<Vec<Option<Bytes>>> {
+        Err(crate::Error::Elsewhere(
+            "transactions here do not reach other regions; connect to a node of one".to_owned(),
+        ))
+    }
+
     /// The committed version of `key` that this snapshot sees, a delete mark too, whatever the transaction has written itself. Not
     /// recorded: a write of the key is validated against the snapshot. `None`: there is none, or this kind of transaction keeps no
     /// labels.

@@ -55,6 +55,8 @@ pub struct AwayRequest {
     pub reads: Reads,
     /// What it writes, sorted by key, each key once.
     pub writes: Vec<CheckedWrite>,
+    /// Keys under which the home is to find something (`true`) or nothing, sorted.
+    pub expected: Vec<(Bytes, bool)>,
     /// When to acknowledge; `None`: as the home's log says.
     pub durability: Option<Durability>,
     /// Bound on all of it.

@@ -102,6 +102,15 @@ pub enum Error {
     /// Another region, which keeps what was written, did not take it; nothing was committed. SQLSTATE 08006.
     #[error("{0}")]
     Elsewhere(String),
+    /// Another region, which keeps what was written, found something where nothing was to be, or nothing where something was; nothing was
+    /// committed. SQLSTATE 23505, or 23503.
+    #[error("{}; change what is written", unexpected(*.there))]
+    Unexpected {
+        /// The key.
+        key: bytes::Bytes,
+        /// Whether something was to be there.
+        there: bool,
+    },
     /// One transaction wrote what two regions keep. SQLSTATE 0A000.
     #[error("{0}")]
     TwoHomes(String),
@@ -111,6 +120,13 @@ pub enum Error {
     /// The database is shutting down. SQLSTATE 57P01.
     #[error("the database is shutting down; connect again later or elsewhere")]
     ShuttingDown,
+}
+
+fn unexpected(there: bool) -> &'static str {
+    match there {
+        true => "a row that was referenced is not there",
+        false => "a row with this key is there already",
+    }
 }
 
 impl From<telesto_bucket::Error> for Error {

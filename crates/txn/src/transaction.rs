@@ -30,6 +30,7 @@ use telesto_common::wait::{self, Wait};
 use telesto_common::{Env, Label, RegionId, Timestamp, TxnId};
 use telesto_shard::{Change, Read};
 
+use self::away::Expected;
 use self::new_keys::{Looks, Unwritten};
 use crate::additions::{Added, Additions};
 use crate::api::{
@@ -86,6 +87,8 @@ pub(crate) struct Core {
     pub buffer: Arc<WriteBuffer>,
     /// Which region keeps what is written.
     bound: Mutex<Bound>,
+    /// What that region is to find.
+    expected: Mutex<Expected>,
     /// Of what is in the buffer, what is added to rows.
     added: Added,
     /// The statement has read something for a query.
@@ -285,6 +288,7 @@ impl EngineTransaction {
                 has_read: AtomicBool::new(false),
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 unwritten: Mutex::default(),
+                expected: Mutex::default(),
                 looks: Looks::default(),
                 lease: Mutex::new(Some(begun.held)),
                 first_lease: Mutex::new(None),
@@ -440,6 +444,10 @@ impl Transaction for EngineTransaction {
         }
     }
 
+    async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
+        self.core.expect(keys, there).await
+    }
+
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
         match self.core.look_up_new(keys).await? {
             Some(looked) => Ok(looked),
@@ -503,6 +511,7 @@ impl Transaction for EngineTransaction {
                 reads.point(key, at, false);
             }
             core.unwritten.lock().rolled_back(savepoint.0, &mut reads);
+            core.expected.lock().rolled_back(savepoint.0);
         }
         Ok(())
     }

@@ -306,6 +306,7 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
             | Error::Ended(_)
             | Error::NoSavepoint
             | Error::Elsewhere(_)
+            | Error::Unexpected { .. }
             | Error::TwoHomes(_)
             | Error::NotPlaced(_)
             | Error::TooLarge(_)),

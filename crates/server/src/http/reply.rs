@@ -113,6 +113,7 @@ impl ApiError {
             TxnError::ReadOnly
             | TxnError::Ended(_)
             | TxnError::NoSavepoint
+            | TxnError::Unexpected { .. }
             | TxnError::TwoHomes(_)
             | TxnError::NotPlaced(_)
             | TxnError::TooLarge(_) => {

@@ -419,6 +419,10 @@ impl Transaction for WithWaiting {
         self.below.look_up_new(keys).await
     }
 
+    async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
+        self.below.expect(keys, there).await
+    }
+
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
         match self.reads().own(key, read_for) {
             Some(value) => Some(Ok(value)),

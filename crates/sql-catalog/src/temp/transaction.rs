@@ -117,6 +117,10 @@ impl Transaction for WithTemp {
         self.below.look_up_new(keys).await
     }
 
+    async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
+        self.below.expect(keys, there).await
+    }
+
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
         if is_temporary_key(key) {
             return Some(Ok(self.store.get(key)));
@@ -313,6 +317,10 @@ impl Transaction for TempView {
             return Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?));
         }
         self.below.look_up_new(keys).await
+    }
+
+    async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
+        self.below.expect(keys, there).await
     }
 
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {

@@ -14,7 +14,7 @@ use telesto_common::DatabaseId;
 use telesto_common::key::{Direction, KeyReader};
 
 use super::Session;
-use crate::catalog::CatalogSnapshot;
+use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::codec::read_index_key;
 use crate::error::{Error, SqlState};
 use crate::types::TextStyle;
@@ -52,6 +52,9 @@ impl Session {
 
     /// Adds to a conflict's error the other transaction and the row; other errors pass unchanged.
     pub(super) fn explain_conflict(&self, error: Error) -> Error {
+        if let (Some((key, there)), Some(catalog)) = (&error.fields().unexpected, &self.catalog) {
+            return broken(catalog, key, *there).unwrap_or(error);
+        }
         let Some(conflict) = error.conflict().cloned() else { return error };
         let place = self
             .catalog
@@ -78,7 +81,37 @@ impl Session {
     }
 }
 
-fn table_of<'a>(catalog: &'a CatalogSnapshot, key: &[u8]) -> Option<&'a crate::catalog::Table> {
+/// The constraint that another region has found broken, in PostgreSQL's words.
+fn broken(catalog: &CatalogSnapshot, key: &[u8], there: bool) -> Option<Error> {
+    let mut reader = KeyReader::new(key);
+    let (_, _, index) = reader.prefix().ok()?;
+    let table = table_of(catalog, key)?;
+    let index = table.index(index)?;
+    let named = key_of(&mut reader, table, index)?;
+    let schema = catalog.schema_name(table.schema);
+    if !there {
+        let message = format!("duplicate key value violates unique constraint \"{}\"", index.name);
+        let error = Error::new(SqlState::UNIQUE_VIOLATION, message)
+            .detail(format!("Key {named} already exists."))
+            .table(schema, table.name.clone())
+            .constraint(&index.name);
+        return Some(error);
+    }
+    // Which of its rows asked for it is not told; mostly one constraint could have.
+    let mut asking = catalog.referencing(table.id).iter();
+    let violated = match (asking.next(), asking.next()) {
+        (Some((child, constraint)), None) => {
+            let child = catalog.table(*child).map_or("?", |child| child.name.as_str());
+            format!("table \"{child}\" violates foreign key constraint \"{}\"", constraint.name)
+        }
+        _ => format!("a table violates a foreign key that references table \"{}\"", table.name),
+    };
+    let error =
+        Error::new(SqlState::FOREIGN_KEY_VIOLATION, format!("insert or update on {violated}"));
+    Some(error.detail(format!("Key {named} is not present in table \"{}\".", table.name)))
+}
+
+fn table_of<'a>(catalog: &'a CatalogSnapshot, key: &[u8]) -> Option<&'a Table> {
     let (database, storage, _) = KeyReader::new(key).prefix().ok()?;
     (database == catalog.database)
         .then(|| catalog.tables().find(|table| table.storage == storage))?
@@ -100,14 +133,20 @@ fn describe_key(catalog: &CatalogSnapshot, key: &[u8]) -> Option<String> {
             Err(_) => name,
         });
     };
+    // What does not read as the table is now was written when it was another: the table is told all the same.
+    Some(match key_of(&mut reader, table, index) {
+        Some(key) => format!("{name}, row {key}"),
+        None => name,
+    })
+}
+
+/// `(id)=(5)`.
+fn key_of(reader: &mut KeyReader<'_>, table: &Table, index: &Index) -> Option<String> {
     let mut names = Vec::new();
     let mut values = Vec::new();
     for column in &index.columns {
         let ty = column.ty(table);
-        // What does not read as the table is now was written when it was another: the table is told all the same.
-        let Ok(value) = read_index_key(&mut reader, table, column) else {
-            return Some(name);
-        };
+        let value = read_index_key(reader, table, column).ok()?;
         names.push(match &column.expression {
             Some(expression) => expression.sql.as_str(),
             None => table.columns[column.column].name.as_str(),
@@ -118,5 +157,5 @@ fn describe_key(catalog: &CatalogSnapshot, key: &[u8]) -> Option<String> {
             value.to_text(ty, &TextStyle::default())
         });
     }
-    Some(format!("{name}, row ({})=({})", names.join(", "), values.join(", ")))
+    Some(format!("({})=({})", names.join(", "), values.join(", ")))
 }

@@ -13,7 +13,7 @@ use telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
 use telesto_testkit::World;
 use telesto_txn::{Database as _, ScanOptions, TxnOptions};
 
-use super::{NAMES, REGIONS, Sites, below, run, seeds_and};
+use super::{NAMES, REGIONS, Sites, below, run, seeds, seeds_and};
 
 type Answer = Vec<Vec<Option<String>>>;
 
@@ -179,7 +179,7 @@ fn what_is_here_is_read_and_what_is_not_is_said_to_be_elsewhere() {
         }
         // What decides a constraint is not a matter of what is asked for.
         let taken = run(&mut session, "INSERT INTO p VALUES ('us', 1, 'x')").await;
-        assert_eq!(taken.expect_err("not here").code().0, "55000");
+        assert_eq!(taken.expect_err("taken in us").code().0, "23505");
     });
 }
 
@@ -261,9 +261,16 @@ fn each_row_is_written_at_its_home_and_nowhere_else() {
         sites.refuses(0, "INSERT INTO p VALUES ('eu', 9, 'five')", "23505").await;
         sites.refuses(1, "INSERT INTO p VALUES ('eu', 4, 'other')", "23505").await;
         sites.must(0, "INSERT INTO p VALUES ('us', 4, 'four')").await;
-        // Of what ap does not have it cannot say whether a key is free.
-        let error = sites.refuses(2, "INSERT INTO p VALUES ('eu', 7, 'seven')", "55000").await;
-        assert_eq!(error.placed_in(), [RegionId(0), RegionId(1)]);
+        // Of what ap does not have it cannot say what is to be changed.
+        for sql in [
+            "UPDATE p SET n = 7 WHERE region = 'eu' AND id = 4",
+            "DELETE FROM p WHERE region = 'eu'",
+            "INSERT INTO p VALUES ('eu', 7, 'seven') ON CONFLICT DO NOTHING",
+            "INSERT INTO p VALUES ('eu', 7, 'seven') ON CONFLICT (region, id) DO UPDATE SET n = 1",
+        ] {
+            let error = sites.refuses(2, sql, "55000").await;
+            assert_eq!(error.placed_in(), [RegionId(0), RegionId(1)], "{sql}");
+        }
         // A row is somewhere.
         let error = sites.refuses(0, "INSERT INTO p VALUES ('xx', 7, 'seven')", "23514").await;
         assert!(error.to_string().contains("nowhere"), "{error}");
@@ -292,6 +299,173 @@ fn each_row_is_written_at_its_home_and_nowhere_else() {
         sites.settled().await;
         sites.verify().await;
     });
+}
+
+/// Of rows that a region does not have it writes new ones: their home says whether their keys are free.
+#[test]
+fn new_rows_are_written_from_regions_that_do_not_have_them() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        let before = sites.stored(2, "p").await;
+        let seven = "INSERT INTO p VALUES ('eu', 7, 'secret') RETURNING id, n";
+        assert_eq!(sites.must(2, seven).await, rows(&[&["7", "0"]]));
+        let there = "SELECT name FROM p WHERE region = 'eu' AND id = 7";
+        assert_eq!(sites.must(1, there).await, rows(&[&["secret"]]));
+        // A session sees what it has written, where that is.
+        assert_eq!(sites.must(2, there).await, rows(&[&["secret"]]));
+        // Both keys are taken, and said to be in PostgreSQL's words.
+        for (sql, constraint, key) in [
+            (seven, "p_pkey", "(region, id)=(eu, 7)"),
+            (
+                "INSERT INTO p VALUES ('eu', 8, 'secret')",
+                "p_region_name_key",
+                "(region, name)=(eu, secret)",
+            ),
+        ] {
+            let error = sites.refuses(2, sql, "23505").await;
+            let fields = error.fields();
+            assert_eq!(
+                (error.message(), fields.detail.as_deref(), fields.constraint.as_deref()),
+                (
+                    &*format!("duplicate key value violates unique constraint \"{constraint}\""),
+                    Some(&*format!("Key {key} already exists.")),
+                    Some(constraint)
+                )
+            );
+        }
+        // What was deleted is free, also before ap has heard of it.
+        sites.must(1, "DELETE FROM p WHERE region = 'eu' AND id = 7").await;
+        sites.must(2, seven).await;
+        // Many, from a query and one by one.
+        sites
+            .must(2, "INSERT INTO p SELECT 'eu', g, 'many' || g FROM generate_series(100, 300) g")
+            .await;
+        sites
+            .refuses(
+                2,
+                "INSERT INTO p SELECT 'eu', g, 'more' || g FROM generate_series(300, 500) g",
+                "23505",
+            )
+            .await;
+        sites.must(2, "INSERT INTO p VALUES ('eu', 20, 'a'), ('eu', 21, 'b')").await;
+        sites.refuses(2, "INSERT INTO p VALUES ('eu', 22, 'c'), ('eu', 22, 'd')", "23505").await;
+        sites.refuses(2, "INSERT INTO p VALUES ('eu', 22, 'c'), ('ap', 22, 'd')", "0A000").await;
+        // In a block: the transaction's own keys at once, the others when it commits.
+        let mut session = sites.session(2).await;
+        run(&mut session, "BEGIN; INSERT INTO p VALUES ('eu', 30, 'thirty')")
+            .await
+            .expect("inserts");
+        let own = run(&mut session, "INSERT INTO p VALUES ('eu', 30, 'again')").await;
+        assert_eq!(own.expect_err("its own").code().0, "23505");
+        run(&mut session, "ROLLBACK").await.expect("rolls back");
+        run(&mut session, "BEGIN; INSERT INTO p VALUES ('eu', 1, 'one')").await.expect("inserts");
+        let taken = run(&mut session, "COMMIT").await.expect_err("taken in eu");
+        assert_eq!(taken.code().0, "23505", "{taken}");
+        // What was undone asks for nothing.
+        run(&mut session, "BEGIN; SAVEPOINT s; INSERT INTO p VALUES ('eu', 1, 'one'); ROLLBACK TO s; INSERT INTO p VALUES ('eu', 30, 'thirty'); COMMIT").await.expect("commits");
+        let off = sites.run_at_home(2, "INSERT INTO p VALUES ('eu', 40, 'forty')").await;
+        assert_eq!(off.expect_err("kept in eu").code().0, "55000");
+        sites.quiet().await;
+        assert_eq!(sites.must(0, "SELECT telesto_check_table('p')").await, rows(&[&["214"]]));
+        assert_eq!(sites.stored(2, "p").await, before);
+        assert!(!sites.holds(2, "secret").await, "a row of eu is in the bucket of ap");
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// Rows of the same keys are added in every region, and deleted at home, while links are cut and regions killed: a key that is taken is
+/// never taken again, and one that is free is.
+#[test]
+fn keys_are_taken_once_wherever_their_rows_are_added() {
+    let (mut added, mut taken, mut deleted) = ([0; REGIONS], [0; REGIONS], 0);
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let mut sites = Sites::running(&world).await;
+            sites
+                .must(0, "CREATE TABLE r (place text, id int, tag text, PRIMARY KEY (place, id))")
+                .await;
+            let rule =
+                "ALTER TABLE r SET (telesto.regions = 'by row (place): a = us; b = eu; c = ap')";
+            sites.must(0, rule).await;
+            sites.settles().await;
+            sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
+            let mut known: BTreeMap<(usize, u64), Vec<Option<i64>>> = BTreeMap::new();
+            // Of which it was not told whether they were committed: they may be, later.
+            let mut unknown: BTreeMap<(usize, u64), Vec<Option<i64>>> = BTreeMap::new();
+            for turn in 0..120_i64 {
+                sites.disturb().await;
+                let (region, home) = (below(&world, 3) as usize, below(&world, 3) as usize);
+                let (id, value) = (below(&world, 8), VALUES[home]);
+                let delete = below(&world, 3) == 0;
+                let (at, sql, after) = match delete {
+                    true => {
+                        (home, format!("DELETE FROM r WHERE place = '{value}' AND id = {id}"), None)
+                    }
+                    false => (
+                        region,
+                        format!("INSERT INTO r VALUES ('{value}', {id}, '{turn}')"),
+                        Some(turn),
+                    ),
+                };
+                let may_be = known.entry((home, id)).or_insert_with(|| vec![None]);
+                let late = unknown.entry((home, id)).or_default();
+                match sites.run(at, &sql).await {
+                    Ok(_) if delete => {
+                        deleted += usize::from(may_be.iter().any(Option::is_some));
+                        *may_be = vec![None];
+                    }
+                    Ok(_) => {
+                        assert!(may_be.contains(&None), "seed {seed}: {sql}: taken by {may_be:?}");
+                        added[region] += usize::from(region != home);
+                        *may_be = vec![after];
+                    }
+                    Err(error) => match error.code().0 {
+                        "23505" => {
+                            may_be.retain(Option::is_some);
+                            may_be.extend(late.iter().copied());
+                            assert!(
+                                !may_be.is_empty(),
+                                "seed {seed}: {sql}: {error}, but it was free"
+                            );
+                            taken[region] += usize::from(region != home);
+                        }
+                        "08007" | "57P01" if delete => may_be.push(after),
+                        "08007" | "57P01" => late.push(after),
+                        "08006" | "40001" | "55000" | "57P03" => {}
+                        _ => panic!("seed {seed}: {sql}: {error}"),
+                    },
+                }
+            }
+            sites.net.set_weather(Weather::CALM);
+            sites.net.heal();
+            sites.quiet().await;
+            for (home, value) in VALUES.iter().enumerate() {
+                let sql = format!("SELECT id, tag FROM r WHERE place = '{value}'");
+                let found = sites.must(home, &sql).await;
+                let found: BTreeMap<u64, i64> = found
+                    .iter()
+                    .map(|row| {
+                        let cell = |at: usize| row[at].as_deref().expect("a value");
+                        (cell(0).parse().expect("an id"), cell(1).parse().expect("a tag"))
+                    })
+                    .collect();
+                for ((_, id), may_be) in known.iter().filter(|((at, _), _)| *at == home) {
+                    let there = found.get(id).copied();
+                    assert!(
+                        may_be.contains(&there) || unknown[&(home, *id)].contains(&there),
+                        "seed {seed}: {value} {id}: {there:?}, not of {may_be:?}"
+                    );
+                }
+            }
+            sites.settled().await;
+            sites.verify().await;
+        });
+    }
+    // Else the test has tested nothing.
+    let some = |counts: &[usize; REGIONS]| counts.iter().all(|count| *count > 5);
+    assert!(some(&added) && some(&taken) && deleted > 20, "{added:?}, {taken:?}, {deleted}");
 }
 
 /// Keys and values of rows that are placed in one region are in no bucket of the others, nor the keys of those that were deleted.
@@ -623,9 +797,27 @@ fn foreign_keys_hold_at_the_homes_of_both_rows() {
         sites.must(1, "INSERT INTO c VALUES ('eu', 1, 1)").await;
         sites.refuses(1, "INSERT INTO c VALUES ('eu', 2, 1)", "23503").await;
         sites.refuses(1, "DELETE FROM p WHERE region = 'eu' AND id = 1", "23503").await;
-        // Its parent would be in us, which eu cannot see: not a row of us that is not there, and not one that is.
-        sites.refuses(1, "INSERT INTO c VALUES ('us', 2, 1)", "55000").await;
-        sites.must(0, "INSERT INTO c VALUES ('us', 2, 1)").await;
+        // Its parent is in us, which eu cannot see, and which looks for it.
+        sites.must(1, "INSERT INTO c VALUES ('us', 2, 1)").await;
+        let missing = sites.refuses(1, "INSERT INTO c VALUES ('us', 3, 1)", "23503").await;
+        assert!(
+            missing
+                .to_string()
+                .contains("table \"c\" violates foreign key constraint \"c_region_p_fkey\""),
+            "{missing}"
+        );
+        assert_eq!(
+            missing.fields().detail.as_deref(),
+            Some("Key (region, id)=(us, 3) is not present in table \"p\".")
+        );
+        sites
+            .must(
+                1,
+                "BEGIN; INSERT INTO p VALUES ('us', 3); INSERT INTO c VALUES ('us', 3, 1); COMMIT",
+            )
+            .await;
+        sites.must(1, "BEGIN; SAVEPOINT s; INSERT INTO c VALUES ('us', 4, 1); ROLLBACK TO s; INSERT INTO p VALUES ('us', 5); COMMIT").await;
+        sites.refuses(0, "DELETE FROM p WHERE region = 'us' AND id = 3", "23503").await;
         let refused = sites.refuses(0, "INSERT INTO mixed VALUES ('us', 1)", "55000").await;
         assert!(refused.to_string().contains("foreign key"), "{refused}");
         // Homes that are not the same any more.

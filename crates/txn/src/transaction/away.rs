@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //! - The request holds what the region keeps of what was read, and everything that was written; else nothing is asked for.
+//! - What was taken for granted of keys that this region does not have is in the request, as far as it concerns what is written in the end.
 //! - What the transaction says to whoever listens here is said when the commit is known.
 //!
 //! # On failure
 //! As [`crate::away`] says. What was to be said is lost with this process, as it is with a session that ends.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,7 +21,32 @@ use crate::away::{self, Away, AwayRequest, Bound, Elsewhere, WriteIn};
 use crate::commit::write_set;
 use crate::error::Result;
 use crate::read_set::Reads;
-use crate::service::{CommitRequest, CommitWrites};
+use crate::service::{CheckedWrite, CommitRequest, CommitWrites};
+
+/// What the home is to find, with the number that the first write after it was noted had.
+#[derive(Debug, Default)]
+pub(super) struct Expected(BTreeMap<(Bytes, bool), u64>);
+
+impl Expected {
+    fn note(&mut self, key: Bytes, there: bool, next_seq: u64) {
+        self.0.entry((key, there)).or_insert(next_seq);
+    }
+
+    /// The writes from number `savepoint` on are undone, and with them what they asked for.
+    pub fn rolled_back(&mut self, savepoint: u64) {
+        self.0.retain(|_, next_seq| *next_seq < savepoint);
+    }
+
+    /// Of a transaction that writes `writes`: nothing where it puts something, and something where it does not.
+    fn of(&self, writes: &[CheckedWrite]) -> Vec<(Bytes, bool)> {
+        let puts = |key: &Bytes| {
+            let at = writes.binary_search_by(|write| write.write.key.cmp(key));
+            at.is_ok_and(|at| writes.get(at).is_some_and(|write| write.write.value.is_some()))
+        };
+        let asked = self.0.keys().filter(|(key, there)| puts(key) != *there);
+        asked.cloned().collect()
+    }
+}
 
 impl Core {
     /// See [`crate::Transaction::write_in`].
@@ -34,6 +61,20 @@ impl Core {
             Bound::There(away) => Some(Arc::clone(away)),
             Bound::Free | Bound::Here => None,
         }
+    }
+
+    /// See [`crate::Transaction::expect`].
+    pub(super) async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
+        self.open()?;
+        let mut own = Vec::with_capacity(keys.len());
+        for key in keys {
+            let written = self.buffer.get(key, None).await?;
+            if written.is_none() {
+                self.expected.lock().note(key.clone(), there, self.buffer.next_seq());
+            }
+            own.push(written.flatten());
+        }
+        Ok(own)
     }
 
     /// Commits in the region that keeps what was written; `None`: nothing is left of it.
@@ -51,6 +92,7 @@ impl Core {
             // It had no version here; the home may have one, of a delete.
             write.write.fresh = false;
         }
+        let expected = self.expected.lock().of(&writes);
         let reads = self.reads.lock().take();
         let stamp = away.stamp();
         let snapshot = self.snapshot();
@@ -62,6 +104,7 @@ impl Core {
             defined_at,
             reads: away::kept_of(away, reads),
             writes,
+            expected,
             durability: self.durability(),
             timeout: self.timeout,
         };
