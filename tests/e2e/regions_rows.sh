@@ -47,6 +47,14 @@ is "$(ask eu -c "select mail from people where region = 'us' and id = 7")" "$US-
 if said="$(own us -c "select count(*) from people where region = 'eu'" 2>&1)"; then die "us has rows of eu: $said"; fi
 grep -q 'not placed in region "us"' <<<"$said" || die "unclear: $said"
 ok "each row is read where it is"
+is "$(ask us -c "insert into people values ('eu', 2000, '$EU-from-us') returning id")" 2000 "a row of eu, added in us"
+is "$(own eu -c "select mail from people where region = 'eu' and id = 2000")" "$EU-from-us" "a row of eu that us has added"
+if said="$(ask us -c "insert into people values ('eu', 2000, 'again')" 2>&1)"; then die "a key was taken twice"; fi
+grep -q 'duplicate key value violates unique constraint "people_pkey"' <<<"$said" || die "unclear: $said"
+if said="$(ask us -c "insert into people values ('eu', 2001, '$EU-from-us')" 2>&1)"; then die "a mail was taken twice"; fi
+grep -q 'people_region_mail_key' <<<"$said" || die "unclear: $said"
+ask eu -c "delete from people where region = 'eu' and id = 2000"
+ok "rows are added from a region that does not have them, and keys taken once"
 
 sleep 4
 holds us "$US" && holds eu "$EU" || die "the search finds nothing"
@@ -66,6 +74,18 @@ is "$(own us -c "select mail from people where region = 'eu' and mail = '$EU-10-
 ask us -c "insert into people values ('eu', 1000, '$EU-forwarded')"
 is "$(own eu -c "select mail from people where region = 'eu' and id = 1000")" "$EU-forwarded" "a row that us wrote in eu"
 ok "a region that gets rows has them, and writes them at their home"
+
+url="postgres://telesto@127.0.0.1:${sql[us]}/telesto?sslmode=disable"
+said="$("$bin" dump --url "$url" --file "$WORK/plain.sql" 2>&1)"
+grep -q 'telesto dump --placement' <<<"$said" || die "the dump does not say what is left out: $said"
+! grep -q '^ALTER TABLE .*telesto\.' "$WORK/plain.sql" || die "the dump holds placement that was not asked for"
+"$bin" dump --placement --url "$url" --file "$WORK/placed.sql" 2>/dev/null
+grep -qxF "ALTER TABLE public.people SET (telesto.regions = 'by row (region): eu = eu, us; us = us');" "$WORK/placed.sql" || die "no placement: $(tail -n 5 "$WORK/placed.sql")"
+ask us -c "drop table people"
+"$bin" restore "$WORK/placed.sql" --url "$url" >"$WORK/restored" 2>&1 || die "not restored: $(cat "$WORK/restored")"
+wait_for 60 gives 491 own eu -c "select count(*) from people where region = 'eu'" || die "restored rows do not come to eu"
+wait_for 60 gives 491 own us -c "select count(*) from people where region = 'eu'" || die "restored rows are not in us"
+ok "a dump with placement is restored as it was placed"
 
 ask us -c "alter table people set (telesto.regions = 'by row (region): eu = eu; us = us')"
 here() { PGOPTIONS='-c telesto.local_rows=on' ask us -c "select count(*) from people"; }

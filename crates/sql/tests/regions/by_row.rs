@@ -468,6 +468,51 @@ fn keys_are_taken_once_wherever_their_rows_are_added() {
     assert!(some(&added) && some(&taken) && deleted > 20, "{added:?}, {taken:?}, {deleted}");
 }
 
+/// A row is added away from its home while the row that it references is deleted there: one of the two is refused.
+#[test]
+fn referenced_rows_stay_while_rows_are_added_away_from_home() {
+    let (mut added, mut deleted) = (0, 0);
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE p (region text, id int, PRIMARY KEY (region, id))",
+                "CREATE TABLE c (region text, p int, PRIMARY KEY (region, p), FOREIGN KEY (region, p) REFERENCES p)",
+                "INSERT INTO p SELECT 'us', g FROM generate_series(1, 60) g",
+                "ALTER TABLE p SET (telesto.regions = 'by row (region)')",
+                "ALTER TABLE c SET (telesto.regions = 'by row (region)')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.settles().await;
+            sites.net.set_weather(Weather { delay: Duration::from_millis(20), ..Weather::CALM });
+            let mut children = 0;
+            for id in 1..=60 {
+                let add = format!("INSERT INTO c VALUES ('us', {id})");
+                let delete = format!("DELETE FROM p WHERE region = 'us' AND id = {id}");
+                let late = Duration::from_micros(below(&world, 60_000));
+                let delete = async {
+                    world.sleep(late).await;
+                    sites.run(0, &delete).await
+                };
+                let (one, other) = futures::join!(sites.run(1, &add), delete);
+                assert!(one.is_err() || other.is_err(), "seed {seed}: {id}: both");
+                for error in [one.as_ref().err(), other.as_ref().err()].into_iter().flatten() {
+                    assert!(["23503", "40001"].contains(&error.code().0), "seed {seed}: {error}");
+                }
+                added += usize::from(one.is_ok());
+                children += usize::from(one.is_ok());
+                deleted += usize::from(other.is_ok());
+            }
+            let orphans = "SELECT count(*) FROM c WHERE region = 'us' AND NOT EXISTS (SELECT FROM p WHERE p.region = 'us' AND p.id = c.p)";
+            assert_eq!(sites.must(0, orphans).await, rows(&[&["0"]]));
+            let all = "SELECT count(*) FROM c WHERE region = 'us'";
+            assert_eq!(sites.must(0, all).await, rows(&[&[&children.to_string()]]));
+        });
+    }
+    assert!(added > 20 && deleted > 20, "{added}, {deleted}");
+}
+
 /// Keys and values of rows that are placed in one region are in no bucket of the others, nor the keys of those that were deleted.
 #[test]
 fn rows_are_in_no_bucket_that_they_are_not_placed_in() {

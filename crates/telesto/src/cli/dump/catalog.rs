@@ -62,10 +62,11 @@ const REFUSED: [(&str, &str); 7] = [
     ("extensions", "SELECT e.extname FROM pg_catalog.pg_extension e WHERE e.extname <> 'plpgsql'"),
 ];
 
-type Row = Vec<Option<String>>;
+/// Cells as text.
+pub(super) type Row = Vec<Option<String>>;
 
 /// Rows of a question, all as text.
-async fn ask(client: &Client, question: &str) -> Result<Vec<Row>, String> {
+pub(super) async fn ask(client: &Client, question: &str) -> Result<Vec<Row>, String> {
     let question = question.replace("USERS", USERS);
     let answer = client
         .simple_query(&question)
@@ -80,7 +81,7 @@ async fn ask(client: &Client, question: &str) -> Result<Vec<Row>, String> {
     Ok(rows.collect())
 }
 
-fn cell(row: &Row, at: usize) -> String {
+pub(super) fn cell(row: &Row, at: usize) -> String {
     row.get(at).cloned().flatten().unwrap_or_default()
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   BEGIN REPEATABLE READ, READ ONLY -> refuse what cannot be written -> schemas, types, sequences, tables
 //!     -> COPY … FROM stdin, table by table -> sequences' positions -> indexes -> foreign keys -> views -> comments
+//!     -> placement, if it is asked for
 //! ```
 //!
 //! # Invariants
@@ -19,6 +20,7 @@
 
 mod catalog;
 mod objects;
+mod placement;
 mod write;
 
 use std::fs::File;
@@ -48,6 +50,9 @@ pub struct Dump {
     /// Rows and positions of sequences only
     #[arg(long)]
     data_only: bool,
+    /// Also where tables are placed among regions, for a database that has regions of the same names
+    #[arg(long, conflicts_with = "data_only")]
+    placement: bool,
 }
 
 /// Runs `telesto dump`.
@@ -162,6 +167,8 @@ async fn dump(
     }
     if !asked.data_only {
         write::after(&catalog, out)?;
+        let placed = placement::read(client).await?;
+        placement::write(&placed, asked.placement, out)?;
     }
     out.line("--\n-- Telesto database dump complete\n--")?;
     client.batch_execute("COMMIT").await.map_err(said)
