@@ -78,6 +78,9 @@ impl Question {
                 let keys = keys_of(&shared.store, range).await?;
                 Ok(pack_labels(&labels(shared, keys).await?))
             }
+            Self::Rows { seen, at, stamp, wanted } => {
+                crate::rows_away::answer(shared, from, (seen, at), stamp, wanted).await
+            }
             Self::LabelsOf { keys } => Ok(pack_labels(&labels(shared, keys).await?)),
         }
     }

@@ -18,11 +18,14 @@ use telesto_txn::Database as _;
 use telesto_txn::peers::Answers;
 
 use crate::asked::Asked;
+use crate::error::Error;
 use crate::forward;
 use crate::forwarded::Forwarded;
+use crate::question::Question;
 use crate::read_away;
 use crate::regions::Regions;
 use crate::relayed::{Relay, Relayed};
+use crate::rows_away;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -68,6 +71,14 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
             }
         }
         Relay::Distances => Relayed::Far(read_away::distances(shared)),
+        Relay::Rows { region, question } => {
+            let answer = async {
+                let question = Question::decode(question);
+                let question = question.map_err(Error::malformed("a question for rows"))?;
+                rows_away::ask(shared, region, &question).await
+            };
+            answer.await.map_or_else(|error| refused(&error), Relayed::Said)
+        }
         Relay::Read { region, asked } => read(regions, region, asked).await,
     }
 }

@@ -14,11 +14,14 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
     ConflictView, LinkView, RegionControl, RegionView, RegionsView, TreeView,
 };
-use telesto_txn::{AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces};
+use telesto_txn::{
+    AskRows, AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces, RowsGiven,
+};
 
 use crate::forward;
 use crate::read_away;
 use crate::regions::{PeerStatus, Regions};
+use crate::rows_away;
 
 #[async_trait]
 impl RegionControl for Regions {
@@ -83,6 +86,10 @@ impl RegionControl for Regions {
         request: AwayRequest,
     ) -> telesto_txn::Result<Elsewhere> {
         forward::commit_at(self.shared(), home, request).await
+    }
+
+    async fn rows_at(&self, home: RegionId, asked: AskRows) -> telesto_txn::Result<RowsGiven> {
+        rows_away::rows_at(self.shared(), home, asked).await
     }
 
     async fn arrive(

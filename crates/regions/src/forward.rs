@@ -26,7 +26,8 @@ use bytes::Bytes;
 use telesto_common::{Deadline, RegionId, Timestamp, TxnId};
 use telesto_net::Error as NetError;
 use telesto_shard::Read;
-use telesto_txn::{AwayRequest, Elsewhere, Error as Txn};
+use telesto_txn::service::CheckedWrite;
+use telesto_txn::{AwayRequest, Elsewhere, Error as Txn, Reads};
 
 use crate::error::{Error, Result};
 use crate::forwarded::{Answer, Forwarded, MAX_BYTES};
@@ -39,7 +40,7 @@ use crate::wire::{Header, Reply, Request};
 /// How long a home that cannot be reached is tried for.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 /// How long a commit, or what was in its way, is waited for here.
-const ARRIVAL: Duration = Duration::from_secs(5);
+pub(crate) const ARRIVAL: Duration = Duration::from_secs(5);
 /// The longest one request is waited for before it is sent again.
 const ASKED: Duration = Duration::from_secs(10);
 /// Between two requests, at first and at most.
@@ -201,6 +202,7 @@ pub(crate) async fn translate(
         mut reads,
         mut writes,
         expected,
+        there,
         durability,
         timeout: _,
     } = request;
@@ -217,12 +219,20 @@ pub(crate) async fn translate(
     if places.values().any(|(_, other)| *other != incarnation) {
         return Err(Error::NotStreaming { region: home });
     }
-    let there = |since: &mut Timestamp| {
+    let by_home = |since: &mut Timestamp| {
         *since = places.get(since).map_or(Timestamp::ZERO, |(there, _)| *there);
     };
-    reads.points.iter_mut().for_each(|(_, since)| there(since));
-    reads.ranges.iter_mut().for_each(|read| there(&mut read.since));
-    writes.iter_mut().for_each(|write| there(&mut write.since));
+    reads.points.iter_mut().for_each(|(_, since)| by_home(since));
+    reads.ranges.iter_mut().for_each(|read| by_home(&mut read.since));
+    writes.iter_mut().for_each(|write| by_home(&mut write.since));
+    if let Some((read, of)) = there {
+        if of != incarnation {
+            return Err(Error::NotStreaming { region: home });
+        }
+        since_read(&mut writes, &read);
+        reads.points.extend(read.points);
+        reads.ranges.extend(read.ranges);
+    }
     let stamp = match stamp {
         Some(stamp) => value_at(store, stamp, defined_at).await?.unwrap_or_default(),
         None => Bytes::new(),
@@ -241,6 +251,18 @@ pub(crate) async fn translate(
     })
 }
 
+/// Writes of rows that were read in the home are of what was there then.
+fn since_read(writes: &mut [CheckedWrite], read: &Reads) {
+    let points: BTreeMap<&Bytes, Timestamp> =
+        read.points.iter().map(|(key, since)| (key, *since)).collect();
+    for CheckedWrite { write, since } in writes {
+        let ranges = read.ranges.iter().filter(|range| range.range.contains(&write.key));
+        let ranges = ranges.map(|range| range.since);
+        let read = ranges.chain(points.get(&write.key).copied()).min();
+        *since = read.unwrap_or(*since);
+    }
+}
+
 /// Up to where the home's log was here at a snapshot, and in which of its incarnations.
 async fn place_at(store: &Store, home: RegionId, at: Timestamp) -> Result<(Timestamp, u64)> {
     let stored = value_at(store, rows::inbox(), at).await?;
@@ -254,28 +276,23 @@ async fn value_at(store: &Store, key: Bytes, at: Timestamp) -> Result<Option<Byt
     Ok(store.get(vec![key], at).await?.pop().and_then(Read::into_value))
 }
 
-fn name(shared: &Shared, home: RegionId) -> String {
-    let peer = shared.config.peers.iter().find(|peer| peer.id == home);
-    peer.map_or_else(|| home.to_string(), |peer| format!("\"{}\"", peer.name))
-}
-
 fn refused(shared: &Shared, home: RegionId, reason: &str) -> Txn {
     Txn::Elsewhere(format!(
         "region {}, where these tables are written, did not commit the transaction ({reason}); nothing was written: run it again, or see SELECT * FROM telesto_regions",
-        name(shared, home)
+        shared.name_of(home)
     ))
 }
 
 fn unknown(shared: &Shared, home: RegionId, txn: TxnId, reason: &str) -> Txn {
     let reason = format!(
         "region {} was asked and did not answer: {reason}; that region knows",
-        name(shared, home)
+        shared.name_of(home)
     );
     Txn::OutcomeUnknown { txn, reason }
 }
 
 /// The conflict, when what was in the way is here: the next try is to see it.
-async fn conflict(
+pub(crate) async fn conflict(
     shared: &Shared,
     home: RegionId,
     txn: TxnId,

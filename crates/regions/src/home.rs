@@ -264,9 +264,18 @@ async fn check_home(
     writes: &[telesto_txn::service::CheckedWrite],
     at: Timestamp,
 ) -> Result<Vec<Bytes>> {
+    check_keeps(shared, meaning, writes.iter().map(|write| &write.write.key), at).await
+}
+
+/// Refuses keys that this region does not keep, or not yet. The rows that say it does.
+pub(crate) async fn check_keeps(
+    shared: &Shared,
+    meaning: &Arc<dyn Meaning>,
+    keys: impl Iterator<Item = &Bytes>,
+    at: Timestamp,
+) -> Result<Vec<Bytes>> {
     let mut rows = std::collections::BTreeMap::new();
-    for write in writes {
-        let key = &write.write.key;
+    for key in keys {
         match meaning.keeper(key) {
             Keeper::Region { home, moved } if home == shared.config.me => {
                 rows.extend(moved.into_iter().map(|row| (row, key.clone())));

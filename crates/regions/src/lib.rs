@@ -47,6 +47,7 @@ mod registry;
 mod relayed;
 mod report;
 mod rows;
+mod rows_away;
 mod send;
 mod shared;
 mod sort_out;

@@ -14,6 +14,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::key::KeyRange;
 use telesto_common::{RegionId, Timestamp};
+use telesto_txn::Wanted;
 
 use crate::past::Past;
 use crate::wire::{LabelledRow, pack_rows, unpack_rows};
@@ -41,6 +42,9 @@ pub(crate) enum Question {
     Labels { range: KeyRange },
     /// The labels of these keys, of those that are deleted too.
     LabelsOf { keys: Vec<Bytes> },
+    /// Rows that you keep, for a transaction of mine that changes them and has seen everything of my region up to `seen`: as of `at`, or of
+    /// now, where your definitions are those with this stamp. See [`crate::rows_away`].
+    Rows { seen: Timestamp, at: Option<Timestamp>, stamp: Bytes, wanted: Wanted },
 }
 
 /// Where a list of rows goes on.
@@ -109,6 +113,8 @@ const STANDING: u8 = 5;
 const DIGEST: u8 = 6;
 const LABELS: u8 = 7;
 const LABELS_OF: u8 = 8;
+const ROWS_OF_KEYS: u8 = 9;
+const ROWS_OF_RANGE: u8 = 10;
 
 /// Of a label: the key has a value.
 const THERE: u8 = 1;
@@ -148,6 +154,27 @@ impl Question {
                 put_varint(&mut out, keys.len() as u64);
                 keys.iter().for_each(|key| put_string(&mut out, key));
             }
+            Self::Rows { seen, at, stamp, wanted } => {
+                let kind = match wanted {
+                    Wanted::Keys(_) => ROWS_OF_KEYS,
+                    Wanted::Range { .. } => ROWS_OF_RANGE,
+                };
+                out.put_u8(kind);
+                out.put_u64_le(seen.0);
+                out.put_u64_le(at.unwrap_or_default().0);
+                put_string(&mut out, stamp);
+                match wanted {
+                    Wanted::Keys(keys) => {
+                        put_varint(&mut out, keys.len() as u64);
+                        keys.iter().for_each(|key| put_string(&mut out, key));
+                    }
+                    Wanted::Range { range, reverse, limit } => {
+                        put_range(range, &mut out);
+                        out.put_u8(u8::from(*reverse));
+                        put_varint(&mut out, *limit);
+                    }
+                }
+            }
         }
         out.freeze()
     }
@@ -166,6 +193,24 @@ impl Question {
                 let count = cursor.count(1)?;
                 let keys = (0..count).map(|_| cursor.string()).collect::<Result<_, _>>()?;
                 Self::LabelsOf { keys }
+            }
+            kind @ (ROWS_OF_KEYS | ROWS_OF_RANGE) => {
+                let (seen, at) = (Timestamp(cursor.u64()?), Timestamp(cursor.u64()?));
+                let stamp = cursor.string()?;
+                let wanted = match kind {
+                    ROWS_OF_KEYS => {
+                        let count = cursor.count(1)?;
+                        let keys = (0..count).map(|_| cursor.string()).collect::<Result<_, _>>()?;
+                        Wanted::Keys(keys)
+                    }
+                    _ => {
+                        let range = take_range(&mut cursor)?;
+                        let reverse = cursor.u8()? != 0;
+                        Wanted::Range { range, reverse, limit: cursor.varint()? }
+                    }
+                };
+                let at = Some(at).filter(|at| *at != Timestamp::ZERO);
+                Self::Rows { seen, at, stamp, wanted }
             }
             kind => return Err(format!("a question of kind {kind} between regions is not known")),
         };
@@ -342,7 +387,10 @@ mod tests {
     use proptest::prelude::*;
     use telesto_geo::RegionSet;
 
+    use telesto_txn::RowsGiven;
+
     use super::*;
+    use crate::rows_away::Told;
     use crate::wire::KeyWrite;
 
     proptest! {
@@ -355,6 +403,7 @@ mod tests {
             garbage in prop::collection::vec(any::<u8>(), 0..64),
         ) {
             let (key, of) = (Bytes::from(key), RegionId(3));
+            let range_key = key.clone();
             let range = KeyRange { start: key.clone(), end: Bytes::from_static(b"z") };
             let places = [
                 Place::Rows(key.clone()),
@@ -369,6 +418,22 @@ mod tests {
                 Question::Anew,
                 Question::Standing,
                 Question::Digest { range: range.clone() },
+                Question::Rows {
+                    seen: Timestamp(number),
+                    at: Some(Timestamp(number | 1)),
+                    stamp: key.clone(),
+                    wanted: Wanted::Keys(vec![key.clone(), Bytes::new()]),
+                },
+                Question::Rows {
+                    seen: Timestamp(number),
+                    at: None,
+                    stamp: Bytes::new(),
+                    wanted: Wanted::Range {
+                        range: range.clone(),
+                        reverse: number % 2 == 0,
+                        limit: number,
+                    },
+                },
                 Question::Labels { range },
                 Question::LabelsOf { keys: vec![key.clone(), Bytes::new()] },
             ];
@@ -395,7 +460,18 @@ mod tests {
                 let piece = pack_piece(&place, &rows);
                 prop_assert_eq!(unpack_piece(piece), Ok((place, rows.clone())));
             }
+            let given = RowsGiven {
+                at,
+                incarnation: number,
+                values: vec![None, Some(range_key.clone())],
+                rows: vec![(range_key.clone(), Bytes::new())],
+                more: number % 2 == 0,
+            };
+            for told in [Told::Rows(given), Told::Defined(at)] {
+                prop_assert_eq!(Told::decode(told.encode()), Ok(told));
+            }
             let garbage = Bytes::from(garbage);
+            let _ = Told::decode(garbage.clone());
             let _ = Question::decode(garbage.clone());
             let _ = Known::decode(garbage.clone());
             let _ = Standing::decode(garbage.clone());

@@ -46,8 +46,7 @@ impl Way for Shared {
     }
 
     fn name(&self, region: RegionId) -> String {
-        let peer = self.config.peers.iter().find(|peer| peer.id == region);
-        peer.map_or_else(|| region.to_string(), |peer| format!("\"{}\"", peer.name))
+        self.name_of(region)
     }
 
     async fn say(&self, region: RegionId, asked: &Asked) -> Result<Told> {

@@ -40,6 +40,8 @@ pub(crate) enum Relay {
     Distances,
     /// Say this to `region`: [`crate::asked::Asked`]. The answer is its own.
     Read { region: RegionId, asked: Bytes },
+    /// Ask `region` this: [`crate::question::Question::Rows`]. The answer is its own.
+    Rows { region: RegionId, question: Bytes },
 }
 
 /// The answers.
@@ -118,6 +120,11 @@ impl Relay {
                 out.put_u16_le(region.0);
                 out.put_slice(asked);
             }
+            Self::Rows { region, question } => {
+                out.put_u8(9);
+                out.put_u16_le(region.0);
+                out.put_slice(question);
+            }
         }
         out.freeze()
     }
@@ -148,6 +155,10 @@ impl Relay {
             8 => {
                 let region = RegionId(cursor.u16()?);
                 Self::Read { region, asked: cursor.take(cursor.remaining())? }
+            }
+            9 => {
+                let region = RegionId(cursor.u16()?);
+                Self::Rows { region, question: cursor.take(cursor.remaining())? }
             }
             kind => return Err(format!("a question of kind {kind} to who carries is not known")),
         };
@@ -300,6 +311,7 @@ mod tests {
                 Relay::Attach { token, limit },
                 Relay::Distances,
                 Relay::Read { region: home, asked: body.clone() },
+                Relay::Rows { region: home, question: body.clone() },
             ] {
                 prop_assert_eq!(Relay::decode(relay.encode()), Ok(relay));
             }

@@ -158,6 +158,12 @@ impl Shared {
         }
     }
 
+    /// What a region is called, for people.
+    pub fn name_of(&self, region: RegionId) -> String {
+        let peer = self.config.peers.iter().find(|peer| peer.id == region);
+        peer.map_or_else(|| region.to_string(), |peer| format!("\"{}\"", peer.name))
+    }
+
     /// What `to` answers to a question.
     pub async fn question(&self, to: RegionId, question: &Question) -> Result<Bytes> {
         match self.ask(to, Request::Ask(question.encode())).await? {

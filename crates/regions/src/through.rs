@@ -26,8 +26,8 @@ use telesto_common::{Deadline, Env, Label, NodeId, RegionId, ShardId, Timestamp,
 use telesto_txn::regions::{ConflictView, LinkView, RegionControl, RegionsView};
 use telesto_txn::service::Freshness;
 use telesto_txn::{
-    AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Engine, Error as Txn, Pieces,
-    Unanswered,
+    AskRows, AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Engine, Error as Txn,
+    Pieces, RowsGiven, Unanswered,
 };
 
 use crate::asked::{Asked, Told};
@@ -36,6 +36,7 @@ use crate::forward;
 use crate::forwarded::Forwarded;
 use crate::read_away::{self, Way};
 use crate::relayed::{Relay, Relayed};
+use crate::rows_away::{self, Told as RowsTold};
 use crate::store::Store;
 
 /// How long nodes are waited for that are asked who carries the streams.
@@ -287,6 +288,31 @@ impl RegionControl for Through {
         let stamp = Some(self.stamp.clone());
         let forwarded = forward::translate(&self.store, stamp, home, request).await;
         self.send_until_known(home, forwarded.map_err(of_store)?, by).await
+    }
+
+    async fn rows_at(&self, home: RegionId, asked: AskRows) -> telesto_txn::Result<RowsGiven> {
+        let name = home.to_string();
+        let unanswered = |reason: &str| rows_away::unanswered(&name, reason);
+        let question = rows_away::question(&self.store, Some(self.stamp.clone()), &asked).await;
+        let question = question.map_err(of_store)?.encode();
+        let relay = Relay::Rows { region: home, question };
+        let answer = self.ask(&relay, asked.timeout.min(ASKED)).await;
+        let told = match answer.map_err(|reason| unanswered(&reason))? {
+            Relayed::Said(told) => RowsTold::decode(told).map_err(|reason| unanswered(&reason))?,
+            other => return Err(unanswered(&strange(&other))),
+        };
+        match told {
+            RowsTold::Rows(given) => Ok(given),
+            RowsTold::Defined(at) => {
+                // What was in the way is to be here when it is tried again.
+                let limit = forward::ARRIVAL;
+                if let Err(reason) = self.here(&Relay::Arrive { home, at, limit }, limit).await {
+                    tracing::debug!(%reason, "definitions that another region has are not here yet");
+                }
+                let (txn, other, key) = (asked.txn, TxnId(0), self.stamp.clone());
+                Err(Txn::Conflict { txn, other, at, key })
+            }
+        }
     }
 
     async fn arrive(

@@ -11,18 +11,19 @@
 //! The catalog's tables are gone through once a transaction.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use telesto_common::RegionId;
 use telesto_common::key::{KeyRange, KeyReader};
+use telesto_common::{RegionId, Timestamp};
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::by_row::{ValuePlace, intersection};
 use telesto_sql_catalog::regions::{Home, storage_range};
 use telesto_sql_catalog::store::header_key;
 use telesto_sql_catalog::temp::is_temporary;
 use telesto_txn::regions::RegionControl;
-use telesto_txn::{Away, AwayRequest, Elsewhere};
+use telesto_txn::{AskRows, Away, AwayRequest, Elsewhere, RowsGiven};
 
 /// See the module's text.
 #[derive(Debug)]
@@ -108,5 +109,14 @@ impl Away for AwayHome {
 
     async fn commit(&self, request: AwayRequest) -> telesto_txn::Result<Elsewhere> {
         self.control.commit_at(self.home, request).await
+    }
+
+    async fn rows(&self, asked: AskRows) -> telesto_txn::Result<RowsGiven> {
+        self.control.rows_at(self.home, asked).await
+    }
+
+    async fn arrive(&self, at: Timestamp, limit: Duration) -> telesto_txn::Result<()> {
+        let arrived = self.control.arrive(self.home, at, limit).await;
+        arrived.map(|_| ()).map_err(telesto_txn::Error::Elsewhere)
     }
 }

@@ -5,6 +5,7 @@
 //! get, scan ── all of it placed here? ── yes ─► transaction below
 //!                   └ no ─► telesto.local_rows? ── on ─► what is here of it
 //!                                               └ off ─► NotPlaced: which regions have it
+//! get, scan of a statement that changes rows, of what another region keeps ─► get_there, scan_there: as it is in its home
 //! put, delete ── home of the key ─► write_in(here | there) ─► transaction below
 //! key of a new row, or of one that it references, that is not here ─► expect: its home finds it free, or there, when it commits
 //! ```
@@ -19,7 +20,7 @@
 //! A scan tells it when it is first asked for rows.
 //!
 //! # Limits
-//! Of a value that this region does not have new rows are written, and nothing else: a row to be changed is read first.
+//! A range that is read in its home is of one value: else statements name the value, or are executed where all rows are.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -35,8 +36,8 @@ use telesto_sql_catalog::regions::{acknowledged, acknowledgement_key};
 use telesto_sql_expr::Settings;
 use telesto_txn::regions::RegionControl;
 use telesto_txn::{
-    Committed, Database, Error, Labelled, Looked, NotPlaced, Put, ReadFor, Result, Savepoint, Scan,
-    ScanOptions, Transaction, TryClaim, TxnOptions, WriteIn,
+    Away, Committed, Database, Error, Labelled, Looked, NotPlaced, Put, ReadFor, Result, Savepoint,
+    Scan, ScanOptions, Transaction, TryClaim, TxnOptions, WriteIn,
 };
 
 use crate::away::AwayHome;
@@ -58,20 +59,23 @@ struct Shared {
     control: Option<Arc<dyn RegionControl>>,
     local_rows: bool,
     forwards: bool,
+    /// The statement changes rows: it reads those that are not here in their home.
+    changes: bool,
     /// The values that may be written, as this transaction has found.
     written: Mutex<BTreeSet<(TableId, String)>>,
-    /// Those of which rows are added whose keys their home will find free.
-    added: Mutex<BTreeSet<(TableId, String)>>,
+    /// Those that are not here, of which rows were read in their home, or are added whose keys it will find free.
+    told: Mutex<BTreeSet<(TableId, String)>>,
 }
 
 impl PlacedRows {
-    /// `txn`, over which nothing is done where `catalog` places no rows by their values.
+    /// `txn`, over which nothing is done where `catalog` places no rows by their values. `changes`: for a statement that changes rows.
     #[must_use]
     pub fn over(
         txn: Arc<dyn Transaction>,
         catalog: &Arc<CatalogSnapshot>,
         database: &Arc<dyn Database>,
         settings: &Settings,
+        changes: bool,
     ) -> Arc<dyn Transaction> {
         if !catalog.places_rows() {
             return txn;
@@ -81,8 +85,9 @@ impl PlacedRows {
             control: database.regions(),
             local_rows: settings.others.get(LOCAL_ROWS).is_some_and(|value| value == "on"),
             forwards: homes::forwards(settings),
+            changes,
             written: Mutex::default(),
-            added: Mutex::default(),
+            told: Mutex::default(),
         };
         Arc::new(Self { below: txn, shared: Arc::new(shared) })
     }
@@ -105,6 +110,14 @@ impl PlacedRows {
         }
     }
 
+    /// Whether `key` is read in its home, which is another region.
+    fn is_elsewhere(&self, key: &[u8], read_for: ReadFor) -> bool {
+        self.shared.changes
+            && !self.clips(read_for)
+            && self.shared.catalog.check_keys(std::iter::once(key)).is_err()
+            && self.shared.home_of(key).is_some()
+    }
+
     /// Says where `key` is written.
     async fn writes(&self, key: &[u8]) -> Result<()> {
         let shared = &self.shared;
@@ -115,7 +128,7 @@ impl PlacedRows {
         if shared.written.lock().contains(&found) {
             return Ok(());
         }
-        if !shared.added.lock().contains(&found) {
+        if !shared.told.lock().contains(&found) {
             // Whether its keys are free was read here.
             catalog.check_placed(&part.range).map_err(Error::NotPlaced)?;
         }
@@ -138,20 +151,62 @@ impl PlacedRows {
         keys: &[Bytes],
         there: bool,
     ) -> Result<(Vec<Option<Bytes>>, Vec<bool>)> {
-        let (mut here, mut away) = (Vec::new(), Vec::new());
-        let mut is_here = Vec::with_capacity(keys.len());
-        for key in keys {
-            match self.shared.catalog.check_keys(std::iter::once(&key[..])) {
-                Ok(()) => here.push(key.clone()),
-                Err(_) if self.shared.is_told_by_its_home(key) => away.push(key.clone()),
-                Err(what) => return Err(Error::NotPlaced(what)),
-            }
-            is_here.push(here.last() == Some(key));
-        }
-        let mut found = self.below.get_many(&here, ReadFor::Constraint).await?.into_iter();
+        let homes = self.shared.homes_of(keys)?;
+        let away: Vec<&Bytes> = keys
+            .iter()
+            .zip(&homes)
+            .filter(|(_, home)| home.is_some())
+            .map(|(key, _)| key)
+            .collect();
+        self.shared.is_told(away.iter().copied());
+        let away: Vec<Bytes> = away.into_iter().cloned().collect();
         let mut own = self.below.expect(&away, there).await?.into_iter();
-        let value = |here: &bool| if *here { found.next().flatten() } else { own.next().flatten() };
-        Ok((is_here.iter().map(value).collect(), is_here))
+        let mut values = self.get_here(keys, &homes, ReadFor::Constraint).await?;
+        for (value, home) in values.iter_mut().zip(&homes) {
+            if home.is_some() {
+                *value = own.next().flatten();
+            }
+        }
+        Ok((values, homes.iter().map(Option::is_none).collect()))
+    }
+
+    /// The values of those of `keys` that have no home elsewhere.
+    async fn get_here(
+        &self,
+        keys: &[Bytes],
+        homes: &[Option<RegionId>],
+        read_for: ReadFor,
+    ) -> Result<Vec<Option<Bytes>>> {
+        let here = keys.iter().zip(homes).filter(|(_, home)| home.is_none());
+        let here: Vec<Bytes> = here.map(|(key, _)| key.clone()).collect();
+        let mut found = self.below.get_many(&here, read_for).await?.into_iter();
+        let value = |home: &Option<RegionId>| {
+            if home.is_some() { None } else { found.next().flatten() }
+        };
+        Ok(homes.iter().map(value).collect())
+    }
+
+    /// The values of `keys`, of which some are read in their home.
+    async fn get_here_and_there(
+        &self,
+        keys: &[Bytes],
+        read_for: ReadFor,
+    ) -> Result<Vec<Option<Bytes>>> {
+        let homes = self.shared.homes_of(keys)?;
+        let mut values = self.get_here(keys, &homes, read_for).await?;
+        let all: BTreeSet<RegionId> = homes.iter().flatten().copied().collect();
+        for home in all {
+            let there = homes.iter().enumerate().filter(|(_, of)| **of == Some(home));
+            let there: Vec<usize> = there.map(|(at, _)| at).collect();
+            let asked: Vec<Bytes> = there.iter().map(|at| keys[*at].clone()).collect();
+            self.shared.is_told(asked.iter());
+            let away = self.shared.away(home)?;
+            let found = self.below.get_there(&away, &asked, read_for).await?;
+            for (at, value) in there.into_iter().zip(found) {
+                values[at] = value;
+            }
+        }
+        Ok(values)
     }
 
     /// Waits for nobody: fails while one of those who wrote rows of the value before has not said that it has stopped.
@@ -184,15 +239,50 @@ impl PlacedRows {
 }
 
 impl Shared {
-    /// Whether `key` is written in another region, which says when it commits what is there.
-    fn is_told_by_its_home(&self, key: &[u8]) -> bool {
+    /// The region that keeps the row or entry under `key` and says what is there, if it is another one.
+    fn home_of(&self, key: &[u8]) -> Option<RegionId> {
         let catalog = &self.catalog;
-        let home = || {
-            let parts = catalog.row_parts_of(key)?;
-            let (_, _, place) = catalog.place_of(parts.table, &parts.part_of(key)?.value)?;
-            place.home().filter(|home| catalog.regions().any(|known| known.id == *home))
+        let parts = catalog.row_parts_of(key)?;
+        let (_, _, place) = catalog.place_of(parts.table, &parts.part_of(key)?.value)?;
+        let home = place.home().filter(|home| catalog.regions().any(|known| known.id == *home));
+        home.map(RegionId)
+            .filter(|home| self.forwards && self.control.is_some() && *home != catalog.me())
+    }
+
+    /// Where each of `keys` is to be asked for; nothing: it is here.
+    fn homes_of(&self, keys: &[Bytes]) -> Result<Vec<Option<RegionId>>> {
+        let home = |key: &Bytes| match self.catalog.check_keys(std::iter::once(&key[..])) {
+            Ok(()) => Ok(None),
+            Err(what) => match self.home_of(key) {
+                Some(home) => Ok(Some(home)),
+                None => Err(Error::NotPlaced(what)),
+            },
         };
-        self.forwards && self.control.is_some() && home().is_some_and(|it| it != catalog.me().0)
+        keys.iter().map(home).collect()
+    }
+
+    /// The home of a range that is all of one value, which is not here, of a statement that changes rows.
+    fn home_of_range(&self, range: &KeyRange) -> Option<RegionId> {
+        let part = self.catalog.row_parts_of(&range.start)?.part_of(&range.start)?;
+        let within = !range.end.is_empty() && range.end <= part.range.end;
+        self.home_of(&range.start).filter(|_| self.changes && within)
+    }
+
+    /// Rows of these values may be written.
+    fn is_told<'k>(&self, keys: impl Iterator<Item = &'k Bytes>) {
+        let value = |key: &Bytes| {
+            let parts = self.catalog.row_parts_of(key)?;
+            Some((parts.table, parts.part_of(key)?.value.clone()))
+        };
+        self.told.lock().extend(keys.filter_map(value));
+    }
+
+    /// The way to another region.
+    fn away(&self, home: RegionId) -> Result<Arc<dyn Away>> {
+        let Some(control) = &self.control else {
+            return Err(Error::Elsewhere(format!("region {home} is not reached from this node")));
+        };
+        Ok(Arc::new(AwayHome::new(Arc::clone(&self.catalog), Arc::clone(control), home)))
     }
 
     /// The region that keeps rows of a value.
@@ -213,11 +303,7 @@ impl Shared {
             return Ok(WriteIn::Here);
         }
         match &self.control {
-            Some(control) if self.forwards => Ok(WriteIn::There(Arc::new(AwayHome::new(
-                Arc::clone(catalog),
-                Arc::clone(control),
-                home,
-            )))),
+            Some(_) if self.forwards => Ok(WriteIn::There(self.away(home)?)),
             control => {
                 let name = catalog.region_name(home.0);
                 let why = match control {
@@ -293,6 +379,10 @@ impl Transaction for PlacedRows {
     }
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
+        if self.is_elsewhere(key, read_for) {
+            let keys = [Bytes::copy_from_slice(key)];
+            return Ok(self.get_here_and_there(&keys, read_for).await?.pop().flatten());
+        }
         match self.reads(key, read_for)? {
             true => self.below.get(key, read_for).await,
             false => Ok(None),
@@ -304,7 +394,10 @@ impl Transaction for PlacedRows {
             return self.below.get_many(keys, read_for).await;
         };
         if !self.clips(read_for) {
-            return Err(Error::NotPlaced(what));
+            return match self.shared.changes {
+                true => self.get_here_and_there(keys, read_for).await,
+                false => Err(Error::NotPlaced(what)),
+            };
         }
         let here = keys.iter().map(|key| self.reads(key, read_for)).collect::<Result<Vec<_>>>()?;
         let ours = keys.iter().zip(&here).filter(|(_, here)| **here);
@@ -318,13 +411,7 @@ impl Transaction for PlacedRows {
         if catalog.check_keys(keys.iter().map(|key| &key[..])).is_ok() {
             return self.below.look_up_new(keys).await;
         }
-        let (values, here) = self.get_or_expect(keys, false).await?;
-        let away = keys.iter().zip(here).filter(|(_, here)| !here);
-        let value = |key: &Bytes| {
-            let parts = catalog.row_parts_of(key)?;
-            Some((parts.table, parts.part_of(key)?.value.clone()))
-        };
-        self.shared.added.lock().extend(away.filter_map(|(key, _)| value(key)));
+        let (values, _) = self.get_or_expect(keys, false).await?;
         Ok(Looked::Values(values))
     }
 
@@ -337,6 +424,24 @@ impl Transaction for PlacedRows {
         Ok(values.iter().zip(here).map(|(value, here)| !here || value.is_some()).collect())
     }
 
+    async fn get_there(
+        &self,
+        away: &Arc<dyn Away>,
+        keys: &[Bytes],
+        read_for: ReadFor,
+    ) -> Result<Vec<Option<Bytes>>> {
+        self.below.get_there(away, keys, read_for).await
+    }
+
+    fn scan_there(
+        &self,
+        away: Arc<dyn Away>,
+        range: KeyRange,
+        options: ScanOptions,
+    ) -> Box<dyn Scan> {
+        self.below.scan_there(away, range, options)
+    }
+
     async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
         self.below.expect(keys, there).await
     }
@@ -347,6 +452,9 @@ impl Transaction for PlacedRows {
     }
 
     fn try_get(&self, key: &[u8], read_for: ReadFor) -> Option<Result<Option<Bytes>>> {
+        if self.is_elsewhere(key, read_for) {
+            return None;
+        }
         match self.reads(key, read_for) {
             Ok(true) => self.below.try_get(key, read_for),
             Ok(false) => Some(Ok(None)),
@@ -360,7 +468,14 @@ impl Transaction for PlacedRows {
             return self.below.scan(range, options);
         };
         if !self.clips(options.read_for) {
-            return Box::new(Refused(Error::NotPlaced(what)));
+            let Some(home) = shared.home_of_range(&range) else {
+                return Box::new(Refused(Error::NotPlaced(what)));
+            };
+            shared.is_told(std::iter::once(&range.start));
+            return match shared.away(home) {
+                Ok(away) => self.below.scan_there(away, range, options),
+                Err(error) => Box::new(Refused(error)),
+            };
         }
         let mut ranges: VecDeque<KeyRange> = shared.catalog.placed_of(&range).into();
         if options.reverse {

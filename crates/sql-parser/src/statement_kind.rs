@@ -22,6 +22,21 @@ pub fn only_reads(statement: &Statement) -> bool {
     }
 }
 
+/// Whether a statement adds, changes or deletes rows that it names, and does nothing else.
+pub fn changes_rows(statement: &Statement) -> bool {
+    match statement {
+        Statement::Insert(_)
+        | Statement::Update { .. }
+        | Statement::Delete(_)
+        | Statement::Merge { .. } => true,
+        Statement::Query(query) => matches!(
+            &*query.body,
+            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_)
+        ),
+        _ => false,
+    }
+}
+
 /// Whether a query surely writes nothing and locks nothing.
 pub fn query_reads(query: &Query) -> bool {
     fn body_reads(body: &SetExpr) -> bool {

@@ -29,7 +29,7 @@ use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
 
 use crate::additions::Additions;
-use crate::away::{Elsewhere, WriteIn};
+use crate::away::{Away, Elsewhere, WriteIn};
 use crate::error::Result;
 use crate::peers::Peers;
 use crate::reading::Reader;
@@ -130,6 +130,22 @@ pub enum Looked {
     Absent(Timestamp),
     /// Their values, in order, remembered as [`Transaction::get_many`] does.
     Values(Vec<Option<Bytes>>),
+}
+
+fn unreached(region: RegionId) -> crate::Error {
+    crate::Error::Elsewhere(format!(
+        "transactions here do not reach region {region}; connect to a node of that region"
+    ))
+}
+
+/// A scan of rows that cannot be reached.
+struct Unreached(RegionId);
+
+#[async_trait]
+impl Scan for Unreached {
+    async fn next_batch(&mut self, _: usize) -> Result<Vec<(Bytes, Bytes)>> {
+        Err(unreached(self.0))
+    }
 }
 
 /// A committed version with its label: when it was committed, and in which region.
@@ -319,6 +335,30 @@ pub trait Transaction: Debug + Send + Sync {
         ))
     }
 
+    /// The values of `keys`, own writes included, in the region behind `away`, which keeps them: for a transaction that changes rows there.
+    ///
+    /// # Errors
+    /// As [`crate::Away::rows`]; [`crate::Error::TwoHomes`].
+    async fn get_there(
+        &self,
+        away: &Arc<dyn Away>,
+        _keys: &[Bytes],
+        _read_for: ReadFor,
+    ) -> Result<Vec<Option<Bytes>>> {
+        Err(unreached(away.home()))
+    }
+
+    /// Rows of a range that the region behind `away` keeps, own writes included: for a transaction that changes rows there. Errors, as of
+    /// [`Transaction::get_there`], come with the first batch.
+    fn scan_there(
+        &self,
+        away: Arc<dyn Away>,
+        _range: KeyRange,
+        _options: ScanOptions,
+    ) -> Box<dyn Scan> {
+        Box::new(Unreached(away.home()))
+    }
+
     /// The committed version of `key` that this snapshot sees, a delete mark too, whatever the transaction has written itself. Not
     /// recorded: a write of the key is validated against the snapshot. `None`: there is none, or this kind of transaction keeps no
     /// labels.
@@ -407,10 +447,7 @@ pub trait Transaction: Debug + Send + Sync {
     fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
         match to {
             WriteIn::Here => Ok(None),
-            WriteIn::There(away) => Err(crate::Error::Elsewhere(format!(
-                "transactions here do not reach region {}; connect to a node of that region",
-                away.home()
-            ))),
+            WriteIn::There(away) => Err(unreached(away.home())),
         }
     }
 

@@ -57,10 +57,61 @@ pub struct AwayRequest {
     pub writes: Vec<CheckedWrite>,
     /// Keys under which the home is to find something (`true`) or nothing, sorted.
     pub expected: Vec<(Bytes, bool)>,
+    /// What was read in the home, by its times, and in which of its incarnations.
+    pub there: Option<(Reads, u64)>,
     /// When to acknowledge; `None`: as the home's log says.
     pub durability: Option<Durability>,
     /// Bound on all of it.
     pub timeout: Duration,
+}
+
+/// Bytes of rows that a region is asked for at a time, about.
+pub const ROWS_BYTES: usize = 1 << 20;
+
+/// Which rows of another region are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Those under these keys.
+    Keys(Vec<Bytes>),
+    /// Those in a range, the greatest key first if `reverse`.
+    Range {
+        /// The range.
+        range: KeyRange,
+        /// The greatest key first.
+        reverse: bool,
+        /// Rows at a time, at most.
+        limit: u64,
+    },
+}
+
+/// A question for rows of another region.
+#[derive(Clone, Debug)]
+pub struct AskRows {
+    /// Who asks.
+    pub txn: TxnId,
+    /// What it has seen: everything of this region up to here is to be there.
+    pub snapshot: Timestamp,
+    /// The snapshot there, by that region's time; `None`: the newest, with the definitions of `snapshot`.
+    pub at: Option<Timestamp>,
+    /// What is asked for.
+    pub wanted: Wanted,
+    /// Bound on all of it.
+    pub timeout: Duration,
+}
+
+/// Rows of another region.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RowsGiven {
+    /// The snapshot there.
+    pub at: Timestamp,
+    /// How often that region has lost commits before.
+    pub incarnation: u64,
+    /// Of keys: their values, in order, as far as they go; at least one.
+    pub values: Vec<Option<Bytes>>,
+    /// Of a range: keys and values.
+    pub rows: Vec<(Bytes, Bytes)>,
+    /// There is more of the range.
+    pub more: bool,
 }
 
 /// A commit in another region.
@@ -99,6 +150,18 @@ pub trait Away: Debug + Send + Sync {
     /// # Errors
     /// [`Error::Conflict`], after what was in the way has come here, if it does so soon; see the module's text.
     async fn commit(&self, request: AwayRequest) -> Result<Elsewhere>;
+
+    /// Rows of it, for a transaction that changes them.
+    ///
+    /// # Errors
+    /// [`Error::Elsewhere`] when it does not answer, or does not keep them; [`Error::Conflict`] when its definitions are others.
+    async fn rows(&self, asked: AskRows) -> Result<RowsGiven>;
+
+    /// Waits, for `limit` at most, until everything of it up to `at` of its clock is here.
+    ///
+    /// # Errors
+    /// [`Error::Elsewhere`] when it does not come.
+    async fn arrive(&self, at: Timestamp, limit: Duration) -> Result<()>;
 }
 
 /// What a transaction's writes were said to be so far.
@@ -199,6 +262,14 @@ mod tests {
         }
 
         async fn commit(&self, _: AwayRequest) -> Result<Elsewhere> {
+            Err(Error::Elsewhere("not in this test".to_owned()))
+        }
+
+        async fn rows(&self, _: AskRows) -> Result<RowsGiven> {
+            Err(Error::Elsewhere("not in this test".to_owned()))
+        }
+
+        async fn arrive(&self, _: Timestamp, _: Duration) -> Result<()> {
             Err(Error::Elsewhere("not in this test".to_owned()))
         }
     }

@@ -55,7 +55,9 @@ pub use api::{
     Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put,
     ReadFor, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
-pub use away::{Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, WriteIn};
+pub use away::{
+    AskRows, Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, ROWS_BYTES, RowsGiven, Wanted, WriteIn,
+};
 pub use engine::Engine;
 pub use error::{Error, NotPlaced, Result};
 pub use forward::{Owners, Unanswered};

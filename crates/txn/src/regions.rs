@@ -21,7 +21,7 @@ use bytes::Bytes;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, RegionId, Timestamp};
 
-use crate::away::{AwayRequest, Elsewhere};
+use crate::away::{AskRows, AwayRequest, Elsewhere, RowsGiven};
 use crate::reading::{AwayRead, Distance, Pieces};
 
 /// How another region stands.
@@ -160,6 +160,12 @@ pub trait RegionControl: Debug + Send + Sync {
     /// # Errors
     /// As [`crate::Away::commit`].
     async fn commit_at(&self, home: RegionId, request: AwayRequest) -> crate::Result<Elsewhere>;
+
+    /// Rows that `home` keeps, for a transaction here that changes them.
+    ///
+    /// # Errors
+    /// As [`crate::Away::rows`].
+    async fn rows_at(&self, home: RegionId, asked: AskRows) -> crate::Result<RowsGiven>;
 
     /// Waits, for `limit` at most, until everything of `home` up to `at` of its clock is here. The label that a session goes on with.
     ///

@@ -32,7 +32,8 @@ pub(crate) struct TxnScan {
     rest: KeyRange,
     reverse: bool,
     record: bool,
-    at: Timestamp,
+    /// The snapshot here; nothing: rows are of another region.
+    at: Option<Timestamp>,
     rows: Box<dyn RowStream>,
     fetched: VecDeque<Row>,
     rows_ended: bool,
@@ -53,10 +54,8 @@ impl TxnScan {
         seen: Option<&Visible>,
     ) -> Self {
         let at = core.snapshot();
-        let own =
-            core.buffer.used().then(|| core.buffer.scan(range.clone(), options.reverse, seen));
         // Own deletes hide rows of the shard, so a limit holds for the shard only without them.
-        let limit = if own.is_some() { None } else { options.limit };
+        let limit = if core.buffer.used() { None } else { options.limit };
         let rows = core.shared.reach.scan(ScanRequest {
             shard: core.shared.reach.shard(),
             range: range.clone(),
@@ -64,6 +63,19 @@ impl TxnScan {
             spec: ScanSpec { reverse: options.reverse, limit },
             timeout: core.timeout,
         });
+        Self::of(core, rows, (range, options), seen, Some(at))
+    }
+
+    /// A scan of `rows`, which are those of the range as of `at` here, or of another region's.
+    pub fn of(
+        core: Arc<Core>,
+        rows: Box<dyn RowStream>,
+        (range, options): (KeyRange, ScanOptions),
+        seen: Option<&Visible>,
+        at: Option<Timestamp>,
+    ) -> Self {
+        let own =
+            core.buffer.used().then(|| core.buffer.scan(range.clone(), options.reverse, seen));
         Self {
             record: core.records(options.read_for),
             core,
@@ -119,7 +131,10 @@ impl TxnScan {
             }
         };
         if self.record {
-            self.core.record_range(walked, self.at);
+            match self.at {
+                Some(at) => self.core.record_range(walked, at),
+                None => self.core.record_there(walked),
+            }
         }
     }
 }

@@ -17,6 +17,7 @@ mod adding;
 mod away;
 mod commit;
 mod new_keys;
+mod there;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,12 +33,13 @@ use telesto_shard::{Change, Read};
 
 use self::away::Expected;
 use self::new_keys::{Looks, Unwritten};
+use self::there::There;
 use crate::additions::{Added, Additions};
 use crate::api::{
     Committed, Durability, Labelled, Level, Looked, Put, ReadFor, Savepoint, Scan, ScanOptions,
     Transaction, TryClaim, TxnOptions,
 };
-use crate::away::{Bound, WriteIn};
+use crate::away::{Away, Bound, WriteIn};
 use crate::buffer::{Own, SpillOptions, Visible, WriteBuffer};
 use crate::claims::{Claimed, Claims};
 use crate::commit::write_set;
@@ -89,6 +91,8 @@ pub(crate) struct Core {
     bound: Mutex<Bound>,
     /// What that region is to find.
     expected: Mutex<Expected>,
+    /// What was read there.
+    there: Mutex<There>,
     /// Of what is in the buffer, what is added to rows.
     added: Added,
     /// The statement has read something for a query.
@@ -289,6 +293,7 @@ impl EngineTransaction {
                 reads: Mutex::new(ReadSet::new(shared.limits.read_set_bytes)),
                 unwritten: Mutex::default(),
                 expected: Mutex::default(),
+                there: Mutex::default(),
                 looks: Looks::default(),
                 lease: Mutex::new(Some(begun.held)),
                 first_lease: Mutex::new(None),
@@ -323,6 +328,7 @@ impl Transaction for EngineTransaction {
             return Ok(());
         }
         core.has_read.store(false, Ordering::Release);
+        core.there.lock().next_statement();
         core.renew(core.newest().await?);
         Ok(())
     }
@@ -446,6 +452,25 @@ impl Transaction for EngineTransaction {
 
     async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
         self.core.expect(keys, there).await
+    }
+
+    async fn get_there(
+        &self,
+        away: &Arc<dyn Away>,
+        keys: &[Bytes],
+        read_for: ReadFor,
+    ) -> Result<Vec<Option<Bytes>>> {
+        self.core.get_there(away, keys, read_for, self.seen(read_for)).await
+    }
+
+    fn scan_there(
+        &self,
+        away: Arc<dyn Away>,
+        range: KeyRange,
+        options: ScanOptions,
+    ) -> Box<dyn Scan> {
+        let seen = self.seen(options.read_for);
+        Box::new(Core::scan_there(&self.core, away, range, options, seen))
     }
 
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {

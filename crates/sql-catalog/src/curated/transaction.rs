@@ -27,8 +27,8 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{DatabaseId, RegionId, Timestamp, TxnId};
 use telesto_txn::{
-    Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions, Transaction,
-    TryClaim, TxnOptions, WriteIn,
+    Away, Committed, Error, Looked, Put, ReadFor, Result, Savepoint, Scan, ScanOptions,
+    Transaction, TryClaim, TxnOptions, WriteIn,
 };
 
 /// Marks savepoints that know a place in the store.
@@ -417,6 +417,24 @@ impl Transaction for WithWaiting {
             return Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?));
         }
         self.below.look_up_new(keys).await
+    }
+
+    async fn get_there(
+        &self,
+        away: &Arc<dyn Away>,
+        keys: &[Bytes],
+        read_for: ReadFor,
+    ) -> Result<Vec<Option<Bytes>>> {
+        self.below.get_there(away, keys, read_for).await
+    }
+
+    fn scan_there(
+        &self,
+        away: Arc<dyn Away>,
+        range: KeyRange,
+        options: ScanOptions,
+    ) -> Box<dyn Scan> {
+        self.below.scan_there(away, range, options)
     }
 
     async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {

@@ -133,7 +133,7 @@ impl Session {
         // Under READ COMMITTED it sees what others have committed by now.
         txn.next_statement().await?;
         let catalog = self.read_catalog(&txn).await?;
-        let context = self.context(txn, catalog, &[]);
+        let context = self.context_of(txn, catalog, &[], true);
         let eval = EvalContext::executing(&context);
         let settled = Writing::over(&context, &eval).settle(&waiting).await;
         if let Err(error) = settled {

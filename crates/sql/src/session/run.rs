@@ -29,7 +29,9 @@ use crate::interrupt;
 use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::{Declare, Statement};
 use crate::types::{ArrayValue, Datum, SqlType};
-use telesto_sql_parser::statement_kind::{executes, is_plain, only_reads, reads_nothing};
+use telesto_sql_parser::statement_kind::{
+    changes_rows, executes, is_plain, only_reads, reads_nothing,
+};
 
 impl Session {
     /// Runs the only statement of a simple query: nothing has been shown to the client, so a conflict just
@@ -396,7 +398,8 @@ impl Session {
             Arc::make_mut(&mut self.live).cursors = cursors;
         }
         let named = self.name_objects(parameters, &prepared.parameter_types, &catalog)?;
-        let context = self.context(txn, catalog, named.as_deref().unwrap_or(parameters));
+        let parameters = named.as_deref().unwrap_or(parameters);
+        let context = self.context_of(txn, catalog, parameters, changes_rows(statement));
         if let Some(elsewhere) = plan.downcast::<ReadElsewhere>() {
             let reading = self.read_elsewhere(elsewhere, prepared, statement, &context);
             let result = reading.boxed().await?;
@@ -466,6 +469,17 @@ impl Session {
         catalog: Arc<CatalogSnapshot>,
         parameters: &[Datum],
     ) -> ExecContext {
+        self.context_of(txn, catalog, parameters, false)
+    }
+
+    /// The same; `changes`: of what changes rows, or checks what was changed.
+    pub(super) fn context_of(
+        &self,
+        txn: Arc<dyn Transaction>,
+        catalog: Arc<CatalogSnapshot>,
+        parameters: &[Datum],
+        changes: bool,
+    ) -> ExecContext {
         let now = pg_micros(self.engine.env.clock.wall_micros());
         let block = self.block.as_ref();
         self.sequences.enter(SequenceScope {
@@ -473,7 +487,8 @@ impl Session {
             txn: Arc::clone(&txn),
             base: block.and_then(|block| block.base.clone()),
         });
-        let txn = PlacedRows::over(txn, &catalog, &self.engine.database, &self.settings);
+        let database = &self.engine.database;
+        let txn = PlacedRows::over(txn, &catalog, database, &self.settings, changes);
         ExecContext {
             txn,
             read_for: ReadFor::Query,

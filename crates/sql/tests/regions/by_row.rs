@@ -261,16 +261,9 @@ fn each_row_is_written_at_its_home_and_nowhere_else() {
         sites.refuses(0, "INSERT INTO p VALUES ('eu', 9, 'five')", "23505").await;
         sites.refuses(1, "INSERT INTO p VALUES ('eu', 4, 'other')", "23505").await;
         sites.must(0, "INSERT INTO p VALUES ('us', 4, 'four')").await;
-        // Of what ap does not have it cannot say what is to be changed.
-        for sql in [
-            "UPDATE p SET n = 7 WHERE region = 'eu' AND id = 4",
-            "DELETE FROM p WHERE region = 'eu'",
-            "INSERT INTO p VALUES ('eu', 7, 'seven') ON CONFLICT DO NOTHING",
-            "INSERT INTO p VALUES ('eu', 7, 'seven') ON CONFLICT (region, id) DO UPDATE SET n = 1",
-        ] {
-            let error = sites.refuses(2, sql, "55000").await;
-            assert_eq!(error.placed_in(), [RegionId(0), RegionId(1)], "{sql}");
-        }
+        // Rows that are not in ap are changed there as they are at their home.
+        sites.must(2, "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 5").await;
+        sites.must(2, "UPDATE p SET n = n - 1 WHERE region = 'eu' AND name = 'five'").await;
         // A row is somewhere.
         let error = sites.refuses(0, "INSERT INTO p VALUES ('xx', 7, 'seven')", "23514").await;
         assert!(error.to_string().contains("nowhere"), "{error}");
@@ -373,6 +366,287 @@ fn new_rows_are_written_from_regions_that_do_not_have_them() {
         sites.settled().await;
         sites.verify().await;
     });
+}
+
+/// Of rows that a region does not have it changes those that it names, as they are at their home.
+#[test]
+fn rows_elsewhere_are_changed_as_they_are_there() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        let before = sites.stored(2, "p").await;
+        let eu = "SELECT id, name, n FROM p WHERE region = 'eu' ORDER BY id";
+        // By key, by an index, by what is computed, many; what RETURNING says is what is there.
+        for (sql, gives) in [
+            (
+                "UPDATE p SET n = n + 10 WHERE region = 'eu' AND id = 1 RETURNING n",
+                rows(&[&["11"]]),
+            ),
+            (
+                "UPDATE p SET n = n + 10 WHERE region = 'eu' AND n = 2 RETURNING id, n",
+                rows(&[&["2", "12"]]),
+            ),
+            (
+                "UPDATE p SET name = name || '!' WHERE region = 'eu' AND name = 'eu3' RETURNING name",
+                rows(&[&["eu3!"]]),
+            ),
+            ("DELETE FROM p WHERE region = 'eu' AND id = 2 RETURNING name", rows(&[&["eu2"]])),
+            ("DELETE FROM p WHERE region = 'eu' AND id = 2 RETURNING name", Vec::new()),
+            (
+                "INSERT INTO p VALUES ('eu', 1, 'one') ON CONFLICT DO NOTHING RETURNING id",
+                Vec::new(),
+            ),
+            (
+                "INSERT INTO p VALUES ('eu', 1, 'one') ON CONFLICT (region, id) DO UPDATE SET n = p.n + 1 RETURNING n",
+                rows(&[&["12"]]),
+            ),
+            (
+                "INSERT INTO p VALUES ('eu', 7, 'seven') ON CONFLICT (region, id) DO UPDATE SET n = 1 RETURNING n",
+                rows(&[&["0"]]),
+            ),
+            (
+                "INSERT INTO p SELECT 'eu', g, 'g' || g, g FROM generate_series(100, 400) g",
+                Vec::new(),
+            ),
+            ("UPDATE p SET n = n + 1 WHERE region = 'eu' AND id >= 100", Vec::new()),
+            ("DELETE FROM p WHERE region = 'eu' AND id > 101", Vec::new()),
+            (
+                "WITH one AS (SELECT 1 AS by) UPDATE p SET n = n + one.by FROM one WHERE region = 'eu' AND id = 100 RETURNING n",
+                rows(&[&["102"]]),
+            ),
+            (
+                "MERGE INTO p USING (VALUES (101, 'merged')) AS v (id, name) ON p.region = 'eu' AND p.id = v.id WHEN MATCHED THEN UPDATE SET name = v.name",
+                Vec::new(),
+            ),
+        ] {
+            assert_eq!(sites.must(2, sql).await, gives, "{sql}");
+        }
+        let now = rows(&[
+            &["1", "eu1", "12"],
+            &["3", "eu3!", "3"],
+            &["7", "seven", "0"],
+            &["100", "g100", "102"],
+            &["101", "merged", "102"],
+        ]);
+        assert_eq!(sites.must(1, eu).await, now);
+        assert_eq!(sites.must(2, eu).await, now);
+        for (sql, code) in [
+            // Keys hold.
+            ("UPDATE p SET name = 'seven' WHERE region = 'eu' AND id = 1", "23505"),
+            ("UPDATE p SET id = 3 WHERE region = 'eu' AND id = 1", "23505"),
+            // Rows of two homes, and of values that are not named.
+            ("UPDATE p SET region = 'ap' WHERE region = 'eu' AND id = 7", "0A000"),
+            ("UPDATE p SET n = 0 WHERE region IN ('eu', 'us') AND id = 1", "0A000"),
+            ("UPDATE p SET n = 0 WHERE id = 1", "55000"),
+            ("DELETE FROM p", "55000"),
+            ("SELECT 1 FROM p WHERE region = 'eu' AND id = 1 FOR UPDATE", "55000"),
+            // What is read there decides what is committed there.
+            (
+                "INSERT INTO p SELECT 'ap', 1000, name FROM p WHERE region = 'eu' AND id = 1",
+                "0A000",
+            ),
+        ] {
+            sites.refuses(2, sql, code).await;
+        }
+        // In a block it sees what it has done, and goes on at one snapshot.
+        let mut session = sites.session(2).await;
+        for (sql, gives) in [
+            ("BEGIN", Vec::new()),
+            ("INSERT INTO p VALUES ('eu', 20, 'twenty')", Vec::new()),
+            (
+                "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id IN (20, 1) RETURNING id, n",
+                rows(&[&["1", "13"], &["20", "1"]]),
+            ),
+            (
+                "UPDATE p SET n = n + 1 WHERE region = 'eu' AND n > 12 AND n < 90 RETURNING id, n",
+                rows(&[&["1", "14"]]),
+            ),
+            (
+                "DELETE FROM p WHERE region = 'eu' AND name = 'twenty' RETURNING id",
+                rows(&[&["20"]]),
+            ),
+            ("SAVEPOINT s", Vec::new()),
+            (
+                "DELETE FROM p WHERE region = 'eu' RETURNING id",
+                rows(&[&["1"], &["3"], &["7"], &["100"], &["101"]]),
+            ),
+            ("ROLLBACK TO s", Vec::new()),
+            ("COMMIT", Vec::new()),
+        ] {
+            assert_eq!(
+                run(&mut session, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}")),
+                gives,
+                "{sql}"
+            );
+        }
+        // Somebody else was first.
+        run(&mut session, "BEGIN; UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 1")
+            .await
+            .expect("updates");
+        sites.must(1, "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 1").await;
+        let late = run(&mut session, "COMMIT").await.expect_err("somebody else was first");
+        assert_eq!(late.code().0, "40001", "{late}");
+        assert_eq!(
+            sites.must(1, "SELECT n FROM p WHERE region = 'eu' AND id = 1").await,
+            rows(&[&["15"]])
+        );
+        let off = sites.run_at_home(2, "UPDATE p SET n = 0 WHERE region = 'eu' AND id = 1").await;
+        assert_eq!(off.expect_err("kept in eu").code().0, "55000");
+        sites.quiet().await;
+        assert_eq!(sites.stored(2, "p").await, before);
+        assert_eq!(sites.must(0, "SELECT telesto_check_table('p')").await, rows(&[&["11"]]));
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// Counters that every region increments, wherever their rows are, while links are cut and regions killed, and two rows of which one at least
+/// stays: each acknowledged increment is there once, and of two that read both rows one is refused.
+#[test]
+fn rows_elsewhere_are_changed_once_and_serializably() {
+    let (mut counted, mut taken, mut refused) = ([0; REGIONS], [0; 2], 0);
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let mut sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE r (place text, id int, n int, PRIMARY KEY (place, id))",
+                "CREATE INDEX ON r (place, n)",
+                "INSERT INTO r SELECT v, g, 0 FROM unnest(ARRAY['a', 'b', 'c']) v, generate_series(1, 3) g",
+                "ALTER TABLE r SET (telesto.regions = 'by row (place): a = us; b = eu; c = ap')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.settles().await;
+            sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
+            let (mut least, mut most) = ([0_i64; REGIONS], [0_i64; REGIONS]);
+            for _ in 0..100 {
+                sites.disturb().await;
+                let (region, home) = (below(&world, 3) as usize, below(&world, 3) as usize);
+                let value = VALUES[home];
+                let add = format!("UPDATE r SET n = n + 1 WHERE place = '{value}' AND id = 1");
+                let (one, other) = (region, (region + 1) % REGIONS);
+                let (a, b) = futures::join!(sites.run(one, &add), sites.run(other, &add));
+                for (at, result) in [(one, a), (other, b)] {
+                    match result {
+                        Ok(_) => {
+                            least[home] += 1;
+                            most[home] += 1;
+                            counted[at] += usize::from(at != home);
+                        }
+                        Err(error) => match error.code().0 {
+                            "08007" | "57P01" => most[home] += 1,
+                            "08006" | "40001" | "55000" | "57P03" => refused += 1,
+                            _ => panic!("seed {seed}: {add}: {error}"),
+                        },
+                    }
+                }
+                // Each takes the other row only while this one is there.
+                let take = |id: i64| {
+                    format!(
+                        "DELETE FROM r WHERE place = '{value}' AND id = {id} AND 2 = (SELECT count(*) FROM r WHERE place = '{value}' AND id > 1)"
+                    )
+                };
+                let (take, also) = (take(2), take(3));
+                let (a, b) = futures::join!(sites.run(one, &take), sites.run(other, &also));
+                taken[0] += usize::from(a.is_ok());
+                taken[1] += usize::from(b.is_ok());
+                let left = loop {
+                    let sql = format!("SELECT id FROM r WHERE place = '{value}' AND id > 1");
+                    match sites.run(home, &sql).await {
+                        Ok(left) => break left,
+                        Err(_) => world.sleep(Duration::from_millis(200)).await,
+                    }
+                };
+                assert!(
+                    !left.is_empty(),
+                    "seed {seed}: {value}: both rows were taken: {a:?}, {b:?}"
+                );
+                let sql = format!(
+                    "INSERT INTO r SELECT '{value}', g, 0 FROM generate_series(2, 3) g ON CONFLICT DO NOTHING"
+                );
+                while sites.run(home, &sql).await.is_err() {
+                    world.sleep(Duration::from_millis(200)).await;
+                }
+            }
+            sites.net.set_weather(Weather::CALM);
+            sites.net.heal();
+            sites.quiet().await;
+            for (home, value) in VALUES.iter().enumerate() {
+                let sql = format!("SELECT n FROM r WHERE place = '{value}' AND id = 1");
+                let n = sites.must(home, &sql).await;
+                let n: i64 = n[0][0].as_deref().and_then(|n| n.parse().ok()).expect("a number");
+                assert!(
+                    (least[home]..=most[home]).contains(&n),
+                    "seed {seed}: {value}: {n}, not {} to {}",
+                    least[home],
+                    most[home]
+                );
+            }
+            sites.settled().await;
+            sites.verify().await;
+        });
+    }
+    // Else the test has tested nothing.
+    assert!(
+        counted.iter().all(|count| *count > 10)
+            && taken.iter().all(|count| *count > 20)
+            && refused > 0,
+        "{counted:?}, {taken:?}, {refused}"
+    );
+}
+
+/// A row elsewhere that depends on a write of a third region is never met beside what was before that write.
+#[test]
+fn what_is_read_here_and_there_is_one_cut() {
+    let (mut done, mut refused) = (0, 0);
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE t (id int PRIMARY KEY, v int)",
+                "INSERT INTO t VALUES (1, 0)",
+                "CREATE TABLE r (place text, id int, seen int, later int, PRIMARY KEY (place, id))",
+                "INSERT INTO r VALUES ('b', 1, 0, 0)",
+                "ALTER TABLE r SET (telesto.regions = 'by row (place): a = us; b = eu; c = ap')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.settles().await;
+            for turn in 0..12 {
+                match below(&world, 3) {
+                    0 => sites.net.cut("us", "ap"),
+                    1 => sites.net.heal(),
+                    _ => sites.net.set_weather(Weather {
+                        delay: Duration::from_millis(below(&world, 100)),
+                        ..Weather::CALM
+                    }),
+                }
+                sites.must(0, "UPDATE t SET v = v + 1").await;
+                sites.reaches(0, 1).await;
+                sites.must(1, "UPDATE r SET seen = (SELECT v FROM t WHERE t.id = 1) WHERE place = 'b' AND id = 1").await;
+                let depends = "UPDATE r SET later = (SELECT v FROM t WHERE t.id = 1) WHERE place = 'b' AND id = 1 RETURNING seen, later";
+                match sites.run(2, depends).await {
+                    Ok(found) => {
+                        let cell =
+                            |at: usize| found[0][at].as_deref().and_then(|cell| cell.parse().ok());
+                        let (seen, later): (i64, i64) =
+                            (cell(0).expect("a number"), cell(1).expect("a number"));
+                        assert!(seen <= later, "seed {seed}, turn {turn}: {seen} beside {later}");
+                        done += 1;
+                    }
+                    Err(error) => {
+                        assert!(
+                            ["08006", "40001"].contains(&error.code().0),
+                            "seed {seed}: {error}"
+                        );
+                        refused += 1;
+                    }
+                }
+            }
+            sites.net.heal();
+        });
+    }
+    assert!(done > 10, "{done}, {refused}");
 }
 
 /// Rows of the same keys are added in every region, and deleted at home, while links are cut and regions killed: a key that is taken is

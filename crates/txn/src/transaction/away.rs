@@ -63,6 +63,17 @@ impl Core {
         }
     }
 
+    /// The region that keeps what is written, if something is.
+    pub(super) fn writes_in(&self) -> Option<RegionId> {
+        if !self.buffer.used() {
+            return None;
+        }
+        match &*self.bound.lock() {
+            Bound::There(away) => Some(away.home()),
+            Bound::Free | Bound::Here => Some(self.shared.region),
+        }
+    }
+
     /// See [`crate::Transaction::expect`].
     pub(super) async fn expect(&self, keys: &[Bytes], there: bool) -> Result<Vec<Option<Bytes>>> {
         self.open()?;
@@ -93,6 +104,7 @@ impl Core {
             write.write.fresh = false;
         }
         let expected = self.expected.lock().of(&writes);
+        let there = self.there.lock().take();
         let reads = self.reads.lock().take();
         let stamp = away.stamp();
         let snapshot = self.snapshot();
@@ -105,6 +117,7 @@ impl Core {
             reads: away::kept_of(away, reads),
             writes,
             expected,
+            there,
             durability: self.durability(),
             timeout: self.timeout,
         };

@@ -37,8 +37,13 @@ impl Core {
 
     pub(super) async fn commit(&self) -> Result<Committed> {
         let messages = std::mem::take(&mut *self.messages.lock());
+        let seen = self.join_there(self.writes_in()).await?;
         if self.read_only || (!self.buffer.used() && messages.is_empty()) {
-            return self.commit_reads().await;
+            let mut done = self.commit_reads().await?;
+            if let Some(seen) = seen {
+                done.label = self.label(seen);
+            }
+            return Ok(done);
         }
         if let Some(away) = self.away()
             && let Some(committed) = self.commit_away(&*away, &messages).await?
@@ -134,12 +139,12 @@ impl Core {
     }
 
     /// The newest commit in the log as of a moment inside this call; it is applied.
-    async fn tail(&self) -> Result<Timestamp> {
+    pub(super) async fn tail(&self) -> Result<Timestamp> {
         Ok(self.shared.reach.begin(Freshness::Tail, None, self.timeout).await?.snapshot)
     }
 
     /// Fails if something of `reads` was changed up to `now`.
-    async fn unchanged(&self, reads: Reads, now: Timestamp) -> Result<()> {
+    pub(super) async fn unchanged(&self, reads: Reads, now: Timestamp) -> Result<()> {
         for ReadsSince { since, keys, ranges } in reads.by_since() {
             if since >= now {
                 continue;
