@@ -112,6 +112,8 @@ async fn node_that_carries_no_streams_reaches_other_regions_through_the_one_that
         "ALTER TABLE y SET (telesto.home = 'eu')",
         "ALTER TABLE e SET (telesto.home = 'eu')",
         "ALTER TABLE e SET (telesto.regions = 'eu')",
+        "CREATE TABLE p (place text, id int, n int, PRIMARY KEY (place, id))",
+        "ALTER TABLE p SET (telesto.regions = 'by row (place)')",
     ] {
         must(&first, sql).await;
     }
@@ -155,6 +157,22 @@ async fn node_that_carries_no_streams_reaches_other_regions_through_the_one_that
     let stopped = rows(&client, "SELECT pg_sleep(100) FROM e WHERE id = 1").await;
     assert_eq!(code(&stopped.expect_err("stopped")), "57014");
     must(&client, "RESET statement_timeout").await;
+    // Rows that this region does not have are added, and changed as they are there.
+    until(&client, "INSERT INTO p SELECT 'eu', g, 0 FROM generate_series(1, 300) g", "").await;
+    let taken = rows(&client, "INSERT INTO p VALUES ('eu', 300, 1)").await.expect_err("taken");
+    assert_eq!(code(&taken), "23505", "{taken:?}");
+    must(&there, "UPDATE p SET n = n + 1 WHERE place = 'eu' AND id = 7").await;
+    let changed = must(
+        &client,
+        "UPDATE p SET n = n + 10 WHERE place = 'eu' AND id BETWEEN 6 AND 8 RETURNING n",
+    );
+    assert_eq!(changed.await, ["10", "11", "10"]);
+    must(&client, "DELETE FROM p WHERE place = 'eu' AND n = 0").await;
+    assert_eq!(must(&there, "SELECT count(*), sum(n) FROM p WHERE place = 'eu'").await, ["3|31"]);
+    must(&client, "BEGIN; UPDATE p SET n = n + 1 WHERE place = 'eu' AND id = 7 RETURNING n").await;
+    must(&there, "UPDATE p SET n = n + 1 WHERE place = 'eu' AND id = 7").await;
+    let lost = rows(&client, "COMMIT").await.expect_err("somebody else was first");
+    assert_eq!(code(&lost), "40001", "{lost:?}");
     // Sessions move, either way.
     must(&client, "UPDATE y SET n = 8").await;
     let token = must(&client, "SELECT telesto_migrate('eu')").await.remove(0);

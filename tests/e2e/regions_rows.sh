@@ -53,8 +53,10 @@ if said="$(ask us -c "insert into people values ('eu', 2000, 'again')" 2>&1)"; t
 grep -q 'duplicate key value violates unique constraint "people_pkey"' <<<"$said" || die "unclear: $said"
 if said="$(ask us -c "insert into people values ('eu', 2001, '$EU-from-us')" 2>&1)"; then die "a mail was taken twice"; fi
 grep -q 'people_region_mail_key' <<<"$said" || die "unclear: $said"
-ask eu -c "delete from people where region = 'eu' and id = 2000"
-ok "rows are added from a region that does not have them, and keys taken once"
+is "$(ask us -c "update people set mail = mail || '-changed' where region = 'eu' and id = 2000 returning mail")" "$EU-from-us-changed" "a row of eu, changed in us"
+is "$(ask us -c "delete from people where region = 'eu' and mail = '$EU-from-us-changed' returning id")" 2000 "a row of eu, deleted in us"
+is "$(own eu -c "select count(*) from people where region = 'eu'")" 490 "eu's rows"
+ok "rows are added, changed and deleted from a region that does not have them, and keys taken once"
 
 sleep 4
 holds us "$US" && holds eu "$EU" || die "the search finds nothing"

@@ -479,10 +479,22 @@ fn rows_elsewhere_are_changed_as_they_are_there() {
                 "{sql}"
             );
         }
-        // Somebody else was first.
-        run(&mut session, "BEGIN; UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 1")
+        // Somebody else was first. What was not shown is done again; else the client is told.
+        run(&mut session, "BEGIN; UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 3")
             .await
             .expect("updates");
+        sites.must(1, "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 3").await;
+        run(&mut session, "COMMIT").await.expect("done again");
+        assert_eq!(
+            sites.must(1, "SELECT n FROM p WHERE region = 'eu' AND id = 3").await,
+            rows(&[&["5"]])
+        );
+        run(
+            &mut session,
+            "BEGIN; UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 1 RETURNING n",
+        )
+        .await
+        .expect("updates");
         sites.must(1, "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 1").await;
         let late = run(&mut session, "COMMIT").await.expect_err("somebody else was first");
         assert_eq!(late.code().0, "40001", "{late}");
