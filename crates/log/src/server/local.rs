@@ -125,9 +125,12 @@ impl LocalLogServer {
         let trusts_cache = self.env.planted(Bug::TrustsPageCache);
         let opened = StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
         let Some(stored) = opened else { return Ok(None) };
-        let doubtful = match &self.life {
-            Some(life) => life.lock().await.doubtful.contains(&key),
-            None => false,
+        let (stored, doubtful) = match &self.life {
+            Some(life) => {
+                let doubtful = life.lock().await.doubtful.contains(&key);
+                (stored.keep_recent().await, doubtful)
+            }
+            None => (stored, false),
         };
         let hosted = Arc::new(Hosted::new(stored, doubtful, self.unpromised).await);
         loglets.insert(key, Arc::clone(&hosted));
@@ -162,6 +165,7 @@ impl LocalLogServer {
         if self.loglet(key).await?.is_none() {
             let disk = Arc::clone(&self.disk);
             let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
+            let made = if self.life.is_some() { made.keep_recent().await } else { made };
             self.made.lock().insert(key);
             let hosted = Arc::new(Hosted::new(made, false, Duration::ZERO).await);
             self.loglets.lock().await.insert(key, hosted);

@@ -21,6 +21,7 @@ const MENDS: &[(Bug, u64)] = &[
     (Bug::OwnsAfterThaw, 7),
     (Bug::CountsForgetful, 2),
     (Bug::ParksReaders, 3),
+    (Bug::TellsUncommitted, 1),
 ];
 
 /// Seeds that are enough to find what a mend mends.
