@@ -11,6 +11,7 @@
 //!   found to have it (each LSN has one possible content).
 //! - A tail is given only when a majority of the servers had accepted no seal, after the call began: then nobody had
 //!   gone on elsewhere.
+//! - This node's own server is read from while it has what there is: it costs no message.
 //! - A reader depends on no single server: where one has nothing new for a moment a second one is waited on too, and one that is
 //!   sealed or silent is left for the next one, and the chain is looked at.
 //!
@@ -43,6 +44,9 @@ const PARKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// So many servers are waited on while one alone has no news.
 const ASKED: usize = 2;
+/// A reader that reads elsewhere tries its own log server again so often, microseconds: where that one is dead or lags, each time
+/// costs it the wait until a second one is asked.
+const HOME_MICROS: u64 = 1_000_000;
 /// Between two looks at a log that is being taken over.
 const SETTLING: Duration = Duration::from_millis(20);
 
@@ -248,7 +252,8 @@ impl Inner {
             |reply: &Reply| matches!(reply, Reply::Followed { entries, .. } if !entries.is_empty());
         let mut asked = ask_in_turn(env, &readers, &follow, soon, some).await;
         if let Some((place, Reply::Followed { entries, .. })) = asked.fit {
-            self.reader.store(turn.wrapping_add(place), Ordering::Relaxed);
+            let next = if self.goes_home(servers, turn + place) { 0 } else { turn + place };
+            self.reader.store(next, Ordering::Relaxed);
             return Ok(entries);
         }
         if env.planted(Bug::ParksReaders) {
@@ -267,6 +272,23 @@ impl Inner {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Whether it is time to read from this node's own log server again, after there was news from the one whose turn was `turn`: that
+    /// one is left while nothing is written, and whenever it is slower, and each entry from another costs two messages.
+    fn goes_home(&self, servers: &[ServerInfo], turn: usize) -> bool {
+        let me = self.options.identity.node;
+        if turn.checked_rem(servers.len()) == Some(0) || servers.iter().all(|s| s.node != me) {
+            return false;
+        }
+        let now = self.store.env.clock.monotonic().as_micros();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let last = self.reader_home.load(Ordering::Relaxed);
+        let due = now.saturating_sub(last) >= HOME_MICROS;
+        if due {
+            self.reader_home.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
     /// Checks entries of a quorum loglet and takes them in.

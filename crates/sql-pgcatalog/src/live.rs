@@ -74,7 +74,10 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
                     .set("copies_following", known.unwrap_or(Datum::Null))
                     .set("spares", log.spares.map_or(Datum::Null, |n| Datum::Int4(number(n))))
                     .set("watermark", closed(log.watermark.at))
-                    .set("watermark_lag_ms", log.watermark.lag.as_secs_f64() * 1000.0)
+                    .set(
+                        "watermark_lag_ms",
+                        Datum::Float8(log.watermark.lag.as_secs_f64() * 1000.0),
+                    )
                     .set("watermark_held_by", held.map_or(Datum::Null, text));
             }
             true

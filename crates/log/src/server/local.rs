@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Incarnation, Lsn, ShardId};
@@ -206,8 +207,11 @@ impl LocalLogServer {
                 if self.life.is_some() {
                     // Whoever asked may give up, or its connection break: what has begun is written all the same.
                     let writing = Arc::clone(&loglet);
-                    let write = async move { writing.stored().write_queued().await };
-                    self.env.spawn("storing entries of the log", write);
+                    let mut write = async move { writing.stored().write_queued().await }.boxed();
+                    // Begun here, so that the disk has it before another thread is woken for the rest.
+                    if (&mut write).now_or_never().is_none() {
+                        self.env.spawn("storing entries of the log", write);
+                    }
                 } else {
                     // The only one who asks is in this process; it decides again what it has given up.
                     stored.write_queued().await;
