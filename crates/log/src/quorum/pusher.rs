@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! - What counts as stored was said by the server itself, and never shrinks.
-//! - What is committed is told to each server that answers at most [`TELL`] after nothing else is under way to it.
+//! - What is committed is told to each server that answers at most twice [`TELL`] after nothing else is under way to it.
 //! - A loglet is made on a server once, in the life in which it was met before the loglet was in any chain. A server that
 //!   had entries and has no longer is never made to look like one that had none, and one that has forgotten that it
 //!   sealed the loglet never takes entries again.
@@ -33,7 +33,7 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use telesto_common::{Deadline, Incarnation, Lsn};
+use telesto_common::{Deadline, Env, Incarnation, Lsn};
 
 use super::lease::Asked;
 use super::{Shared, majority};
@@ -52,8 +52,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 const IDLE: Duration = Duration::from_millis(500);
 /// While entries come closer together than this, what is committed need not be told at once: the next ones tell it.
 const BUSY: Duration = Duration::from_millis(5);
-/// How long it waits for them.
-const TELL: Duration = Duration::from_millis(1);
+/// How long it waits for them, about: once more if they have just come.
+const TELL: Duration = Duration::from_millis(2);
 
 /// How a log server stands to its loglet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,10 +174,10 @@ enum Event {
     Answered(Answer),
     Behind,
     Idle,
+    Tell,
 }
 
 /// How far the feeding of a server is.
-#[derive(Debug)]
 struct Feeding {
     /// The LSN after the last entry that was sent.
     sent: Lsn,
@@ -186,16 +186,38 @@ struct Feeding {
     /// When entries were last sent, and whether those before had been sent shortly before.
     last: Option<Duration>,
     busy: bool,
+    /// Ends when it is time to tell. One timer for many commits: to set one wakes the thread that waits for timers.
+    tell: Option<BoxFuture<'static, ()>>,
 }
 
 impl Feeding {
     fn new(start: Lsn) -> Self {
-        Self { sent: start, told: start, last: None, busy: false }
+        Self { sent: start, told: start, last: None, busy: false, tell: None }
     }
 
     fn sends(&mut self, now: Duration) {
         self.busy = self.last.is_some_and(|last| now.saturating_sub(last) < BUSY);
         self.last = Some(now);
+    }
+
+    /// Whether what is committed is to be told by a request of its own: entries that were sent just now are mostly followed by others.
+    fn is_due(&self, env: &Env) -> bool {
+        let now = env.clock.monotonic();
+        self.last.is_none_or(|last| now.saturating_sub(last) >= TELL / 2)
+    }
+
+    /// Waits until it is time to tell what is committed, if a time was set, or to ask whether the server is there.
+    async fn quiet(&mut self, env: &Env) -> Event {
+        let idle = env.clock.sleep(IDLE);
+        let Some(tell) = &mut self.tell else {
+            idle.await;
+            return Event::Idle;
+        };
+        if let Either::Right(_) = select(tell, idle).await {
+            return Event::Idle;
+        }
+        self.tell = None;
+        Event::Tell
     }
 }
 
@@ -260,8 +282,6 @@ impl Shared {
                 return;
             }
             let behind = self.fill(&remote, &mut feeding, &mut under_way);
-            let untold = under_way.is_empty() && feeding.told < *self.committed.borrow();
-            let quiet = if untold { TELL } else { IDLE };
             let event = if behind && under_way.is_empty() {
                 Event::Behind
             } else {
@@ -278,21 +298,21 @@ impl Shared {
                     select(select(ordered, committed), stopped).await;
                     Event::News
                 };
-                let idle = async {
-                    self.env.clock.sleep(quiet).await;
-                    Event::Idle
-                };
-                futures::pin_mut!(answered, news, idle);
-                let first = select(select(answered, news), idle).await;
+                let quiet = feeding.quiet(&self.env);
+                futures::pin_mut!(answered, news, quiet);
+                let first = select(select(answered, news), quiet).await;
                 match first {
                     Either::Left((either, _)) => either.factor_first().0,
-                    Either::Right((idle, _)) => idle,
+                    Either::Right((quiet, _)) => quiet,
                 }
             };
             let next = match event {
                 Event::News => continue,
-                Event::Idle => {
-                    if under_way.is_empty() {
+                Event::Idle | Event::Tell => {
+                    let told = feeding.told >= *self.committed.borrow();
+                    let wanted =
+                        if told { matches!(event, Event::Idle) } else { feeding.is_due(&self.env) };
+                    if under_way.is_empty() && wanted {
                         feeding.told = *self.committed.borrow();
                         under_way.push(self.confirm_with(&remote));
                     }
@@ -362,6 +382,9 @@ impl Shared {
         if under_way.is_empty() && feeding.told < committed && !feeding.busy {
             feeding.told = committed;
             under_way.push(self.confirm_with(remote));
+        }
+        if under_way.is_empty() && feeding.told < committed && feeding.tell.is_none() {
+            feeding.tell = Some(self.env.clock.sleep(TELL));
         }
         false
     }
