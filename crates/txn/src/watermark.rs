@@ -4,7 +4,7 @@
 //! One notion for what is read as of a time, for what a session has seen, and for what a node that follows may serve:
 //! ```text
 //!  timestamps grow along the log ⇒ the newest commit applied here closes time up to itself
-//!  busy:  every entry moves it; who follows hears of one within a millisecond or two (`telesto_log`, pusher)
+//!  busy:  every entry moves it; who follows hears of one some two milliseconds later (`telesto_log`, pusher)
 //!  idle:  whoever wants a later time has it closed, by an entry that holds nothing (`serving.rs`, `close_time`)
 //! ```
 //!
