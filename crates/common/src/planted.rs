@@ -52,6 +52,8 @@ pub enum Bug {
     CountsForgetful,
     /// A reader that waits for news on a log server does not learn that the loglet has ended there.
     ParksReaders,
+    /// What one log server has is told to another as committed, though no majority has it.
+    TellsUncommitted,
 }
 
 impl Bug {
@@ -77,6 +79,7 @@ impl Bug {
         Self::OwnsAfterThaw,
         Self::CountsForgetful,
         Self::ParksReaders,
+        Self::TellsUncommitted,
     ];
 }
 

@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! strict read:  tail? ──► all servers; a majority unsealed: nothing acknowledged lies at or after the furthest
+//!               what a majority of them has is committed: this node's own server is told
 //!               entries up to there ──► Follow, from one server
 //! following:    Follow ── waits on the server until something is committed, or the loglet is sealed
 //! ```
 //! # Invariants
-//! - Only what the sequencer said to be committed is read from an active loglet.
+//! - Only what is committed is read from an active loglet: the sequencer has said so, or a majority of the servers, unsealed, was
+//!   found to have it (each LSN has one possible content).
 //! - A tail is given only when a majority of the servers had accepted no seal, after the call began: then nobody had
 //!   gone on elsewhere.
+//! - This node's own server is read from while it has what there is: it costs no message.
 //! - A reader depends on no single server: where one has nothing new for a moment a second one is waited on too, and one that is
 //!   sealed or silent is left for the next one, and the chain is looked at.
 //!
@@ -24,7 +27,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use telesto_bucket::Cause;
 use telesto_common::planted::Bug;
-use telesto_common::{Deadline, Lsn};
+use telesto_common::{Deadline, Lsn, WriterToken};
 
 use crate::chain::{Loglet, Medium, ServerInfo};
 use crate::error::{Error, Result};
@@ -33,7 +36,7 @@ use crate::log::{Inner, VirtualLog};
 use crate::options::Batch;
 use crate::quorum::majority;
 use crate::role::Role;
-use crate::server::{LogletKey, Reply, Request};
+use crate::server::{LogServer as _, LogletKey, Reply, Request, Terms};
 
 /// The longest a reader waits on one server.
 const PARKED: Duration = Duration::from_millis(500);
@@ -41,10 +44,41 @@ const PARKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// So many servers are waited on while one alone has no news.
 const ASKED: usize = 2;
+/// A reader that reads elsewhere tries its own log server again so often, microseconds: where that one is dead or lags, each time
+/// costs it the wait until a second one is asked.
+const HOME_MICROS: u64 = 1_000_000;
 /// Between two looks at a log that is being taken over.
 const SETTLING: Duration = Duration::from_millis(20);
 
+/// What the tails of a majority tell.
+#[derive(Clone, Copy, Debug)]
+struct Tails {
+    /// Whatever was acknowledged before lies below.
+    furthest: Lsn,
+    /// Below this everything is on a majority of the servers.
+    committed: Lsn,
+}
+
 impl VirtualLog {
+    /// The number of the loglet that holds `lsn`, as far as this process knows the chain.
+    #[must_use]
+    pub fn loglet_of(&self, lsn: Lsn) -> Option<u64> {
+        self.chain().loglet_at(lsn).map(|(loglet, _)| loglet.id)
+    }
+
+    /// The log's owner has said that everything below `next` is committed in loglet `loglet`. This node's log server is told, so
+    /// that those who follow it here need not wait until the owner tells it. Of a loglet that is not the active one nothing is
+    /// believed: what its servers have beyond its end was never committed.
+    pub async fn learn_committed(&self, loglet: u64, next: Lsn, by: Deadline) {
+        let chain = self.chain();
+        if let Medium::Quorum { token, .. } = &chain.active().medium
+            && chain.active().id == loglet
+        {
+            let key = LogletKey { shard: chain.shard, loglet, token: *token };
+            self.inner.tell_own(key, next, by).await;
+        }
+    }
+
     /// The entries from `from` on, as [`VirtualLog::read`], but where there are none yet waits for some, at most for
     /// `wait`: whoever follows the log asks no more often than there is something new. [`Batch::at_tail`] is not
     /// promised. On a bucket loglet there is nobody to wait on: one look.
@@ -108,8 +142,13 @@ impl Inner {
             // One look is enough, as long as the loglet is the same: whatever comes later was not acknowledged then.
             let furthest = match tail {
                 Some((loglet, furthest)) if loglet == active.id => furthest,
-                _ => match self.furthest(key, servers, by).await? {
-                    Some(furthest) => furthest,
+                _ => match self.tails(key, servers, by).await? {
+                    Some(tails) => {
+                        if tails.committed > from {
+                            self.tell_own(key, tails.committed, by).await;
+                        }
+                        tails.furthest
+                    }
                     None => {
                         self.newest_chain(cause, by).await?;
                         if self.chain().version == chain.version {
@@ -150,29 +189,42 @@ impl Inner {
         Ok(())
     }
 
-    /// The LSN after the furthest entry on a majority of the servers, none of which is sealed: whatever was
-    /// acknowledged before lies below. `None`: there is no such majority.
-    async fn furthest(
+    /// How far a majority of the servers is, none of which is sealed. `None`: there is no such majority.
+    async fn tails(
         &self,
         key: LogletKey,
         servers: &[ServerInfo],
         by: Deadline,
-    ) -> Result<Option<Lsn>> {
+    ) -> Result<Option<Tails>> {
         let soon = by.earlier(self.store.env.deadline(PATIENCE));
         let readers = self.readers(servers, by).await?;
         let mut answers: FuturesUnordered<_> =
             readers.iter().map(|server| server.call(Request::Tail { key }, soon)).collect();
-        let (mut open, mut furthest) = (0, Lsn::ZERO);
+        let mut ends: Vec<Lsn> = Vec::new();
+        let needed = majority(servers.len());
         while let Some(answer) = answers.next().await {
             if let Ok(Reply::Tail { next, sealed: false, doubtful: false, .. }) = answer {
-                open += 1;
-                furthest = furthest.max(next);
+                ends.push(next);
             }
-            if open >= majority(servers.len()) {
-                return Ok(Some(furthest));
+            if ends.len() >= needed {
+                // Just a majority has answered: what the least of them has, all of them have.
+                let furthest = ends.iter().copied().max().unwrap_or_default();
+                let least = ends.iter().copied().min().unwrap_or_default();
+                let unproven = self.store.env.planted(Bug::TellsUncommitted);
+                let committed = if unproven { furthest } else { least };
+                return Ok(Some(Tails { furthest, committed }));
             }
         }
         Ok(None)
+    }
+
+    /// Tells this node's own log server, if it has one of the loglet, that everything below `committed` is.
+    async fn tell_own(&self, key: LogletKey, committed: Lsn, by: Deadline) {
+        let Some(cluster) = &self.options.cluster else { return };
+        let holder = WriterToken::default();
+        let terms = Terms { holder, lease: Duration::ZERO, committed };
+        // One that does not answer, or has none, is told by the owner.
+        let _ = cluster.own.call(Request::Confirm { key, terms }, by).await;
     }
 
     /// Committed entries of the active loglet from `from` on, once one server has some; none when it is sealed, silent,
@@ -200,7 +252,8 @@ impl Inner {
             |reply: &Reply| matches!(reply, Reply::Followed { entries, .. } if !entries.is_empty());
         let mut asked = ask_in_turn(env, &readers, &follow, soon, some).await;
         if let Some((place, Reply::Followed { entries, .. })) = asked.fit {
-            self.reader.store(turn.wrapping_add(place), Ordering::Relaxed);
+            let next = if self.goes_home(servers, turn + place) { 0 } else { turn + place };
+            self.reader.store(next, Ordering::Relaxed);
             return Ok(entries);
         }
         if env.planted(Bug::ParksReaders) {
@@ -219,6 +272,23 @@ impl Inner {
             }
         }
         Ok(Vec::new())
+    }
+
+    /// Whether it is time to read from this node's own log server again, after there was news from the one whose turn was `turn`: that
+    /// one is left while nothing is written, and whenever it is slower, and each entry from another costs two messages.
+    fn goes_home(&self, servers: &[ServerInfo], turn: usize) -> bool {
+        let me = self.options.identity.node;
+        if turn.checked_rem(servers.len()) == Some(0) || servers.iter().all(|s| s.node != me) {
+            return false;
+        }
+        let now = self.store.env.clock.monotonic().as_micros();
+        let now = u64::try_from(now).unwrap_or(u64::MAX);
+        let last = self.reader_home.load(Ordering::Relaxed);
+        let due = now.saturating_sub(last) >= HOME_MICROS;
+        if due {
+            self.reader_home.store(now, Ordering::Relaxed);
+        }
+        due
     }
 
     /// Checks entries of a quorum loglet and takes them in.

@@ -13,6 +13,7 @@
 mod archive;
 #[cfg(test)]
 mod archive_delay;
+mod buffer;
 pub mod chain;
 mod cluster;
 pub mod codec;

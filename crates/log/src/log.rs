@@ -21,7 +21,7 @@
 //! See [`crate::Error`]. Every call ends by its deadline.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use parking_lot::Mutex;
 use telesto_bucket::{Cause, Object};
@@ -66,6 +66,8 @@ pub(crate) struct Inner {
     pub tending: AtomicBool,
     /// Which of the log servers this process reads from, while another node owns the log.
     pub reader: AtomicUsize,
+    /// When it last went back to this node's own (monotonic, microseconds).
+    pub reader_home: AtomicU64,
 }
 
 /// What this process knows.

@@ -13,7 +13,7 @@
 //! that no chain names, which it removes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -173,6 +173,7 @@ impl VirtualLog {
                 archiving: AtomicBool::new(false),
                 tending: AtomicBool::new(false),
                 reader: AtomicUsize::new(0),
+                reader_home: AtomicU64::new(0),
             }),
         }
     }

@@ -231,6 +231,11 @@ const ALL: &[(Kind, &str, &str)] = &[
         "telesto_txn_trimmed_objects_total",
         "Objects of the log deleted after the retention",
     ),
+    (
+        Gauge,
+        "telesto_watermark_lag_seconds",
+        "For how long what a label names has held back the time below which no commit comes any more",
+    ),
 ];
 
 /// Says what each metric means, and has counters begin at 0. The recorder must be in place.

@@ -6,6 +6,7 @@ use super::objects::DATABASE_OID;
 use super::rows::RowSet;
 use std::sync::Arc;
 
+use telesto_common::Timestamp;
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::build_record::progress;
 use telesto_sql_expr::Settings;
@@ -59,6 +60,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
                 let following = log.copies.iter().filter(following).count();
                 let text = |text: String| Datum::text(text.as_str());
                 // Only the owner knows how copies stand.
+                let held = log.watermark.holder.map(|holder| holder.to_string());
                 let known = log.spares.map(|_| Datum::Int4(number(following)));
                 out.row()
                     .set("shard", i32::try_from(log.shard.0).unwrap_or(i32::MAX))
@@ -70,7 +72,13 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
                     .set("owner", log.owner.map_or(Datum::Null, |node| text(node.to_string())))
                     .set("copies", number(log.copies.len()))
                     .set("copies_following", known.unwrap_or(Datum::Null))
-                    .set("spares", log.spares.map_or(Datum::Null, |n| Datum::Int4(number(n))));
+                    .set("spares", log.spares.map_or(Datum::Null, |n| Datum::Int4(number(n))))
+                    .set("watermark", closed(log.watermark.at))
+                    .set(
+                        "watermark_lag_ms",
+                        Datum::Float8(log.watermark.lag.as_secs_f64() * 1000.0),
+                    )
+                    .set("watermark_held_by", held.map_or(Datum::Null, text));
             }
             true
         }
@@ -91,6 +99,14 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
         }
         _ => measured(out, live),
     }
+}
+
+/// A time up to which all is known; nothing while nothing was committed.
+fn closed(at: Timestamp) -> Datum {
+    if at == Timestamp::ZERO {
+        return Datum::Null;
+    }
+    Datum::TimestampTz(telesto_sql_types::pg_micros(at.wall_micros()))
 }
 
 /// What the process measures of itself.

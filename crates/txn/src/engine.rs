@@ -46,6 +46,7 @@ use crate::serving::LocalService;
 use crate::transaction::Shared;
 use crate::transactions::Transactions;
 use crate::view::{ClusterView, LogView, NodeView};
+use crate::watermark::Watermark;
 
 /// How often the end of a task is looked for while stopping.
 const STOP_POLL: Duration = Duration::from_millis(5);
@@ -122,6 +123,7 @@ impl Engine {
         let follows = options.cluster.is_some();
         let follower =
             follows.then(|| env.spawn("following the log", Arc::clone(&local).follow_log()));
+        env.spawn("measuring the watermark", Local::show_watermark(Arc::downgrade(&local)));
         let service = Arc::new(LocalService(Arc::clone(&local)));
         let hints = Arc::clone(&service) as Arc<dyn LocalShard>;
         let reach = Reach::new(&env, options.shard, service, Some(hints));
@@ -157,6 +159,12 @@ impl Engine {
             regions: RwLock::default(),
             reader: RwLock::default(),
         }))
+    }
+
+    /// Below which time no commit will come any more here, and what holds that back.
+    #[must_use]
+    pub fn watermark(&self) -> Watermark {
+        self.local.watermark()
     }
 
     /// The log, for commands that inspect or switch it.
@@ -378,7 +386,7 @@ impl Database for Engine {
                 }]
             }
         };
-        let logs = vec![LogView::of(local.options.shard, &local.log, applied)];
+        let logs = vec![LogView::of(local.options.shard, &local.log, applied, local.watermark())];
         ClusterView { nodes, logs }
     }
 

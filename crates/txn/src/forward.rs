@@ -17,6 +17,10 @@
 //!   nothing of the earlier one.
 //! - A node that takes the log over has applied everything below its own loglet before it answers an `again`.
 //!
+//! - What the answer says to be committed is told to this node's log server, so that the session's next statement, which has to see
+//!   it, waits for the entry alone and asks nobody. The answer names the loglet: an entry of that number in another one may be
+//!   another entry.
+//!
 //! # On failure
 //! Without an owner until the deadline: [`Error::Unavailable`] when certainly nothing was committed, else
 //! [`Error::OutcomeUnknown`].
@@ -156,7 +160,12 @@ impl LocalService {
         Ok(match wait::on(Wait::Owner, owners.ask(owner, bytes, by)).await {
             Err(lost) => Attempt::Lost(lost),
             Ok(answer) => {
+                let loglet = wire::loglet_of_answer(&answer);
                 let answer = wire::of_older(request, wire::decode_answer(request.txn, &answer));
+                if let (Some(loglet), Ok(CommitReply::Committed { lsn, .. })) = (loglet, &answer) {
+                    // What comes next in this session waits for the entry.
+                    local.log.learn_committed(loglet, lsn.next(), deadline).await;
+                }
                 if let (Some(scope), Ok(CommitReply::Committed { cost, .. })) =
                     (current_scope(), &answer)
                 {
@@ -241,7 +250,11 @@ impl LocalService {
         if let Ok(CommitReply::Committed { cost, .. }) = &mut answer {
             *cost = scope.cost(&scope.lend());
         }
-        wire::encode_answer(&answer)
+        let loglet = match &answer {
+            Ok(CommitReply::Committed { lsn, .. }) => self.0.log.loglet_of(*lsn),
+            _ => None,
+        };
+        wire::encode_answer(&answer, loglet)
     }
 }
 

@@ -48,6 +48,7 @@ mod serving;
 mod transaction;
 mod transactions;
 mod view;
+mod watermark;
 mod wire;
 
 pub use additions::{Addition, Additions};
@@ -69,3 +70,4 @@ pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
 pub use telesto_log::LogKind;
 pub use transactions::Transactions;
 pub use view::{ClusterView, CopyView, LogView, NodeView};
+pub use watermark::{Holder, Watermark};

@@ -38,6 +38,7 @@ use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
 use crate::recent::Recent;
 use crate::service::{BeginRequest, Freshness, LocalSnapshot};
+use crate::watermark::Held;
 
 /// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
 const READ_BYTES: usize = 4 << 20;
@@ -85,6 +86,8 @@ pub(crate) struct Local {
     sinks: Mutex<Vec<Weak<dyn MessageSink>>>,
     /// For whoever reads the log right behind this process.
     pub(crate) recent: Mutex<Recent>,
+    /// What holds the watermark back.
+    pub(crate) held: Held,
     /// Told the position after each entry applied.
     pub(crate) reached: watch::Sender<Lsn>,
 }
@@ -130,6 +133,7 @@ impl Local {
             queue: Mutex::new(Some(queue)),
             sinks: Mutex::default(),
             recent: Mutex::default(),
+            held: Held::default(),
             reached: watch::Sender::new(Lsn::ZERO),
         }
     }
@@ -240,11 +244,11 @@ impl Local {
     pub async fn follow_log(self: Arc<Self>) {
         while !self.closed() {
             let started = self.env.clock.monotonic();
-            let followed = if self.log.sequences() || self.log.kind() == LogKind::Bucket {
+            let followed = if self.follows() {
+                self.follow_once(self.env.deadline(self.options.timeout)).await
+            } else {
                 // What is committed here is applied by the committer; on a bucket log each look is a request.
                 Ok(0)
-            } else {
-                self.follow_once(self.env.deadline(self.options.timeout)).await
             };
             let quick = self.env.clock.monotonic().saturating_sub(started) < FOLLOW_PAUSE;
             match followed {
@@ -274,6 +278,13 @@ impl Local {
             self.apply(entry)?;
         }
         Ok(batch.entries.len())
+    }
+
+    /// Whether what another node commits is applied here as it is committed.
+    pub(crate) fn follows(&self) -> bool {
+        self.options.cluster.is_some()
+            && !self.log.sequences()
+            && self.log.kind() != LogKind::Bucket
     }
 
     fn read_bytes(&self) -> usize {

@@ -40,6 +40,8 @@ use crate::transaction::conflict;
 const GRACE: Duration = Duration::from_secs(5);
 /// How far ahead of this process's clock a timestamp to read at may lie: so long it is waited for.
 const AHEAD: Duration = Duration::from_secs(1);
+/// How long what a session has seen is waited for before the log servers are asked.
+const STREAM: Duration = Duration::from_millis(20);
 /// Rows of a page of a scan, at most.
 const PAGE_ROWS: u64 = 4096;
 /// How often a transaction's reads are looked for outside memory for one commit.
@@ -57,6 +59,9 @@ impl LocalService {
 
     async fn begin_checked(&self, request: &BeginRequest) -> Result<LocalSnapshot> {
         if let Some(begun) = self.try_begin(request) {
+            return begun;
+        }
+        if let Some(begun) = self.begin_by_stream(request).await {
             return begun;
         }
         let local = &self.0;
@@ -78,6 +83,21 @@ impl LocalService {
             self.close_time(at, by).await?;
         }
         local.snapshot(request, knows_all)
+    }
+
+    /// What a session has seen is on its way here where this node follows the log: waiting for it asks nobody, a look asks all log
+    /// servers. `None`: it did not come soon, or more is wanted than that.
+    async fn begin_by_stream(&self, request: &BeginRequest) -> Option<Result<LocalSnapshot>> {
+        let local = &self.0;
+        let Freshness::AtLeast(at) = request.freshness else { return None };
+        if request.as_of.is_some_and(|as_of| as_of > at) || !local.follows() {
+            return None;
+        }
+        let mut reached = local.reached.subscribe();
+        let soon = local.env.deadline(STREAM.min(request.timeout));
+        let came = reached.wait_for(|_| local.shard.read().applied().1 >= at);
+        let came = local.env.within(soon, "what the session has seen", came).await;
+        came.ok().and_then(|_| self.try_begin(request))
     }
 }
 

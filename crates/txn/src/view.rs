@@ -7,6 +7,8 @@ use telesto_common::{Incarnation, NodeId, ShardId};
 use telesto_log::VirtualLog;
 use telesto_log::chain::Medium;
 
+use crate::watermark::Watermark;
+
 /// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
@@ -72,6 +74,8 @@ pub struct LogView {
     pub copies: Vec<CopyView>,
     /// Nodes that could take the place of a lost one; known to the owner only.
     pub spares: Option<usize>,
+    /// Below which time no commit will come any more, as this process knows it.
+    pub watermark: Watermark,
 }
 
 /// What a process knows of the nodes and of the log.
@@ -86,7 +90,7 @@ pub struct ClusterView {
 impl LogView {
     /// That of `log`, of which this process has applied everything up to `applied`.
     #[must_use]
-    pub fn of(shard: ShardId, log: &VirtualLog, applied: u64) -> Self {
+    pub fn of(shard: ShardId, log: &VirtualLog, applied: u64, watermark: Watermark) -> Self {
         let chain = log.chain();
         let active = chain.active();
         let (owner, mut copies) = match &active.medium {
@@ -115,6 +119,7 @@ impl LogView {
             owner,
             copies,
             spares: redundancy.map(|redundancy| redundancy.spares),
+            watermark,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Commits on their way to the node that sequences the log, and its answers, as bytes (postcard).
 //!
 //! # Invariants
-//! - Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added together with a new one.
+//! - Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added together with a new one, or
+//!   behind everything else, where who does not know them reads over them, and who misses them goes on without.
 //! - Time-outs travel, deadlines do not: each side measures with its own clock.
 //!
 //! # On failure
@@ -265,7 +266,8 @@ pub(crate) fn decode_commit(bytes: &[u8]) -> Result<(CommitRequest, bool)> {
 }
 
 /// The bytes of an answer to a commit request.
-pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
+/// `loglet`: the one that holds the entry of a commit.
+pub(crate) fn encode_answer(answer: &Result<CommitReply>, loglet: Option<u64>) -> Bytes {
     let text = |error: &Error| error.to_string();
     let wire = match answer {
         Ok(CommitReply::Committed { timestamp, lsn, cost }) => WireAnswer::Committed {
@@ -313,7 +315,13 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>) -> Bytes {
         ) => WireAnswer::Unavailable { reason: text(error) },
     };
     // Only sequences of unknown length cannot be written, and there is none.
-    pack(&wire).unwrap_or_default()
+    pack(&(wire, loglet)).unwrap_or_default()
+}
+
+/// The loglet that an answer names, if it does: an owner of a version before does not.
+pub(crate) fn loglet_of_answer(bytes: &[u8]) -> Option<u64> {
+    let (_, rest) = postcard::take_from_bytes::<WireAnswer>(bytes).ok()?;
+    postcard::from_bytes::<Option<u64>>(rest).ok().flatten()
 }
 
 /// The answer to the commit request of `txn`.
@@ -436,8 +444,14 @@ mod tests {
             Err(Error::Unavailable("u".into())),
         ];
         for answer in answers {
-            let came = decode_answer(txn, &encode_answer(&answer));
+            let bytes = encode_answer(&answer, Some(7));
+            let came = decode_answer(txn, &bytes);
             assert_eq!(format!("{came:?}"), format!("{answer:?}"));
+            assert_eq!(loglet_of_answer(&bytes), Some(7));
+            // As a version before writes it: without what was added behind.
+            let older = &bytes[..bytes.len() - 2];
+            assert_eq!(format!("{:?}", decode_answer(txn, older)), format!("{answer:?}"));
+            assert_eq!(loglet_of_answer(older), None);
         }
         // Whoever cannot read the answer does not know what became of the commit.
         let lost = decode_answer(txn, &[200]);

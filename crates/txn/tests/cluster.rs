@@ -17,8 +17,8 @@ use telesto_net::{Caller, Router, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
 use telesto_txn::{
-    Additions, ClusterOptions, Database as _, Engine, EngineOptions, Error, NodeView, Owners,
-    ReadFor, TxnOptions, Unanswered,
+    Additions, ClusterOptions, Database as _, Engine, EngineOptions, Error, Level, NodeView,
+    Owners, ReadFor, TxnOptions, Unanswered,
 };
 
 const SHARD: ShardId = ShardId(0);
@@ -247,6 +247,44 @@ fn commit_of_a_node_that_does_not_own_the_log_is_read_on_every_node() {
             }
         }
         assert_eq!(nodes.get(1, "k").await.len(), 15 * 3);
+    });
+}
+
+/// Node 1 is cut off right after its commit was answered: its own log server has the entry, half of the time, and was told by the
+/// answer that it is committed. Nobody need be asked.
+#[test]
+fn session_finds_its_own_commit_without_asking_anybody() {
+    World::run(5, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        let (own, others) = (info(1).address, [info(0).address, info(2).address]);
+        let mut found = 0;
+        for round in 0..12 {
+            nodes.put_surely(1, "warm", "w").await;
+            let txn = nodes.engine(1).begin(TxnOptions::default()).await.expect("begun");
+            let value = Bytes::from(round.to_string());
+            txn.put(Bytes::from_static(b"k"), value.clone()).await.expect("buffered");
+            let committed = txn.commit().await.expect("committed");
+            for other in &others {
+                nodes.net.cut(&own, other);
+                nodes.net.cut(other, &own);
+            }
+            let options = TxnOptions {
+                level: Level::Session,
+                read_only: true,
+                session: committed.label,
+                timeout: Some(Duration::from_millis(100)),
+                ..TxnOptions::default()
+            };
+            if let Ok(txn) = nodes.engine(1).begin(options).await {
+                let read = txn.get(b"k", ReadFor::Query).await.expect("read");
+                assert_eq!(read, Some(value), "what the session wrote");
+                assert!(nodes.engine(1).watermark().at >= committed.timestamp);
+                found += 1;
+            }
+            nodes.net.heal();
+            nodes.world.sleep(Duration::from_secs(2)).await;
+        }
+        assert!(found >= 3, "{found} of 12 commits were found");
     });
 }
 

@@ -25,7 +25,6 @@
 //! # Limits
 //! At most [`PIPELINED`] entries wait for a majority.
 
-mod buffer;
 mod lease;
 mod pusher;
 mod recover;
@@ -34,18 +33,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Incarnation, Lsn, WriterToken};
 use tokio::sync::watch;
 
+use crate::buffer::Buffer;
 use crate::chain::Loglet;
 use crate::codec::{self, Place};
 use crate::error::{Error, Result};
 use crate::options::Append;
 use crate::record::{Entry, Record};
 use crate::server::{LogServer, LogletKey, Terms};
-use buffer::Buffer;
 use lease::Rounds;
 use pusher::Remote;
 
@@ -148,10 +149,11 @@ impl Sequencer {
             env,
         });
         if shared.remotes.len() > 1 {
-            for index in 0..shared.remotes.len() {
-                let pushing = Arc::clone(&shared).push(index);
-                shared.env.spawn("feeding a log server", pushing);
-            }
+            // One task for all: an entry wakes one, which hands it to every connection before it waits for any. A task each
+            // would be handed from thread to thread.
+            let pushing: FuturesUnordered<_> =
+                (0..shared.remotes.len()).map(|index| Arc::clone(&shared).push(index)).collect();
+            shared.env.spawn("feeding the log servers", pushing.collect::<()>());
         }
         let position = Position { next: start, hash: loglet.start_hash };
         Arc::new(Self { state: tokio::sync::Mutex::new(position), shared })

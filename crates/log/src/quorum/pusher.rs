@@ -10,8 +10,14 @@
 //!     ├─ lags behind the buffer ─► Skip to what is archived, or read from another server
 //!     └─ no answer ─► a pause, again
 //! ```
+//! **Telling what is committed.** Readers on a server learn of it by the next entries, or by a request that says nothing else. While
+//! entries follow one another within [`BUSY`] such a request waits for [`TELL`], and mostly the next entries make it needless: a
+//! client that writes one row after the other costs each server one message a commit instead of two. After a pause the first
+//! commit is told at once.
+//!
 //! # Invariants
 //! - What counts as stored was said by the server itself, and never shrinks.
+//! - What is committed is told to each server that answers at most twice [`TELL`] after nothing else is under way to it.
 //! - A loglet is made on a server once, in the life in which it was met before the loglet was in any chain. A server that
 //!   had entries and has no longer is never made to look like one that had none, and one that has forgotten that it
 //!   sealed the loglet never takes entries again.
@@ -27,7 +33,7 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use telesto_common::{Deadline, Incarnation, Lsn};
+use telesto_common::{Deadline, Env, Incarnation, Lsn};
 
 use super::lease::Asked;
 use super::{Shared, majority};
@@ -44,6 +50,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 /// An idle server is asked so often whether it is there still.
 const IDLE: Duration = Duration::from_millis(500);
+/// While entries come closer together than this, what is committed need not be told at once: the next ones tell it.
+const BUSY: Duration = Duration::from_millis(5);
+/// How long it waits for them, about: once more if they have just come.
+const TELL: Duration = Duration::from_millis(2);
 
 /// How a log server stands to its loglet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +174,51 @@ enum Event {
     Answered(Answer),
     Behind,
     Idle,
+    Tell,
+}
+
+/// How far the feeding of a server is.
+struct Feeding {
+    /// The LSN after the last entry that was sent.
+    sent: Lsn,
+    /// The commit position that the server was told.
+    told: Lsn,
+    /// When entries were last sent, and whether those before had been sent shortly before.
+    last: Option<Duration>,
+    busy: bool,
+    /// Ends when it is time to tell. One timer for many commits: to set one wakes the thread that waits for timers.
+    tell: Option<BoxFuture<'static, ()>>,
+}
+
+impl Feeding {
+    fn new(start: Lsn) -> Self {
+        Self { sent: start, told: start, last: None, busy: false, tell: None }
+    }
+
+    fn sends(&mut self, now: Duration) {
+        self.busy = self.last.is_some_and(|last| now.saturating_sub(last) < BUSY);
+        self.last = Some(now);
+    }
+
+    /// Whether what is committed is to be told by a request of its own: entries that were sent just now are mostly followed by others.
+    fn is_due(&self, env: &Env) -> bool {
+        let now = env.clock.monotonic();
+        self.last.is_none_or(|last| now.saturating_sub(last) >= TELL / 2)
+    }
+
+    /// Waits until it is time to tell what is committed, if a time was set, or to ask whether the server is there.
+    async fn quiet(&mut self, env: &Env) -> Event {
+        let idle = env.clock.sleep(IDLE);
+        let Some(tell) = &mut self.tell else {
+            idle.await;
+            return Event::Idle;
+        };
+        if let Either::Right(_) = select(tell, idle).await {
+            return Event::Idle;
+        }
+        self.tell = None;
+        Event::Tell
+    }
 }
 
 /// When it was asked, and what came back.
@@ -219,16 +274,14 @@ impl Shared {
         let mut committed = self.committed.subscribe();
         let mut stopped = self.stopped.subscribe();
         let mut under_way: FuturesUnordered<BoxFuture<'static, Answer>> = FuturesUnordered::new();
-        let mut sent = self.start;
+        let mut feeding = Feeding::new(self.start);
         // Where the server was when it last took nothing.
         let mut tried = Lsn::ZERO;
-        // The commit position that the server was told.
-        let mut told = self.start;
         loop {
             if *stopped.borrow() {
                 return;
             }
-            let behind = self.fill(&remote, &mut sent, &mut told, &mut under_way);
+            let behind = self.fill(&remote, &mut feeding, &mut under_way);
             let event = if behind && under_way.is_empty() {
                 Event::Behind
             } else {
@@ -245,21 +298,22 @@ impl Shared {
                     select(select(ordered, committed), stopped).await;
                     Event::News
                 };
-                let idle = async {
-                    self.env.clock.sleep(IDLE).await;
-                    Event::Idle
-                };
-                futures::pin_mut!(answered, news, idle);
-                let first = select(select(answered, news), idle).await;
+                let quiet = feeding.quiet(&self.env);
+                futures::pin_mut!(answered, news, quiet);
+                let first = select(select(answered, news), quiet).await;
                 match first {
                     Either::Left((either, _)) => either.factor_first().0,
-                    Either::Right((idle, _)) => idle,
+                    Either::Right((quiet, _)) => quiet,
                 }
             };
             let next = match event {
                 Event::News => continue,
-                Event::Idle => {
-                    if under_way.is_empty() {
+                Event::Idle | Event::Tell => {
+                    let told = feeding.told >= *self.committed.borrow();
+                    let wanted =
+                        if told { matches!(event, Event::Idle) } else { feeding.is_due(&self.env) };
+                    if under_way.is_empty() && wanted {
+                        feeding.told = *self.committed.borrow();
                         under_way.push(self.confirm_with(&remote));
                     }
                     continue;
@@ -279,7 +333,7 @@ impl Shared {
             }
             match self.resync(&remote).await {
                 Ok(true) if remote.stored() > tried => {
-                    (sent, tried) = (remote.stored(), remote.stored());
+                    (feeding.sent, tried) = (remote.stored(), remote.stored());
                 }
                 Ok(false) => return,
                 found => {
@@ -288,7 +342,7 @@ impl Shared {
                             tracing::debug!(shard = self.key.shard.0, %error, "a log server is away");
                             remote.is(State::Away);
                         }
-                        Ok(_) if tried == remote.stored() && sent > tried => {
+                        Ok(_) if tried == remote.stored() && feeding.sent > tried => {
                             remote.is(State::Failing)
                         }
                         Ok(_) => {}
@@ -299,7 +353,7 @@ impl Shared {
                     let stop = stopped.wait_for(|stopped| *stopped);
                     futures::pin_mut!(stop);
                     select(stop, pause).await;
-                    sent = remote.stored();
+                    feeding.sent = remote.stored();
                 }
             }
         }
@@ -309,25 +363,28 @@ impl Shared {
     fn fill(
         self: &Arc<Self>,
         remote: &Arc<Remote>,
-        sent: &mut Lsn,
-        told: &mut Lsn,
+        feeding: &mut Feeding,
         under_way: &mut FuturesUnordered<BoxFuture<'static, Answer>>,
     ) -> bool {
         let ordered = *self.ordered.borrow();
-        while under_way.len() < WINDOW && *sent < ordered {
-            let Some(entries) = self.buffer.lock().range(*sent, ordered, BATCH_BYTES) else {
+        while under_way.len() < WINDOW && feeding.sent < ordered {
+            let Some(entries) = self.buffer.lock().range(feeding.sent, ordered, BATCH_BYTES) else {
                 return true;
             };
-            let store = self.store(*sent, entries.clone());
-            *sent = Lsn(sent.0 + entries.len() as u64);
-            *told = *self.committed.borrow();
+            let store = self.store(feeding.sent, entries.clone());
+            feeding.sends(self.env.clock.monotonic());
+            feeding.sent = Lsn(feeding.sent.0 + entries.len() as u64);
+            feeding.told = *self.committed.borrow();
             under_way.push(self.ask(remote, store));
         }
         // Readers on the server learn of the last commits only by what follows.
         let committed = *self.committed.borrow();
-        if under_way.is_empty() && *told < committed {
-            *told = committed;
+        if under_way.is_empty() && feeding.told < committed && !feeding.busy {
+            feeding.told = committed;
             under_way.push(self.confirm_with(remote));
+        }
+        if under_way.is_empty() && feeding.told < committed && feeding.tell.is_none() {
+            feeding.tell = Some(self.env.clock.sleep(TELL));
         }
         false
     }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use parking_lot::Mutex;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Incarnation, Lsn, ShardId};
@@ -125,9 +126,12 @@ impl LocalLogServer {
         let trusts_cache = self.env.planted(Bug::TrustsPageCache);
         let opened = StoredLoglet::open(disk, key, self.segment_bytes, true, trusts_cache).await?;
         let Some(stored) = opened else { return Ok(None) };
-        let doubtful = match &self.life {
-            Some(life) => life.lock().await.doubtful.contains(&key),
-            None => false,
+        let (stored, doubtful) = match &self.life {
+            Some(life) => {
+                let doubtful = life.lock().await.doubtful.contains(&key);
+                (stored.keep_recent().await, doubtful)
+            }
+            None => (stored, false),
         };
         let hosted = Arc::new(Hosted::new(stored, doubtful, self.unpromised).await);
         loglets.insert(key, Arc::clone(&hosted));
@@ -162,6 +166,7 @@ impl LocalLogServer {
         if self.loglet(key).await?.is_none() {
             let disk = Arc::clone(&self.disk);
             let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
+            let made = if self.life.is_some() { made.keep_recent().await } else { made };
             self.made.lock().insert(key);
             let hosted = Arc::new(Hosted::new(made, false, Duration::ZERO).await);
             self.loglets.lock().await.insert(key, hosted);
@@ -202,8 +207,11 @@ impl LocalLogServer {
                 if self.life.is_some() {
                     // Whoever asked may give up, or its connection break: what has begun is written all the same.
                     let writing = Arc::clone(&loglet);
-                    let write = async move { writing.stored().write_queued().await };
-                    self.env.spawn("storing entries of the log", write);
+                    let mut write = async move { writing.stored().write_queued().await }.boxed();
+                    // Begun here, so that the disk has it before another thread is woken for the rest.
+                    if (&mut write).now_or_never().is_none() {
+                        self.env.spawn("storing entries of the log", write);
+                    }
                 } else {
                     // The only one who asks is in this process; it decides again what it has given up.
                     stored.write_queued().await;

@@ -6,6 +6,8 @@
 //! - A failed write poisons the loglet: nothing more is accepted until it is sealed, which first cuts
 //!   the file back to what was acknowledged. Only then is the failed write gone for good.
 //!
+//! - What is in memory ([`RECENT_BYTES`]) is on disk: those who follow read it there, and wait for no sync of what comes after.
+//!
 //! # Limits
 //! The index holds one position per batch, 32 bytes each, for entries not yet released.
 
@@ -19,8 +21,12 @@ use tokio::sync::oneshot;
 use super::protocol::{LogletKey, Reply};
 use super::sector::{self, SEAL};
 use super::segment::{Segment, entries_payload, loglet_directory};
+use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
+
+/// Entries kept in memory for those who follow, bytes.
+const RECENT_BYTES: usize = 1 << 20;
 
 /// A loglet's files.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub struct StoredLoglet {
     segment_bytes: u64,
     files: tokio::sync::Mutex<Files>,
     waiting: Mutex<Vec<Waiting>>,
+    /// The newest of what is durable, where others follow.
+    recent: Mutex<Option<Buffer>>,
 }
 
 #[derive(Debug)]
@@ -70,6 +78,13 @@ impl StoredLoglet {
         Ok(Self::with_segments(disk, key, segment_bytes, vec![segment], false))
     }
 
+    /// From now on what is written is kept in memory for a while too: of a server on which others follow.
+    pub async fn keep_recent(self) -> Self {
+        let next = self.files.lock().await.next();
+        *self.recent.lock() = Some(Buffer::new(next, RECENT_BYTES));
+        self
+    }
+
     fn with_segments(
         disk: Arc<dyn Disk>,
         key: LogletKey,
@@ -77,12 +92,14 @@ impl StoredLoglet {
         segments: Vec<Segment>,
         sealed: bool,
     ) -> Self {
+        let files = Files { segments, sealed, failed: false };
         Self {
             key,
             disk,
             segment_bytes,
-            files: tokio::sync::Mutex::new(Files { segments, sealed, failed: false }),
+            files: tokio::sync::Mutex::new(files),
             waiting: Mutex::new(Vec::new()),
+            recent: Mutex::new(None),
         }
     }
 
@@ -241,10 +258,15 @@ impl StoredLoglet {
             files.segments.push(segment);
         }
         let payload = entries_payload(first, entries);
-        self.append(files, 0, &payload).await.map(|(sector, sectors)| {
-            let count = entries.len() as u64;
-            files.last().batches.push(super::segment::Position { first, count, sector, sectors });
-        })
+        let (sector, sectors) = self.append(files, 0, &payload).await?;
+        let count = entries.len() as u64;
+        files.last().batches.push(super::segment::Position { first, count, sector, sectors });
+        if let Some(recent) = &mut *self.recent.lock() {
+            for entry in entries {
+                recent.push(entry.clone(), files.next());
+            }
+        }
+        Ok(())
     }
 
     async fn append(&self, files: &mut Files, kind: u8, payload: &[u8]) -> Result<(u64, u64)> {
@@ -293,6 +315,12 @@ impl StoredLoglet {
 
     /// Entries from `from` on, about `max_bytes` of them, at least one when there is one.
     pub async fn read(&self, from: Lsn, max_bytes: usize) -> Result<Vec<Bytes>> {
+        let end = Lsn(u64::MAX);
+        let recent =
+            self.recent.lock().as_ref().and_then(|recent| recent.range(from, end, max_bytes));
+        if let Some(found) = recent.filter(|found| !found.is_empty()) {
+            return Ok(found);
+        }
         let files = self.files.lock().await;
         let mut found: Vec<Bytes> = Vec::new();
         let mut size = 0;
@@ -347,6 +375,9 @@ impl StoredLoglet {
             }
             let segment = Segment::create(&*self.disk, &self.key, number, to).await?;
             files.segments = vec![segment];
+            if let Some(recent) = &mut *self.recent.lock() {
+                *recent = Buffer::new(to, RECENT_BYTES);
+            }
             files.failed = false;
             if files.sealed {
                 self.append(&mut files, SEAL, &[]).await?;

@@ -45,6 +45,7 @@ use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::service::{CommitReply, CommitRequest, CommitWrites};
 use crate::transaction::conflict;
+use crate::watermark::Held;
 
 /// How long other processes count as writing after their last entry was seen.
 const CONTENDED_FOR: Duration = Duration::from_secs(2);
@@ -216,6 +217,7 @@ impl Committer {
             // Its parts are not kept for longer.
             by = by.earlier(pending.deadline);
         }
+        let _held = live.first().map(|first| Held::committing(&self.local, first.request.txn));
         if let Err(error) = self.ready(by).await {
             return self.abort_all(live, &error);
         }
@@ -541,6 +543,9 @@ impl Committer {
         let tried: Vec<TxnId> =
             survivors.iter().map(|(position, _)| live[*position].request.txn).collect();
         self.local.outcomes.limbo(slot, tried.iter().copied());
+        if let Some(first) = tried.first() {
+            self.local.held.unknown(*first, slot, self.local.env.clock.monotonic());
+        }
         metrics::counter!("telesto_txn_outcomes_unknown_total").increment(tried.len() as u64);
         for pending in live {
             let txn = pending.request.txn;

@@ -1,4 +1,5 @@
-//! The newest entries of a quorum loglet in memory: for readers, the archive and servers that lag.
+//! The newest entries of a quorum loglet in memory: the sequencer's, for readers, the archive and servers that lag; and a log
+//! server's, for those who follow.
 //!
 //! # Invariants
 //! An entry that is not committed is never let go.
@@ -13,7 +14,7 @@ use telesto_common::Lsn;
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     first: Lsn,
     entries: VecDeque<Bytes>,
     bytes: usize,
