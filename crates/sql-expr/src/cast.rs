@@ -12,9 +12,9 @@ use super::context::EvalContext;
 use super::fault;
 use super::functions::time;
 use super::ty::{CastContext, Category, Tag, tag};
-use super::value::{f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
+use super::value::{bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, Datum, Interval, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Numeric, SqlType};
 
 /// Casts a value of type `from` to `to`.
 ///
@@ -160,6 +160,20 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         // With the length of a whole address, which the text form leaves out.
         (Tag::Inet | Tag::Cidr, Text | Varchar | Bpchar) => text(network_of(&value)?.whole_text()),
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
+        (Tag::Bit, Tag::Varbit) | (Tag::Varbit, Tag::Bit) => value,
+        (Int4 | Int8, Tag::Bit) => {
+            let length = if let SqlType::Bit(Some(n)) = to { *n } else { 1 };
+            Datum::bits(BitString::of_integer(i64_of(&value)?, length as usize)?)
+        }
+        (Tag::Bit, Int4 | Int8) => {
+            let width = if target == Int4 { 32 } else { 64 };
+            let number = bits_of(&value)?.to_integer(width);
+            integer(number.ok_or_else(|| fault::out_of_range(to))?, to)?
+        }
+        // An explicit cast fits the length afterwards, where reading would insist on it.
+        (Text | Varchar | Name | Unknown | Bpchar, Tag::Bit | Tag::Varbit) => {
+            input(str_of(&value)?.trim_end_matches(' '), &to.without_modifier(), context)?
+        }
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,
         _ if target.category() == Category::String => text(output(&value, from, context)?),
@@ -240,6 +254,12 @@ fn modifier(value: Datum, to: &SqlType, how: CastContext) -> Result<Datum> {
                 )));
             }
             Datum::numeric(rounded)
+        }
+        SqlType::Bit(Some(_)) | SqlType::Varbit(Some(_)) => {
+            match bits_of(&value)?.fitted(to, how == CastContext::Explicit)? {
+                Some(fitted) => Datum::bits(fitted),
+                None => value,
+            }
         }
         SqlType::Time(Some(p)) => match value {
             Datum::Time(v) => Datum::Time(round_micros(v, *p)),

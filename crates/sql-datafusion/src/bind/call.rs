@@ -21,7 +21,7 @@ use super::levels::refuse_inside;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
-use crate::aggregate::{Fold, folding};
+use crate::aggregate::{Bitwise, Fold, folding};
 use crate::looking::looking;
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
@@ -312,8 +312,12 @@ impl Binder<'_> {
             "min" | "max" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid | SqlType::Record(_))
-                {
+                let none = SqlType::is_bits(&ty)
+                    || matches!(
+                        ty,
+                        SqlType::Bool | SqlType::Jsonb | SqlType::Uuid | SqlType::Record(_)
+                    );
+                if none {
                     return Err(self.no_function(name, args));
                 }
                 // There is none for varchar and cidr: text's and inet's are taken.
@@ -344,6 +348,14 @@ impl Binder<'_> {
             "bit_and" | "bit_or" | "bit_xor" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
+                if args[0].ty.is_bits() {
+                    let fold = Fold::Bits(match name {
+                        "bit_and" => Bitwise::And,
+                        "bit_or" => Bitwise::Or,
+                        _ => Bitwise::Xor,
+                    });
+                    return folded(fold, vec![arg], &[ty], SqlType::Bit(None));
+                }
                 let function = match name {
                     "bit_and" => fa::bit_and_or_xor::bit_and_udaf(),
                     "bit_or" => fa::bit_and_or_xor::bit_or_udaf(),

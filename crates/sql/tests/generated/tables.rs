@@ -49,6 +49,8 @@ const KEY_TYPES: &[&str] = &[
     "int2",
     "bool",
     "bytea",
+    "bit4",
+    "varbit",
 ];
 
 impl ModelTable {
