@@ -49,7 +49,11 @@ pub fn cast(
             elements,
         })));
     }
-    let base = convert(value, from, to, context)?;
+    let base = if from.is_bits() || to.is_bits() {
+        bit_strings(value, from, to, context)?
+    } else {
+        convert(value, from, to, context)?
+    };
     modifier(base, to, how)
 }
 
@@ -160,24 +164,37 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         // With the length of a whole address, which the text form leaves out.
         (Tag::Inet | Tag::Cidr, Text | Varchar | Bpchar) => text(network_of(&value)?.whole_text()),
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
-        (Tag::Bit, Tag::Varbit) | (Tag::Varbit, Tag::Bit) => value,
-        (Int4 | Int8, Tag::Bit) => {
-            let length = if let SqlType::Bit(Some(n)) = to { *n } else { 1 };
-            Datum::bits(BitString::of_integer(i64_of(&value)?, length as usize)?)
-        }
-        (Tag::Bit, Int4 | Int8) => {
-            let width = if target == Int4 { 32 } else { 64 };
-            let number = bits_of(&value)?.to_integer(width);
-            integer(number.ok_or_else(|| fault::out_of_range(to))?, to)?
-        }
-        // An explicit cast fits the length afterwards, where reading would insist on it.
-        (Text | Varchar | Name | Unknown | Bpchar, Tag::Bit | Tag::Varbit) => {
-            input(str_of(&value)?.trim_end_matches(' '), &to.without_modifier(), context)?
-        }
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,
         _ if target.category() == Category::String => text(output(&value, from, context)?),
         _ => return Err(fault::cannot_cast(from, to)),
+    })
+}
+
+/// Casts from and to bit strings.
+fn bit_strings(
+    value: Datum,
+    from: &SqlType,
+    to: &SqlType,
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
+    use Tag::{Bit, Bpchar, Int4, Int8, Name, Text, Unknown, Varbit, Varchar};
+    Ok(match (tag(from), tag(to)) {
+        (Bit, Varbit) | (Varbit, Bit) => value,
+        (Int4 | Int8, Bit) => {
+            let length = if let SqlType::Bit(Some(n)) = to { *n } else { 1 };
+            Datum::bits(BitString::of_integer(i64_of(&value)?, length as usize)?)
+        }
+        (Bit, Int4 | Int8) => {
+            let width = if *to == SqlType::Int4 { 32 } else { 64 };
+            let number = bits_of(&value)?.to_integer(width);
+            integer(number.ok_or_else(|| fault::out_of_range(to))?, to)?
+        }
+        // An explicit cast fits the length afterwards, where reading would insist on it.
+        (Text | Varchar | Name | Unknown | Bpchar, Bit | Varbit) => {
+            input(str_of(&value)?.trim_end_matches(' '), &to.without_modifier(), context)?
+        }
+        _ => convert(value, from, to, context)?,
     })
 }
 

@@ -23,6 +23,15 @@ pub(crate) enum Bitwise {
 }
 
 impl Bitwise {
+    /// That of the aggregate `bit_and`, `bit_or` or `bit_xor`.
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "bit_and" => Self::And,
+            "bit_or" => Self::Or,
+            _ => Self::Xor,
+        }
+    }
+
     /// The aggregate's name.
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -169,8 +169,7 @@ impl Binder<'_> {
                 self.cast_named(typed, data_type, &target)
             }
             E::TypedString(typed) => {
-                let target = self.type_named(&typed.data_type)?;
-                let target = literal_type(&typed.data_type, target);
+                let target = literal_type(&typed.data_type, self.type_named(&typed.data_type)?);
                 let text = self.literal(&typed.value.value)?;
                 self.cast_named(text, &typed.data_type, &target)
             }

@@ -138,7 +138,6 @@ impl Grammar {
 pub fn sql_name(ty: &str) -> &str {
     match ty {
         "bpchar" => "char(4)",
-        "bit4" => "bit(4)",
         other => other,
     }
 }

@@ -34,8 +34,6 @@ const SORTED: &[&str] = &[
     "interval",
     "uuid",
     "bytea",
-    "bit4",
-    "varbit",
     "int4[]",
     "text[]",
     "jsonb",
@@ -249,10 +247,7 @@ fn aggregate(scope: &[ScopeColumn], grammar: &Grammar, rng: &mut StdRng) -> Stri
     } else {
         String::new()
     };
-    let ordered = !matches!(
-        ty,
-        "int4[]" | "text[]" | "jsonb" | "bool" | "uuid" | "bytea" | "bit4" | "varbit"
-    );
+    let ordered = !matches!(ty, "int4[]" | "text[]" | "jsonb" | "bool" | "uuid" | "bytea");
     let call = match rng.random_range(0..14) {
         0 => "count(*)".to_owned(),
         1 => format!("count({distinct}{any})"),
@@ -341,7 +336,7 @@ pub fn nested(model: &Model, grammar: &Grammar, rng: &mut StdRng) -> Option<Quer
         5 => format!("select a.* from {t} a where {left} not in (select {right} from {o} b)"),
         6 => format!("select a.*, (select count(*) from {o} b where {equal}) as n from {t} a"),
         7 => format!("select (select max({right}) from {o} b where {equal}) is null as m, {left} as l from {t} a")
-            .replace("max(", if matches!(ty, "int4[]" | "text[]" | "jsonb" | "bool" | "uuid" | "bytea" | "bit4" | "varbit") { "count(" } else { "max(" }),
+            .replace("max(", if matches!(ty, "int4[]" | "text[]" | "jsonb" | "bool" | "uuid" | "bytea") { "count(" } else { "max(" }),
         8 => format!("select distinct {left} as x, {} as y from {t} a", grammar.expression("bool", &a, 1, rng, false)),
         9 => format!(
             "with w as (select a.*, {left} as x from {t} a where {}) select x, count(*) from w group by x",

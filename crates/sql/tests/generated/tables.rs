@@ -49,8 +49,6 @@ const KEY_TYPES: &[&str] = &[
     "int2",
     "bool",
     "bytea",
-    "bit4",
-    "varbit",
 ];
 
 impl ModelTable {
