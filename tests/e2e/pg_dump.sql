@@ -17,6 +17,8 @@ CREATE TABLE shop.orders (
   tags text[], extra jsonb, raw bytea, u uuid, dur interval, f double precision, r real, b boolean, t time, c char(4), s smallint);
 CREATE INDEX orders_customer ON shop.orders (customer, placed DESC);
 CREATE TABLE public.kinds (a int, b int, PRIMARY KEY (a, b));
+CREATE TABLE public.flags (f bit(4) DEFAULT B'0011' PRIMARY KEY, m bit varying(9) DEFAULT X'F', l bit(3)[], w varbit CHECK (w <> B'0'), v "bit");
+CREATE VIEW public.masked AS SELECT f & B'0110' AS a, m || B'1' AS b, B'101' AS c FROM public.flags WHERE f <> B'1111';
 CREATE TABLE public.nopk (a text, b text);
 CREATE TABLE public.kid (id serial, a int, b int, FOREIGN KEY (a, b) REFERENCES public.kinds (a, b) MATCH FULL ON DELETE SET NULL);
 CREATE SEQUENCE shop.free AS smallint MINVALUE -5 MAXVALUE 100 START 7 INCREMENT 3 CYCLE CACHE 4;
@@ -28,5 +30,7 @@ INSERT INTO shop.orders (customer, placed, total, note, tags, extra, raw, u, dur
  SELECT 10 + 5 * (i % 3), '2024-01-01 00:00:00+00'::timestamptz + i * interval '1 hour', i * 1.25, CASE WHEN i % 2 = 0 THEN 'n' || i END, ARRAY['a', 'b,"c', NULL], jsonb_build_object('i', i), decode('00ff', 'hex'), '00000000-0000-0000-0000-000000000001', interval '1 day 02:03:04.5', i / 3.0, 1.5, i % 2 = 0, '12:34:56.789', 'ab', i FROM generate_series(1, 200) i;
 INSERT INTO kinds VALUES (1, 1), (1, 2);
 INSERT INTO kid (a, b) VALUES (1, 2), (NULL, NULL);
+INSERT INTO flags (w) VALUES (NULL);
+INSERT INTO flags SELECT i::bit(4), i::bit(5)::varbit, ARRAY[B'101', NULL], substring(B'101100111000' FROM 1 FOR i), substring(B'0011' FROM 1 FOR i) FROM generate_series(4, 12) i;
 INSERT INTO nopk VALUES ('', NULL), ('x', E'\\N');
 SELECT setval('shop.free', 13);

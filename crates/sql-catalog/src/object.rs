@@ -42,6 +42,11 @@ pub(crate) fn has_networks(ty: &SqlType) -> bool {
     ty.element_type().unwrap_or(ty).is_network()
 }
 
+/// Whether a type is, or is made of, bit or bit varying.
+pub(crate) fn has_bits(ty: &SqlType) -> bool {
+    ty.element_type().unwrap_or(ty).is_bits()
+}
+
 impl Object {
     /// The types it is stored with: of columns, of expressions that indexes keep, below a domain.
     pub(crate) fn types(&self) -> Box<dyn Iterator<Item = &SqlType> + '_> {

@@ -22,7 +22,7 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 pub use super::change::CatalogChange;
 use super::model::{Role, Schema};
 pub use super::object::Object;
-use super::object::has_networks;
+use super::object::{has_bits, has_networks};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use crate::acl::Owner;
 use crate::temp::{TEMP_DATABASE, is_temporary};
@@ -66,6 +66,8 @@ const MERGING_VERSION: u8 = 10;
 const BY_ROW_VERSION: u8 = 11;
 /// Of tables with a key: a version that does not know it would write their rows in clear.
 const KEYED_VERSION: u8 = 12;
+/// Objects with a type bit or bit varying.
+const BITS_VERSION: u8 = 13;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -191,6 +193,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.types().any(has_bits) => BITS_VERSION,
         Object::Table(table) if table.key.is_some() => KEYED_VERSION,
         Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
         Object::Dropped(note) if note.by_row => BY_ROW_VERSION,
@@ -219,10 +222,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=KEYED_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=BITS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {KEYED_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {BITS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

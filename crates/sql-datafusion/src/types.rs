@@ -46,7 +46,7 @@ use datafusion::common::ScalarValue;
 
 use super::{decimal, fault};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, Datum, Interval, Network, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, SqlType};
 
 /// Days from 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i32 = 10_957;
@@ -91,7 +91,7 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         | T::Record(_)
         | T::Void => DataType::Utf8,
         T::InternalChar => DataType::UInt8,
-        T::Bytea | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
+        T::Bytea | T::Bit(_) | T::Varbit(_) | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
         T::Date => DataType::Date32,
         T::Time(_) => DataType::Time64(TimeUnit::Microsecond),
@@ -196,6 +196,10 @@ pub(crate) fn array_of<'a>(
         T::Enum(_) => {
             build!(BinaryBuilder::with_capacity(len, len * 4), Datum::Enum(v) => &v.order)
         }
+        T::Bit(_) | T::Varbit(_) => build!(
+            BinaryBuilder::with_capacity(len, len * 8),
+            Datum::Bits(v) => v.order_bytes()
+        ),
         T::Inet | T::Cidr => build!(
             BinaryBuilder::with_capacity(len, len * 16),
             Datum::Network(v) => v.order_bytes()
@@ -345,6 +349,10 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         T::Enum(ty) => {
             let order = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
             Datum::Enum(Arc::clone(ty.by_order(order)?))
+        }
+        T::Bit(_) | T::Varbit(_) => {
+            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
+            Datum::bits(BitString::from_order_bytes(bytes).ok_or_else(wrong)?)
         }
         T::Inet | T::Cidr => {
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);

@@ -21,10 +21,10 @@ use super::fault;
 use super::scope::{Scope, fold};
 use super::ty::{CastContext, castable};
 use crate::parameters::ParameterTypes;
-use crate::type_name::{interval_fields, literal_fields};
+use crate::type_name::{interval_fields, literal_fields, literal_type};
 use telesto_sql_parser::sqlparser::ast::{self, Ident, Value};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{Datum, Numeric, SqlType};
+use telesto_sql_types::{BitString, Datum, Numeric, SqlType};
 
 /// Deepest nesting of an expression.
 pub const MAX_DEPTH: usize = 1_200;
@@ -185,6 +185,7 @@ impl<'a> Binder<'a> {
             E::Value(value) => self.literal(&value.value),
             E::TypedString(typed) => {
                 let ty = self.context.named(&typed.data_type)?;
+                let ty = literal_type(&typed.data_type, ty);
                 let text = self.literal(&typed.value.value)?;
                 match interval_fields(&typed.data_type) {
                     Some(fields) => self.interval_of_fields(text, fields),
@@ -257,6 +258,10 @@ impl<'a> Binder<'a> {
 
     pub(super) fn literal(&mut self, value: &Value) -> Result<Expr> {
         let unknown = |text: &str| Ok(Expr::constant(Datum::text(text), SqlType::Unknown));
+        let bits = |digits: &str, hex| {
+            let value = Datum::bits(BitString::literal(digits, hex)?);
+            Ok(Expr::constant(value, SqlType::Bit(None)))
+        };
         match value {
             Value::Number(text, _) => number(text, false),
             Value::SingleQuotedString(text)
@@ -264,6 +269,8 @@ impl<'a> Binder<'a> {
             | Value::UnicodeStringLiteral(text)
             | Value::NationalStringLiteral(text) => unknown(text),
             Value::DollarQuotedString(text) => unknown(&text.value),
+            Value::SingleQuotedByteStringLiteral(digits) => bits(digits, false),
+            Value::HexStringLiteral(digits) => bits(digits, true),
             Value::Boolean(v) => Ok(Expr::constant(Datum::Bool(*v), SqlType::Bool)),
             Value::Null => Ok(Expr::constant(Datum::Null, SqlType::Unknown)),
             Value::Placeholder(text) => {

@@ -60,6 +60,7 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
         (Date | Timestamp | TimestampTz, Date | Timestamp | TimestampTz) => {
             SqlType::TimestampTz(None)
         }
+        (Tag::Bit, Tag::Varbit) | (Tag::Varbit, Tag::Bit) => SqlType::Varbit(None),
         (Tag::Inet, Tag::Cidr) | (Tag::Cidr, Tag::Inet) => SqlType::Inet,
         (Tag::Interval, Tag::Time) | (Tag::Time, Tag::Interval) => SqlType::Interval,
         (Tag::Enum, Tag::Enum) if left != right => return None,
@@ -74,6 +75,13 @@ fn comparable(ty: &SqlType) -> SqlType {
         SqlType::Varchar(_) => SqlType::Text,
         other => other.without_modifier(),
     }
+}
+
+/// The function that `substring` and, as `shorthand`, `substr` stand for: they are one but for bit strings, of which there
+/// is no `substr`.
+#[must_use]
+pub fn substring_name(shorthand: bool, value: &SqlType) -> &'static str {
+    if shorthand && value.is_bits() { "substr" } else { "substring" }
 }
 
 impl Binder<'_> {
@@ -143,7 +151,7 @@ impl Binder<'_> {
             E::Ceil { expr, .. } => self.call_exprs("ceil", &[expr]),
             E::Floor { expr, .. } => self.call_exprs("floor", &[expr]),
             E::Position { expr, r#in } => self.call_exprs("position", &[r#in, expr]),
-            E::Substring { expr, substring_from, substring_for, .. } => {
+            E::Substring { expr, substring_from, substring_for, shorthand, .. } => {
                 let mut args = vec![self.bind(expr)?];
                 match substring_from {
                     Some(from) => args.push(self.bind(from)?),
@@ -152,7 +160,7 @@ impl Binder<'_> {
                 if let Some(length) = substring_for {
                     args.push(self.bind(length)?);
                 }
-                self.resolve_call("substring", args)
+                self.resolve_call(substring_name(*shorthand, &args[0].ty), args)
             }
             E::Trim { expr, trim_where, trim_what, trim_characters } => {
                 let name = match trim_where {

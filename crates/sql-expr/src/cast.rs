@@ -12,9 +12,9 @@ use super::context::EvalContext;
 use super::fault;
 use super::functions::time;
 use super::ty::{CastContext, Category, Tag, tag};
-use super::value::{f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
+use super::value::{bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, Datum, Interval, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Numeric, SqlType};
 
 /// Casts a value of type `from` to `to`.
 ///
@@ -49,7 +49,11 @@ pub fn cast(
             elements,
         })));
     }
-    let base = convert(value, from, to, context)?;
+    let base = if from.is_bits() || to.is_bits() {
+        bit_strings(value, from, to, context)?
+    } else {
+        convert(value, from, to, context)?
+    };
     modifier(base, to, how)
 }
 
@@ -167,6 +171,33 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
     })
 }
 
+/// Casts from and to bit strings.
+fn bit_strings(
+    value: Datum,
+    from: &SqlType,
+    to: &SqlType,
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
+    use Tag::{Bit, Bpchar, Int4, Int8, Name, Text, Unknown, Varbit, Varchar};
+    Ok(match (tag(from), tag(to)) {
+        (Bit, Varbit) | (Varbit, Bit) => value,
+        (Int4 | Int8, Bit) => {
+            let length = if let SqlType::Bit(Some(n)) = to { *n } else { 1 };
+            Datum::bits(BitString::of_integer(i64_of(&value)?, length as usize)?)
+        }
+        (Bit, Int4 | Int8) => {
+            let width = if *to == SqlType::Int4 { 32 } else { 64 };
+            let number = bits_of(&value)?.to_integer(width);
+            integer(number.ok_or_else(|| fault::out_of_range(to))?, to)?
+        }
+        // An explicit cast fits the length afterwards, where reading would insist on it.
+        (Text | Varchar | Name | Unknown | Bpchar, Bit | Varbit) => {
+            input(str_of(&value)?.trim_end_matches(' '), &to.without_modifier(), context)?
+        }
+        _ => convert(value, from, to, context)?,
+    })
+}
+
 fn integer(value: i64, to: &SqlType) -> Result<Datum> {
     let out = || fault::out_of_range(to);
     Ok(match to {
@@ -240,6 +271,12 @@ fn modifier(value: Datum, to: &SqlType, how: CastContext) -> Result<Datum> {
                 )));
             }
             Datum::numeric(rounded)
+        }
+        SqlType::Bit(Some(_)) | SqlType::Varbit(Some(_)) => {
+            match bits_of(&value)?.fitted(to, how == CastContext::Explicit)? {
+                Some(fitted) => Datum::bits(fitted),
+                None => value,
+            }
         }
         SqlType::Time(Some(p)) => match value {
             Datum::Time(v) => Datum::Time(round_micros(v, *p)),

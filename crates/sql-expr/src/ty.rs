@@ -30,6 +30,8 @@ pub enum Tag {
     Bpchar,
     Name,
     Bytea,
+    Bit,
+    Varbit,
     Uuid,
     Inet,
     Cidr,
@@ -88,6 +90,8 @@ pub enum Category {
     Array,
     /// `E`.
     Enum,
+    /// `V`.
+    BitString,
     /// `U`.
     User,
 }
@@ -112,6 +116,7 @@ impl Tag {
             Self::Date | Self::Time | Self::Timestamp | Self::TimestampTz => Category::DateTime,
             Self::Interval => Category::Timespan,
             Self::Inet | Self::Cidr => Category::Network,
+            Self::Bit | Self::Varbit => Category::BitString,
             Self::Array | Self::TextArray => Category::Array,
             Self::Enum | Self::AnyEnum => Category::Enum,
             _ => Category::User,
@@ -130,6 +135,7 @@ impl Tag {
                 | Self::TimestampTz
                 | Self::Interval
                 | Self::Inet
+                | Self::Varbit
         )
     }
 
@@ -188,6 +194,8 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         }
         (Tag::Cidr, Tag::Inet) => CastContext::Implicit,
         (Tag::Inet, Tag::Cidr) => CastContext::Assignment,
+        (Tag::Bit, Tag::Varbit) | (Tag::Varbit, Tag::Bit) => CastContext::Implicit,
+        (Int4 | Int8, Tag::Bit) | (Tag::Bit, Int4 | Int8) => CastContext::Explicit,
         // JSON.
         (Json, Jsonb) | (Jsonb, Json) => CastContext::Assignment,
         (Jsonb, Bool | Int2 | Int4 | Int8 | Numeric | Float4 | Float8) => CastContext::Explicit,
@@ -281,6 +289,8 @@ pub fn tag(ty: &SqlType) -> Tag {
         SqlType::Name => Tag::Name,
         SqlType::InternalChar => Tag::InternalChar,
         SqlType::Bytea => Tag::Bytea,
+        SqlType::Bit(_) => Tag::Bit,
+        SqlType::Varbit(_) => Tag::Varbit,
         SqlType::Uuid => Tag::Uuid,
         SqlType::Inet => Tag::Inet,
         SqlType::Cidr => Tag::Cidr,
@@ -322,6 +332,8 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Name => SqlType::Name,
         Tag::InternalChar => SqlType::InternalChar,
         Tag::Bytea => SqlType::Bytea,
+        Tag::Bit => SqlType::Bit(None),
+        Tag::Varbit => SqlType::Varbit(None),
         Tag::Uuid => SqlType::Uuid,
         Tag::Inet => SqlType::Inet,
         Tag::Cidr => SqlType::Cidr,

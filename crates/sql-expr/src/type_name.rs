@@ -4,6 +4,7 @@ use crate::types::UserTypes;
 use telesto_sql_parser::sqlparser::ast::{
     self, ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
 };
+use telesto_sql_types::bits::MAX_BITS;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::sql_type::SCALARS;
 use telesto_sql_types::{NumericMod, SqlType};
@@ -30,6 +31,21 @@ fn length(n: u64, ty: &str) -> Result<u32> {
             format!("length for type {ty} cannot exceed 10485760"),
         )
     })
+}
+
+/// The length of a bit string type.
+///
+/// # Errors
+/// 22023 for none, or more than a value can have.
+pub fn bit_length(n: u64, ty: &str) -> Result<u32> {
+    let refused = |what: String| {
+        Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("length for type {ty} {what}")))
+    };
+    match u32::try_from(n) {
+        Ok(0) => refused("must be at least 1".to_owned()),
+        Ok(n) if n <= MAX_BITS => Ok(n),
+        _ => refused(format!("cannot exceed {MAX_BITS}")),
+    }
 }
 
 fn characters(given: Option<&CharacterLength>, ty: &str) -> Result<Option<u32>> {
@@ -111,6 +127,8 @@ fn by_name(
             (Some(p), None) => ExactNumberInfo::Precision(p),
             _ => ExactNumberInfo::None,
         })?,
+        "bit" => SqlType::Bit(number(0).map(|n| bit_length(n, "bit")).transpose()?),
+        "varbit" => SqlType::Varbit(number(0).map(|n| bit_length(n, "varbit")).transpose()?),
         "timestamp" => SqlType::Timestamp(fraction(number(0))),
         "int2vector" => SqlType::Int2Vector,
         "oidvector" => SqlType::OidVector,
@@ -169,6 +187,10 @@ pub fn declared_type(ty: &DataType, users: Option<&UserTypes<'_>>) -> Result<Dec
             SqlType::Char(Some(characters(n.as_ref(), "char")?.unwrap_or(1)))
         }
         D::Bytea => SqlType::Bytea,
+        D::Bit(n) => SqlType::Bit(Some(bit_length(n.unwrap_or(1), "bit")?)),
+        D::BitVarying(n) | D::VarBit(n) => {
+            SqlType::Varbit(n.map(|n| bit_length(n, "varbit")).transpose()?)
+        }
         D::Uuid => SqlType::Uuid,
         D::Date => SqlType::Date,
         D::Time(p, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
@@ -226,6 +248,12 @@ pub fn parse_type_name(text: &str) -> Result<SqlType> {
     sql_type(&ty, None)
 }
 
+/// The type of a constant with a type before it: `bit '101'` has the length of its text, where the type alone is `bit(1)`.
+#[must_use]
+pub fn literal_type(written: &DataType, named: SqlType) -> SqlType {
+    if matches!(written, DataType::Bit(None)) { SqlType::Bit(None) } else { named }
+}
+
 /// Fields and precision (-1: none) of an interval type that has some: what a cast to it keeps.
 #[must_use]
 pub fn interval_fields(ty: &DataType) -> Option<(String, i32)> {
@@ -273,6 +301,9 @@ mod tests {
             ("name", "name"),
             ("oid", "oid"),
             ("regtype", "regtype"),
+            ("bit", "bit(1)"),
+            ("bit varying(7)", "bit varying(7)"),
+            ("varbit", "bit varying"),
             ("interval", "interval"),
             ("jsonb", "jsonb"),
             ("float(24)", "real"),
@@ -281,5 +312,6 @@ mod tests {
         }
         assert_eq!(parse_type_name("nosuch").expect_err("t").code().0, "42704");
         assert_eq!(parse_type_name("varchar(0)").expect_err("t").code().0, "22023");
+        assert_eq!(parse_type_name("bit(0)").expect_err("t").code().0, "22023");
     }
 }

@@ -10,6 +10,7 @@
 use crate::fault;
 use crate::scope::fold;
 use crate::settings::Settings;
+use crate::type_name::bit_length;
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_parser::sqlparser::ast::{
     ArrayElemTypeDef, CharacterLength, DataType, ExactNumberInfo, ObjectName, TimezoneInfo,
@@ -93,6 +94,10 @@ pub fn named(data_type: &DataType, users: &UserTypes<'_>) -> Result<SqlType> {
             SqlType::Char(Some(length.as_ref().map_or(Ok(1), char_length)?))
         }
         DataType::Bytea => SqlType::Bytea,
+        DataType::Bit(length) => SqlType::Bit(Some(bit_length(length.unwrap_or(1), "bit")?)),
+        DataType::BitVarying(length) | DataType::VarBit(length) => {
+            SqlType::Varbit(length.map(|n| bit_length(n, "varbit")).transpose()?)
+        }
         DataType::Uuid => SqlType::Uuid,
         DataType::Date => SqlType::Date,
         DataType::Time(precision, zone) => match zone {
@@ -166,6 +171,14 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "bpchar" => SqlType::Char(number()),
         "name" => SqlType::Name,
         "bytea" => SqlType::Bytea,
+        "bit" | "varbit" => {
+            let modifier = modifiers.first().and_then(|m| m.trim().parse::<u64>().ok());
+            let length = modifier.map(|n| bit_length(n, &folded)).transpose()?;
+            match folded.as_str() {
+                "bit" => SqlType::Bit(length),
+                _ => SqlType::Varbit(length),
+            }
+        }
         "uuid" => SqlType::Uuid,
         "inet" => SqlType::Inet,
         "cidr" => SqlType::Cidr,

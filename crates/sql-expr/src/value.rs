@@ -13,7 +13,7 @@ use super::calendar;
 use super::context::Call;
 use super::fault;
 use telesto_sql_types::error::Result;
-use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, Numeric, SqlType};
 
 /// Days from 1970-01-01 to 2000-01-01, the origin of stored dates.
 pub const EPOCH_DAYS: i64 = 10_957;
@@ -49,6 +49,14 @@ pub fn bytes_of(value: &Datum) -> Result<&[u8]> {
     match value {
         Datum::Bytea(v) => Ok(v),
         _ => Err(fault::kind("bytea")),
+    }
+}
+
+/// A bit string.
+pub fn bits_of(value: &Datum) -> Result<&BitString> {
+    match value {
+        Datum::Bits(v) => Ok(v),
+        _ => Err(fault::kind("a bit string")),
     }
 }
 

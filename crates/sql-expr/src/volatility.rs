@@ -91,7 +91,7 @@ const OVERLOADED: &[&str] = &["&", "-", "|"];
 /// Whether a call of this function or operator may fail. `pattern`: its second argument differs from row to row.
 #[must_use]
 pub fn call_may_fail(function: &Function, pattern: bool) -> bool {
-    let refuses = |arg: &Tag| matches!(arg, Tag::Inet | Tag::Jsonb);
+    let refuses = |arg: &Tag| matches!(arg, Tag::Inet | Tag::Jsonb | Tag::Bit);
     if MATCHING.contains(&function.name) {
         return pattern;
     }

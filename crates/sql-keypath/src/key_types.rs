@@ -50,6 +50,8 @@ impl KeyTypes {
             | (Timestamp, Date)
             | (Text | Varchar | Bpchar | Name, Text | Varchar)
             | (Text, Name)
+            | (Tag::Bit, Tag::Varbit)
+            | (Tag::Varbit, Tag::Bit)
             | (Tag::Cidr, Tag::Inet)
             | (Tag::Inet, Tag::Cidr) => Self::Exact,
             (Int8 | Numeric, Float8)

@@ -317,6 +317,11 @@ fn format_type(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     // Without a modifier argument, bpchar is shown as its SQL name.
     Ok(Datum::text(match (&shown, args[1].is_null()) {
         (SqlType::Char(None), true) => "character".to_owned(),
+        // A bare word would be read as bit(1).
+        (SqlType::Bit(None), false) => "\"bit\"".to_owned(),
+        (SqlType::Array(element), false) if **element == SqlType::Bit(None) => {
+            "\"bit\"[]".to_owned()
+        }
         (shown, _) => shown.to_string(),
     }))
 }
@@ -329,6 +334,8 @@ fn with_modifier(ty: SqlType, typmod: i32) -> SqlType {
     let length = u32::try_from(typmod - 4).ok();
     let precision = u8::try_from(typmod).ok();
     match ty {
+        SqlType::Bit(_) => SqlType::Bit(u32::try_from(typmod).ok()),
+        SqlType::Varbit(_) => SqlType::Varbit(u32::try_from(typmod).ok()),
         SqlType::Varchar(_) => SqlType::Varchar(length),
         SqlType::Char(_) => SqlType::Char(length),
         SqlType::Time(_) => SqlType::Time(precision),

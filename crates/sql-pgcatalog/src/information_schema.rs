@@ -169,7 +169,10 @@ fn column(
 /// What columns and domains tell of their type.
 fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType) {
     let length = match ty {
-        SqlType::Varchar(Some(n)) | SqlType::Char(Some(n)) => Some(i64::from(*n)),
+        SqlType::Varchar(Some(n))
+        | SqlType::Char(Some(n))
+        | SqlType::Bit(Some(n))
+        | SqlType::Varbit(Some(n)) => Some(i64::from(*n)),
         _ => None,
     };
     let (precision, scale, radix) = match ty {

@@ -231,6 +231,7 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
         SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_) => "D",
         SqlType::Interval => "T",
         SqlType::Inet | SqlType::Cidr => "I",
+        SqlType::Bit(_) | SqlType::Varbit(_) => "V",
         SqlType::Unknown => "X",
         SqlType::Record(_) | SqlType::Void => "P",
         _ => "U",
@@ -263,6 +264,7 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
                         | SqlType::TimestampTz(_)
                         | SqlType::Interval
                         | SqlType::Inet
+                        | SqlType::Varbit(_)
                 ),
             )
             .set("typisdefined", true)

@@ -19,6 +19,7 @@ const CLASSES: &[(u32, &str, u32, u32)] = &[
     (3127, "timestamptz_ops", 434, 1184),
     (3128, "timestamp_ops", 434, 1114),
     (10000, "array_ops", 397, 2277),
+    (10002, "bit_ops", 423, 1560),
     (10003, "bool_ops", 424, 16),
     (10004, "bpchar_ops", 426, 1042),
     (10006, "bytea_ops", 428, 17),
@@ -28,6 +29,7 @@ const CLASSES: &[(u32, &str, u32, u32)] = &[
     (10022, "interval_ops", 1982, 1186),
     (10028, "name_ops", 1994, 19),
     (10038, "time_ops", 1996, 1083),
+    (10043, "varbit_ops", 2002, 1562),
     (10065, "uuid_ops", 2968, 2950),
     (10069, "enum_ops", 3522, 3500),
 ];

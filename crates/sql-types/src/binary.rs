@@ -10,6 +10,7 @@ use num_bigint::BigInt;
 use num_traits::{Signed, ToPrimitive, Zero};
 
 use crate::array_text::MAX_ELEMENTS;
+use crate::bits::BitString;
 use crate::datetime_parse::{DATES, TIMESTAMPS};
 use crate::datum::{ArrayValue, DAY_MICROS, Datum, Interval};
 use crate::error::{Error, Result, SqlState};
@@ -24,6 +25,10 @@ fn bad(ty: &SqlType) -> Error {
         SqlState::INVALID_BINARY_REPRESENTATION,
         format!("incorrect binary data format for type {ty}"),
     )
+}
+
+fn bad_length() -> Error {
+    Error::new(SqlState::INVALID_BINARY_REPRESENTATION, "invalid length in external bit string")
 }
 
 /// 22008 for a value that no text could have given.
@@ -127,6 +132,11 @@ impl Datum {
             | SqlType::Json => return Self::from_text(r.text()?, ty, &TextStyle::default()),
             SqlType::InternalChar => Self::InternalChar(r.array::<1>()?[0]),
             SqlType::Bytea => Self::bytea(std::mem::take(&mut r.bytes)),
+            SqlType::Bit(_) | SqlType::Varbit(_) => {
+                let length = usize::try_from(r.i32()?).map_err(|_| bad_length())?;
+                let value = BitString::new(r.take(length.div_ceil(8))?.to_vec(), length)?;
+                Self::bits(value.fitted(ty, false)?.unwrap_or(value))
+            }
             SqlType::Uuid => Self::Uuid(r.array()?),
             SqlType::Inet | SqlType::Cidr => {
                 let sent = std::mem::take(&mut r.bytes);
@@ -207,6 +217,10 @@ impl Datum {
             Self::Json(v) => out.put_slice(v.as_bytes()),
             Self::InternalChar(v) => out.put_u8(*v),
             Self::Bytea(v) => out.put_slice(v),
+            Self::Bits(v) => {
+                out.put_i32(v.len() as i32);
+                out.put_slice(v.bytes());
+            }
             Self::Uuid(v) => out.put_slice(v),
             Self::Network(v) => out.put_slice(&v.to_wire(*ty == SqlType::Cidr)),
             Self::Interval(v) => {
@@ -406,6 +420,9 @@ mod tests {
             (SqlType::Numeric(None), "NaN"),
             (SqlType::Text, "h\u{e9}llo"),
             (SqlType::Bytea, "\\x00ff"),
+            (SqlType::Bit(None), "1011001110"),
+            (SqlType::Varbit(None), ""),
+            (SqlType::Varbit(Some(9)), "10110011"),
             (SqlType::Uuid, "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
             (SqlType::Date, "2024-02-29"),
             (SqlType::TimestampTz(None), "2024-02-29 01:02:03.4+00"),

@@ -8,6 +8,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use crate::bits::BitString;
 use crate::enums::EnumLabel;
 use crate::network::Network;
 use crate::numeric::Numeric;
@@ -93,6 +94,8 @@ pub enum Datum {
     InternalChar(u8),
     /// bytea
     Bytea(Arc<[u8]>),
+    /// bit and bit varying
+    Bits(Arc<BitString>),
     /// uuid
     Uuid([u8; 16]),
     /// inet and cidr
@@ -128,6 +131,12 @@ impl Datum {
     /// A bytea value.
     pub fn bytea(value: impl Into<Arc<[u8]>>) -> Self {
         Self::Bytea(value.into())
+    }
+
+    /// A bit string.
+    #[must_use]
+    pub fn bits(value: BitString) -> Self {
+        Self::Bits(Arc::new(value))
     }
 
     /// A numeric value.
@@ -196,6 +205,7 @@ impl Datum {
             }
             (Self::InternalChar(a), Self::InternalChar(b)) => a.cmp(b),
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
+            (Self::Bits(a), Self::Bits(b)) => a.cmp(b),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
             (Self::Network(a), Self::Network(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.span().cmp(&b.span()),
@@ -264,6 +274,7 @@ impl Datum {
             Self::Null => 21,
             Self::Enum(_) => 22,
             Self::Network(_) => 23,
+            Self::Bits(_) => 24,
         }
     }
 }

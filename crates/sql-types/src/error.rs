@@ -87,6 +87,8 @@ states! {
     INVALID_TIME_ZONE = "22009";
     /// substring_error
     SUBSTRING_ERROR = "22011";
+    /// A bit string is not as long as its type or its partner.
+    STRING_LENGTH_MISMATCH = "22026";
     /// division_by_zero
     DIVISION_BY_ZERO = "22012";
     /// interval_field_overflow

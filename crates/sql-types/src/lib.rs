@@ -17,6 +17,7 @@
 pub mod advisory;
 pub mod array_text;
 pub mod binary;
+pub mod bits;
 pub mod datetime;
 pub mod datetime_parse;
 pub mod datum;
@@ -37,6 +38,7 @@ pub mod sql_type;
 pub mod text;
 mod zone_abbreviations;
 
+pub use bits::BitString;
 pub use datetime::TimeZone;
 pub use datum::{ArrayValue, Datum, Interval};
 pub use enums::{EnumLabel, EnumType};

@@ -40,6 +40,8 @@ pub mod oid {
     pub const TIMESTAMPTZ: u32 = 1184;
     pub const INTERVAL: u32 = 1186;
     pub const TIMETZ: u32 = 1266;
+    pub const BIT: u32 = 1560;
+    pub const VARBIT: u32 = 1562;
     pub const NUMERIC: u32 = 1700;
     pub const REGCLASS: u32 = 2205;
     pub const REGTYPE: u32 = 2206;
@@ -89,6 +91,10 @@ pub enum SqlType {
     Name,
     /// bytea
     Bytea,
+    /// bit: a string of so many bits; `None` is one without a length, which expressions have
+    Bit(Option<u32>),
+    /// bit varying, perhaps with the most bits it may have
+    Varbit(Option<u32>),
     /// uuid
     Uuid,
     /// inet: an address, perhaps with the length of its network
@@ -168,6 +174,8 @@ impl SqlType {
             Self::InternalChar => oid::INTERNAL_CHAR,
             Self::Name => oid::NAME,
             Self::Bytea => oid::BYTEA,
+            Self::Bit(_) => oid::BIT,
+            Self::Varbit(_) => oid::VARBIT,
             Self::Uuid => oid::UUID,
             Self::Inet => oid::INET,
             Self::Cidr => oid::CIDR,
@@ -218,6 +226,8 @@ impl SqlType {
         match self {
             Self::Bool => 1000,
             Self::Bytea => 1001,
+            Self::Bit(_) => 1561,
+            Self::Varbit(_) => 1563,
             Self::InternalChar => 1002,
             Self::Name => 1003,
             Self::Int2 => 1005,
@@ -273,6 +283,7 @@ impl SqlType {
                 ((i32::from(m.precision) << 16) | (i32::from(m.scale) & 0x7FF)) + VARHDRSZ
             }
             Self::Varchar(Some(n)) | Self::Char(Some(n)) => *n as i32 + VARHDRSZ,
+            Self::Bit(Some(n)) | Self::Varbit(Some(n)) => *n as i32,
             Self::Time(Some(p)) | Self::Timestamp(Some(p)) | Self::TimestampTz(Some(p)) => {
                 i32::from(*p)
             }
@@ -318,6 +329,8 @@ impl SqlType {
             Self::Numeric(_) => Self::Numeric(None),
             Self::Varchar(_) => Self::Varchar(None),
             Self::Char(_) => Self::Char(None),
+            Self::Bit(_) => Self::Bit(None),
+            Self::Varbit(_) => Self::Varbit(None),
             Self::Time(_) => Self::Time(None),
             Self::Timestamp(_) => Self::Timestamp(None),
             Self::TimestampTz(_) => Self::TimestampTz(None),
@@ -365,6 +378,8 @@ impl SqlType {
             Self::InternalChar => "char",
             Self::Name => "name",
             Self::Bytea => "bytea",
+            Self::Bit(_) => "bit",
+            Self::Varbit(_) => "varbit",
             Self::Uuid => "uuid",
             Self::Inet => "inet",
             Self::Cidr => "cidr",
@@ -409,6 +424,12 @@ impl SqlType {
     #[must_use]
     pub fn is_string(&self) -> bool {
         matches!(self, Self::Text | Self::Varchar(_) | Self::Char(_) | Self::Name)
+    }
+
+    /// Whether it is bit or bit varying.
+    #[must_use]
+    pub fn is_bits(&self) -> bool {
+        matches!(self, Self::Bit(_) | Self::Varbit(_))
     }
 
     /// Whether it is inet or cidr.
@@ -463,6 +484,8 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::InternalChar,
     SqlType::Name,
     SqlType::Bytea,
+    SqlType::Bit(None),
+    SqlType::Varbit(None),
     SqlType::Uuid,
     SqlType::Inet,
     SqlType::Cidr,
@@ -506,6 +529,9 @@ impl fmt::Display for SqlType {
             Self::Char(Some(n)) => write!(f, "character({n})"),
             Self::Char(None) => f.write_str("bpchar"),
             Self::InternalChar => f.write_str("\"char\""),
+            Self::Bit(Some(n)) => write!(f, "bit({n})"),
+            Self::Varbit(Some(n)) => write!(f, "bit varying({n})"),
+            Self::Varbit(None) => f.write_str("bit varying"),
             Self::Time(p) => time(f, "time", p, "without time zone"),
             Self::Timestamp(p) => time(f, "timestamp", p, "without time zone"),
             Self::TimestampTz(p) => time(f, "timestamp", p, "with time zone"),

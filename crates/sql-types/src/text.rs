@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::array_text::{array_text, parse_array};
+use crate::bits::BitString;
 use crate::datetime::{self, TimeZone};
 use crate::datetime_parse;
 use crate::datum::{ArrayValue, Datum};
@@ -300,6 +301,10 @@ impl Datum {
             SqlType::InternalChar => Self::InternalChar(internal_char(text)),
             SqlType::Name => Self::text(cut_name(text)),
             SqlType::Bytea => Self::bytea(parse_bytea(text)?),
+            SqlType::Bit(_) | SqlType::Varbit(_) => {
+                let value = BitString::parse(text)?;
+                Self::bits(value.fitted(ty, false)?.unwrap_or(value))
+            }
             SqlType::Uuid => Self::Uuid(parse_uuid(text).ok_or_else(|| bad_input(ty, text))?),
             SqlType::Inet | SqlType::Cidr => {
                 Self::Network(Network::parse(text, *ty == SqlType::Cidr).map_err(|why| {
@@ -365,6 +370,7 @@ impl Datum {
             Self::InternalChar(v) if v.is_ascii() => (*v as char).to_string(),
             Self::InternalChar(v) => format!("\\{v:03o}"),
             Self::Bytea(v) => bytea_text(v, style.bytea_hex),
+            Self::Bits(v) => v.text(),
             Self::Uuid(v) => uuid_text(v),
             Self::Network(v) => v.text(*ty == SqlType::Cidr),
             Self::Date(v) => datetime::date_text(*v),

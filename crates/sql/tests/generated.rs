@@ -12,6 +12,8 @@
     reason = "a test is an outermost layer: it talks to a real server through tokio"
 )]
 
+#[path = "generated/bits.rs"]
+mod bits;
 #[path = "generated/grammar.rs"]
 mod grammar;
 #[path = "generated/guards.rs"]
@@ -413,6 +415,46 @@ async fn generate_guards() {
     assert!(wrong == 0, "{wrong} differ (seed {seed}):\n{}", tally.wrong.join("\n"));
     // Queries that find nothing show nothing.
     assert!(rows * 3 > tally.statements, "{rows} of {} statements give rows", tally.statements);
+}
+
+#[test]
+fn bit_strings_answer_as_on_postgres() {
+    on_a_large_stack(generate_bits);
+}
+
+/// Bit strings, on whichever path takes the query and once more on DataFusion.
+async fn generate_bits() {
+    let seed = setting("TELESTO_GENERATED_SEED", 1);
+    let rounds = setting("TELESTO_GENERATED_BIT_ROUNDS", 3);
+    let server = Server::start();
+    let admin = server.connect("postgres").await.expect("PostgreSQL answers");
+    let mut tally = Tally::default();
+    let mut failed = 0;
+    for number in 0..rounds {
+        let database = format!("bits{number}");
+        admin.simple_query(&format!("create database {database}")).await.expect("a database");
+        let mut pair = Pair {
+            session: support::session().await.expect("a session"),
+            client: server.connect(&database).await.expect("PostgreSQL answers"),
+            known: &[],
+            tally: &mut tally,
+            round: number,
+        };
+        let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number));
+        for sql in bits::tables(&mut rng) {
+            assert!(pair.run(&sql, false).await.1, "{sql}");
+        }
+        for _ in 0..150 {
+            let (sql, ordered) = bits::query(&mut rng);
+            let (theirs, _) = pair.run(&sql, ordered).await;
+            pair.run_again(&sql, ordered, &theirs).await;
+            failed += usize::from(matches!(theirs, Outcome::Failed { .. }));
+        }
+    }
+    let wrong = tally.wrong.len();
+    assert!(wrong == 0, "{wrong} differ (seed {seed}):\n{}", tally.wrong.join("\n"));
+    // Queries that fail show little.
+    assert!(failed * 3 < tally.statements, "{failed} of {} statements fail", tally.statements);
 }
 
 async fn generate() {

@@ -128,7 +128,7 @@ mod tests {
             let types = [
                 SqlType::Bool, SqlType::Int2, SqlType::Int4, SqlType::Int8, SqlType::Float4,
                 SqlType::Float8, SqlType::Text, SqlType::Bytea, SqlType::Uuid, SqlType::Date,
-                SqlType::Timestamp(None), SqlType::TimestampTz(None), SqlType::Jsonb, SqlType::Uuid,
+                SqlType::Timestamp(None), SqlType::TimestampTz(None), SqlType::Jsonb, SqlType::Varbit(None),
             ];
             let ty = &types[at];
             let style = TextStyle::default();

@@ -7,6 +7,7 @@
 //! | numeric | class (0 -inf, 1 negative, 2 zero, 3 positive, 4 +inf, 5 NaN); for 1 and 3: exponent, i32 with flipped sign bit, big endian, of `0.d1d2… × 10^exponent`; then the digits in pairs, each + 1 (1 to 100), trailing zeros dropped. Of negatives everything after the class is inverted and closed with `FF` |
 //! | interval | its span in microseconds (months of 30 days), i128 with flipped sign bit |
 //! | enum | the label's order bytes (`types::enums`) |
+//! | bit, bit varying | the order bytes ([`BitString::order_bytes`]) |
 //! | jsonb | refused (0A000) |
 //! | array | the elements as key elements, then number of dimensions (`00`, count) and each bound |
 //! | char(n) | the text without trailing blanks |
@@ -25,7 +26,7 @@ use crate::{IndexColumn, Table};
 use telesto_sql_types::datum::DAY_MICROS;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::numeric::pow10;
-use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, Numeric, SqlType};
 
 /// Whether values of `ty` can be in keys.
 #[must_use]
@@ -68,6 +69,7 @@ pub fn write_datum_key(
         (Datum::Text(v), ty) if ty.is_string() => key.text(v, direction),
         (Datum::InternalChar(v), SqlType::InternalChar) => key.bytes(&[*v], direction),
         (Datum::Bytea(v), SqlType::Bytea) => key.bytes(v, direction),
+        (Datum::Bits(v), ty) if ty.is_bits() => key.bytes(&v.order_bytes(), direction),
         (Datum::Uuid(v), SqlType::Uuid) => key.raw16(*v, direction),
         (Datum::Network(v), ty) if ty.is_network() => key.bytes(&v.order_bytes(), direction),
         (Datum::Enum(v), SqlType::Enum(_)) => key.bytes(&v.order, direction),
@@ -165,6 +167,10 @@ pub fn read_datum_key(
             Datum::InternalChar(key.bytes(direction)?.first().copied().unwrap_or(0))
         }
         SqlType::Bytea => Datum::bytea(key.bytes(direction)?),
+        ty if ty.is_bits() => Datum::bits(
+            BitString::from_order_bytes(&key.bytes(direction)?)
+                .ok_or_else(|| Error::corrupt("a bit string in a key"))?,
+        ),
         SqlType::Uuid => Datum::Uuid(key.raw16(direction)?),
         ty if ty.is_network() => Datum::Network(
             Network::from_order_bytes(&key.bytes(direction)?)
@@ -297,6 +303,10 @@ mod tests {
             })
         };
         let numeric = || numerics().prop_map(Datum::numeric);
+        let bits = || {
+            "(0{0,20}|[01]{0,20})"
+                .prop_map(|digits| Datum::bits(BitString::parse(&digits).expect("digits")))
+        };
         let text = || "[a-c\u{0} é]{0,4}".prop_map(Datum::text);
         let array = || {
             proptest::collection::vec(
@@ -308,6 +318,7 @@ mod tests {
         prop_oneof![
             (numeric(), numeric(), Just(SqlType::Numeric(None))),
             (interval(), interval(), Just(SqlType::Interval)),
+            (bits(), bits(), Just(SqlType::Varbit(None))),
             (text(), text(), Just(SqlType::Text)),
             (text(), text(), Just(SqlType::Char(None))),
             (array(), array(), Just(SqlType::Int4.array_of())),

@@ -10,7 +10,7 @@ use num_bigint::BigInt;
 
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::json::{document, shallow};
-use telesto_sql_types::{ArrayValue, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, Numeric, SqlType};
 
 /// Appends a varint (LEB128).
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -135,6 +135,7 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (ty, Datum::Oid(v)) if ty.is_oid_like() => out.extend_from_slice(&v.to_le_bytes()),
         (SqlType::Enum(_), Datum::Enum(v)) => out.extend_from_slice(&v.oid.to_le_bytes()),
         (SqlType::Uuid, Datum::Uuid(v)) => out.extend_from_slice(v),
+        (ty, Datum::Bits(v)) if ty.is_bits() => sized(out, &v.stored()),
         (ty, Datum::Network(v)) if ty.is_network() => sized(out, &v.stored()),
         (SqlType::Interval, Datum::Interval(v)) => {
             out.extend_from_slice(&v.micros.to_le_bytes());
@@ -228,6 +229,10 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         SqlType::Float4 => Datum::Float4(f32::from_le_bytes(input.array()?)),
         SqlType::Float8 => Datum::Float8(f64::from_le_bytes(input.array()?)),
         SqlType::Uuid => Datum::Uuid(input.array()?),
+        ty if ty.is_bits() => Datum::bits(
+            BitString::from_stored(input.sized()?)
+                .ok_or_else(|| Error::corrupt("a bit string in a row"))?,
+        ),
         ty if ty.is_network() => Datum::Network(
             Network::from_stored(input.sized()?)
                 .ok_or_else(|| Error::corrupt("a network address in a row"))?,

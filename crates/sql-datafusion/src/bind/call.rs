@@ -5,6 +5,8 @@
 //! Aggregates return PostgreSQL's types: `count` bigint, `sum(int)` bigint, `sum(bigint)` and averages of whole
 //! numbers numeric.
 
+use std::sync::Arc;
+
 use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate as fa;
 use datafusion::functions_window as fw;
@@ -21,7 +23,7 @@ use super::levels::refuse_inside;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
-use crate::aggregate::{Fold, folding};
+use crate::aggregate::{Bitwise, Fold, folding};
 use crate::looking::looking;
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
@@ -39,6 +41,21 @@ pub(super) struct Aggregate {
     pub ty: SqlType,
     /// Cast what the plan's function returns to this.
     pub recast: bool,
+}
+
+/// Whether there is a `min` and a `max` of the type.
+fn has_extremes(ty: &SqlType) -> bool {
+    use SqlType as T;
+    !matches!(ty, T::Bool | T::Jsonb | T::Uuid | T::Record(_) | T::Bit(_) | T::Varbit(_))
+}
+
+/// `bit_and` and its kin of integers.
+fn of_integer_bits(name: &str) -> Arc<AggregateUDF> {
+    match name {
+        "bit_and" => fa::bit_and_or_xor::bit_and_udaf(),
+        "bit_or" => fa::bit_and_or_xor::bit_or_udaf(),
+        _ => fa::bit_and_or_xor::bit_xor_udaf(),
+    }
 }
 
 impl Binder<'_> {
@@ -312,8 +329,7 @@ impl Binder<'_> {
             "min" | "max" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                if matches!(ty, SqlType::Bool | SqlType::Jsonb | SqlType::Uuid | SqlType::Record(_))
-                {
+                if !has_extremes(&ty) {
                     return Err(self.no_function(name, args));
                 }
                 // There is none for varchar and cidr: text's and inet's are taken.
@@ -344,11 +360,11 @@ impl Binder<'_> {
             "bit_and" | "bit_or" | "bit_xor" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                let function = match name {
-                    "bit_and" => fa::bit_and_or_xor::bit_and_udaf(),
-                    "bit_or" => fa::bit_and_or_xor::bit_or_udaf(),
-                    _ => fa::bit_and_or_xor::bit_xor_udaf(),
-                };
+                if ty.is_bits() {
+                    let fold = Fold::Bits(Bitwise::named(name));
+                    return folded(fold, vec![arg], &[ty], SqlType::Bit(None));
+                }
+                let function = of_integer_bits(name);
                 ready(function, vec![arg], ty)
             }
             "array_agg" => {

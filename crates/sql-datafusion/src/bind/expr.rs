@@ -21,10 +21,11 @@ use super::subquery::{one_whatever, subquery_of};
 use super::{Binder, Place, Typed};
 use crate::apply::Shape;
 use crate::fault;
-use telesto_sql_expr::known_collation;
-use telesto_sql_expr::type_name::interval_fields;
-use telesto_sql_types::SqlType;
+use crate::types::scalar;
+use telesto_sql_expr::type_name::{interval_fields, literal_type};
+use telesto_sql_expr::{known_collation, substring_name};
 use telesto_sql_types::error::Result;
+use telesto_sql_types::{BitString, Datum, SqlType};
 
 impl Binder<'_> {
     /// Binds an expression over the columns of `scope`.
@@ -168,7 +169,7 @@ impl Binder<'_> {
                 self.cast_named(typed, data_type, &target)
             }
             E::TypedString(typed) => {
-                let target = self.type_named(&typed.data_type)?;
+                let target = literal_type(&typed.data_type, self.type_named(&typed.data_type)?);
                 let text = self.literal(&typed.value.value)?;
                 self.cast_named(text, &typed.data_type, &target)
             }
@@ -187,9 +188,9 @@ impl Binder<'_> {
             E::Floor { expr, .. } => self.call("floor", vec![self.expr(expr, scope)?]),
             E::Position { expr, r#in } => {
                 let (needle, hay) = (self.expr(expr, scope)?, self.expr(r#in, scope)?);
-                self.call("strpos", vec![hay, needle])
+                self.call("position", vec![hay, needle])
             }
-            E::Substring { expr, substring_from, substring_for, .. } => {
+            E::Substring { expr, substring_from, substring_for, shorthand, .. } => {
                 let mut args = vec![self.expr(expr, scope)?];
                 match (substring_from, substring_for) {
                     (None, Some(_)) => args.push(Typed::int(1)),
@@ -202,7 +203,7 @@ impl Binder<'_> {
                 if let Some(length) = substring_for {
                     args.push(self.expr(length, scope)?);
                 }
-                self.call("substring", args)
+                self.call(substring_name(*shorthand, &args[0].ty), args)
             }
             E::Trim { trim_where, trim_what, expr, trim_characters } => {
                 let name = match trim_where {
@@ -282,11 +283,19 @@ impl Binder<'_> {
             V::SingleQuotedString(text)
             | V::EscapedStringLiteral(text)
             | V::UnicodeStringLiteral(text) => Ok(Typed::unknown(text.clone())),
+            V::SingleQuotedByteStringLiteral(digits) => self.bits(digits, false),
+            V::HexStringLiteral(digits) => self.bits(digits, true),
             V::DollarQuotedString(text) => Ok(Typed::unknown(text.value.clone())),
             V::NationalStringLiteral(text) => Ok(Typed::unknown(text.clone())),
             V::Placeholder(name) => self.parameter(name),
             other => Err(fault::unsupported(&format!("the literal {other}"))),
         }
+    }
+
+    fn bits(&self, digits: &str, hex: bool) -> Result<Typed> {
+        let value = Datum::bits(BitString::literal(digits, hex)?);
+        let ty = SqlType::Bit(None);
+        Ok(Typed::of(Expr::Literal(scalar(&value, &ty)?, None), ty))
     }
 
     fn number(&self, digits: &str) -> Result<Typed> {

@@ -38,6 +38,8 @@ pub(crate) fn natively_ordered(ty: &SqlType) -> bool {
             | SqlType::Varchar(_)
             | SqlType::Bytea
             | SqlType::Uuid
+            | SqlType::Bit(_)
+            | SqlType::Varbit(_)
             | SqlType::Inet
             | SqlType::Cidr
             | SqlType::Enum(_)

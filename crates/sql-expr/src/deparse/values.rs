@@ -16,14 +16,14 @@ use telesto_sql_types::{Datum, SqlType, TextStyle};
 impl Deparse<'_> {
     /// A type's name.
     pub(super) fn type_text(&self, ty: &SqlType) -> String {
-        let (Some(reader), oid) = (self.reader, ty.oid()) else { return ty.to_string() };
+        let (Some(reader), oid) = (self.reader, ty.oid()) else { return written(ty) };
         let users = match ty {
             SqlType::Enum(_) | SqlType::Domain(_) => true,
             SqlType::Array(element) => matches!(**element, SqlType::Enum(_)),
             _ => false,
         };
         let name = users.then(|| user_type_name(reader.catalog, reader.settings, oid)).flatten();
-        name.unwrap_or_else(|| ty.to_string())
+        name.unwrap_or_else(|| written(ty))
     }
 
     /// A cast that has a form of its own: the words that take a precision, a value cast to a domain, a constant that is
@@ -95,7 +95,7 @@ impl Deparse<'_> {
         let plain = self.plain(value, ty);
         match (value, ty) {
             (Datum::Null, SqlType::Unknown) => "NULL".to_owned(),
-            (Datum::Null, _) => format!("NULL::{ty}"),
+            (Datum::Null, _) => format!("NULL::{}", written(ty)),
             (Datum::Bool(v), _) => v.to_string(),
             (Datum::Int4(v), _) if *v >= 0 => plain,
             (Datum::Int8(v), SqlType::Int4) if *v >= 0 => plain,
@@ -105,13 +105,22 @@ impl Deparse<'_> {
             (Datum::Float4(v), _) if v.is_finite() && *v >= 0.0 => self.cast_constant(&plain, ty),
             (Datum::Float8(v), _) if v.is_finite() && *v >= 0.0 => self.cast_constant(&plain, ty),
             (_, SqlType::Unknown) => quoted(&plain),
-            _ => format!("{}::{}", quoted(&plain), ty.without_modifier()),
+            _ => format!("{}::{}", quoted(&plain), written(&ty.without_modifier())),
         }
     }
 
     fn cast_constant(&self, plain: &str, ty: &SqlType) -> String {
         let ty = ty.without_modifier();
         if self.pretty { format!("{plain}::{ty}") } else { format!("({plain})::{ty}") }
+    }
+}
+
+/// A type's name as it is read back: `bit` by itself would be a string of one bit.
+fn written(ty: &SqlType) -> String {
+    match ty {
+        SqlType::Bit(None) => "\"bit\"".to_owned(),
+        SqlType::Array(element) if **element == SqlType::Bit(None) => "\"bit\"[]".to_owned(),
+        ty => ty.to_string(),
     }
 }
 

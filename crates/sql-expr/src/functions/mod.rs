@@ -2,6 +2,7 @@
 
 pub mod advisory;
 pub mod arrays;
+mod bit_strings;
 pub mod bits;
 pub mod costs;
 pub mod curated;
@@ -34,6 +35,7 @@ pub const TABLES: &[&[Function]] = &[
     arrays::TABLE,
     advisory::TABLE,
     enums::TABLE,
+    bit_strings::TABLE,
     bits::TABLE,
     ordered::TABLE,
     regexps::TABLE,

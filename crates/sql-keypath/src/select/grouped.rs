@@ -110,6 +110,8 @@ fn groupable(key: Expr) -> Result<Expr> {
             | T::Name
             | T::Bytea
             | T::Uuid
+            | T::Bit(_)
+            | T::Varbit(_)
             | T::Inet
             | T::Cidr
             | T::Date

@@ -64,6 +64,7 @@ const TYPED: &[&str] = &[
     "regproc",
     "regrole",
     "regtype",
+    "varbit",
     "xid",
 ];
 

@@ -130,6 +130,7 @@ fn kind(token: &Token) -> Kind {
         | Token::NationalStringLiteral(_)
         | Token::UnicodeStringLiteral(_)
         | Token::HexStringLiteral(_)
+        | Token::SingleQuotedByteStringLiteral(_)
         | Token::Placeholder(_)
         | Token::Period
         | Token::EOF => Kind::Other,

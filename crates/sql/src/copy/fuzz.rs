@@ -103,7 +103,13 @@ pub fn binary_lines(bytes: &[u8]) {
         0 => vec![SqlType::Int4, SqlType::Text],
         1 => vec![SqlType::Bool, SqlType::Numeric(None), SqlType::Bytea],
         2 => vec![SqlType::TimestampTz(None), SqlType::Float8],
-        _ => vec![SqlType::Uuid, SqlType::Int8, SqlType::Date, SqlType::Inet, SqlType::Cidr],
+        _ => vec![
+            SqlType::Uuid,
+            SqlType::Int8,
+            SqlType::Date,
+            SqlType::Inet,
+            SqlType::Varbit(Some(9)),
+        ],
     };
     let columns: Vec<_> = types.iter().map(|ty| ("c".to_owned(), ty.clone())).collect();
     let (whole, good) = binary_rows(data, data.len().max(1), &columns);

@@ -158,6 +158,7 @@ pub(super) fn large(parameters: &[Datum]) -> bool {
         bytes += match value {
             Datum::Text(text) | Datum::Json(text) => text.len(),
             Datum::Bytea(raw) => raw.len(),
+            Datum::Bits(bits) => bits.len(),
             // How much is inside only a walk could tell.
             Datum::Jsonb(_) | Datum::Numeric(_) => SMALL_PARAMETERS / 16,
             Datum::Array(array) => array.elements.len() * (SMALL_PARAMETERS / 256),

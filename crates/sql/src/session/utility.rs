@@ -162,14 +162,16 @@ impl Session {
                 }
                 let mut types = Vec::with_capacity(data_types.len());
                 for ty in data_types {
-                    types.push(Some(match sql_type(ty, None) {
+                    let ty = match sql_type(ty, None) {
                         Ok(ty) => ty,
                         // Perhaps a user's: those are in the catalog.
                         Err(_) => {
                             let context = self.side_context().await?;
                             EvalContext::executing(&context).named(ty)?
                         }
-                    }));
+                    };
+                    // A parameter has no length, whatever was written.
+                    types.push(Some(ty.without_modifier()));
                 }
                 let text = statement.to_string();
                 let parsed = parse::Parsed::again((**statement).clone(), &text)?;

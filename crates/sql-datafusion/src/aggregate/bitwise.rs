@@ -1,0 +1,65 @@
+//! `bit_and`, `bit_or` and `bit_xor` of bit strings.
+//!
+//! # Invariants
+//! The order of the rows does not matter.
+//!
+//! # On failure
+//! 22026 when the strings are not of one length.
+
+use telesto_sql_expr::value::bits_of;
+use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
+use telesto_sql_types::interrupt::Steps;
+
+/// How the bits of two values are put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bitwise {
+    /// Set in both.
+    And,
+    /// Set in one.
+    Or,
+    /// Set in one of them only.
+    Xor,
+}
+
+impl Bitwise {
+    /// That of the aggregate `bit_and`, `bit_or` or `bit_xor`.
+    pub(crate) fn named(name: &str) -> Self {
+        match name {
+            "bit_and" => Self::And,
+            "bit_or" => Self::Or,
+            _ => Self::Xor,
+        }
+    }
+
+    /// The aggregate's name.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::And => "bit_and",
+            Self::Or => "bit_or",
+            Self::Xor => "bit_xor",
+        }
+    }
+
+    /// What there was before, NULL at first, with one value more.
+    pub(super) fn of(self, before: &Datum, value: &Datum) -> Result<Datum> {
+        if before.is_null() {
+            return Ok(value.clone());
+        }
+        let (what, with): (_, fn(u8, u8) -> u8) = match self {
+            Self::And => ("AND", |a, b| a & b),
+            Self::Or => ("OR", |a, b| a | b),
+            Self::Xor => ("XOR", |a, b| a ^ b),
+        };
+        bits_of(before)?.combined(bits_of(value)?, what, with).map(Datum::bits)
+    }
+
+    /// The first values of all these rows.
+    pub(super) fn of_rows(self, rows: &[Vec<Datum>]) -> Result<Datum> {
+        let mut steps = Steps::default();
+        rows.iter().try_fold(Datum::Null, |before, row| {
+            steps.step()?;
+            self.of(&before, &row[0])
+        })
+    }
+}
