@@ -100,9 +100,7 @@ impl<'t> Shape<'t> {
     /// The part where a column equals a value.
     #[must_use]
     pub fn equal(&self, at: usize, value: Value<'_>) -> f64 {
-        let Some(known) = self.column(at) else {
-            return (1.0 / self.distinct(at)).max(EQUAL.min(1.0));
-        };
+        let Some(known) = self.column(at) else { return 1.0 / self.distinct(at) };
         let distinct = self.distinct(at);
         let present = 1.0 - self.null(at);
         let Some(key) = value.and_then(|value| self.key(at, value)) else {

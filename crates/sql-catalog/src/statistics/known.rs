@@ -11,13 +11,13 @@
 //! # Limits
 //! What other processes have gathered is read when the background looks ([`crate::statistics`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use parking_lot::RwLock;
-use telesto_common::{DatabaseId, TableId};
+use parking_lot::{Mutex, RwLock};
+use telesto_common::{DatabaseId, TableId, TxnId};
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
 use super::{ColumnStatistics, TableStatistics, all_statistics, decode, table_of, type_form};
@@ -26,6 +26,8 @@ use crate::{Column, Table};
 use telesto_sql_types::error::Result;
 
 const BATCH: usize = 1000;
+/// Transactions that are remembered until they end; one that was executed again leaves its first try behind.
+const MOST_WRITING: usize = 1000;
 
 /// A record with what this process had counted when it was read.
 #[derive(Debug)]
@@ -42,6 +44,8 @@ pub struct KnownStatistics {
     /// How often something has changed, and how many of these changes are known here.
     changes: AtomicU64,
     loaded: AtomicU64,
+    /// Transactions under way that have written records.
+    writing: Mutex<BTreeSet<TxnId>>,
 }
 
 /// What is known of one table.
@@ -76,6 +80,29 @@ impl KnownStatistics {
     /// Something may have changed.
     pub fn stale(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A transaction has written records: it sees them from now on, and others when it has ended.
+    pub fn written(&self, txn: TxnId) {
+        let mut writing = self.writing.lock();
+        if writing.len() >= MOST_WRITING {
+            writing.clear();
+        }
+        writing.insert(txn);
+        self.stale();
+    }
+
+    /// A transaction has ended, however it did.
+    pub fn ended(&self, txn: TxnId) {
+        if self.writing.lock().remove(&txn) {
+            self.stale();
+        }
+    }
+
+    /// Tables of which something is known and that are not there.
+    #[must_use]
+    pub fn without(&self, there: impl Fn(TableId) -> bool) -> Vec<TableId> {
+        self.tables.read().keys().copied().filter(|table| !there(*table)).collect()
     }
 
     /// Whether what is here is to be read again.
