@@ -287,7 +287,7 @@ fn shape(
             waits: false,
             locks,
         };
-        plan.join(&sources, order.as_ref().filter(|_| extremum.is_none()))?;
+        plan.join(&sources, order.as_ref().filter(|_| extremum.is_none()), context.catalog)?;
         let kind = Kind::Select(Arc::new(plan));
         return Ok(KeyPlan { columns: Some(columns.into()), read_only: locks.is_none(), kind });
     }
@@ -297,6 +297,12 @@ fn shape(
         None => (None, filter, sort),
         Some((table, _)) => {
             let along = order.as_ref().and_then(|order| conditions.along(table, order));
+            let all = limit.is_none() && locks.is_none() && extremum.is_none();
+            if all && conditions.are_dear(table, order.as_ref(), context.catalog) {
+                return Err(decline(
+                    "the index leads to so much of the table that a scan costs less",
+                ));
+            }
             let (mut access, rest) = conditions.choose_among(table, order.as_ref(), &eval);
             let rest = policies::before(policies, rest);
             if access.is_full() {
