@@ -226,7 +226,11 @@ impl Rows for StoredRows {
         let Some(shape) = self.shape() else { return Vec::new() };
         let known = |at: &usize| {
             shape.column(*at)?;
-            Some(((shape.null(*at) * shape.rows()) as usize, shape.distinct(*at) as usize))
+            let distinct = shape.distinct(*at) as usize;
+            // What the filters leave, so that DataFusion does not count their effect again.
+            let said = self.constraints.get(at).and_then(|said| said.values.as_ref());
+            let distinct = said.map_or(distinct, |values| distinct.min(values.len().max(1)));
+            Some(((shape.null(*at) * shape.rows()) as usize, distinct))
         };
         self.positions.iter().map(known).collect()
     }

@@ -297,7 +297,7 @@ impl<'t> Shape<'t> {
             _ => None,
         };
         match (name, pattern) {
-            ("~~", Some((at, pattern))) => {
+            ("~~" | "like", Some((at, pattern))) => {
                 let fixed = pattern.split(['%', '_', '\\']).next().unwrap_or_default();
                 if fixed.len() == pattern.len() {
                     return self.equal(at, Some(&Datum::text(fixed)));
@@ -306,7 +306,7 @@ impl<'t> Shape<'t> {
                 if fixed.is_empty() { rest } else { part(self.prefix(at, fixed) * rest) }
             }
             ("starts_with" | "^@", Some((at, prefix))) => self.prefix(at, prefix),
-            ("~~" | "~~*" | "~" | "~*", _) => MATCH,
+            ("~~" | "like" | "~~*" | "ilike" | "~" | "~*", _) => MATCH,
             ("!~~" | "!~~*" | "!~" | "!~*", _) => 1.0 - MATCH,
             _ => OTHER,
         }

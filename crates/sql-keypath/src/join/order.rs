@@ -200,6 +200,7 @@ impl<'s> Arranging<'s> {
         } else if access.parts.is_empty()
             && access.prefix.is_none()
             && (access.low.is_none() || access.high.is_none())
+            && work.costs.is_none()
             && !short
         {
             return Err(decline("all rows of an open range are joined"));

@@ -135,7 +135,7 @@ fn operator(step: Step<'_>) -> Vec<Map<String, Json>> {
 }
 
 /// A line without ` (rows=n)` at its end, and that as a field.
-fn estimated(line: &str) -> (&str, Option<(String, Json)>) {
+pub(super) fn estimated(line: &str) -> (&str, Option<(String, Json)>) {
     let found = line.rsplit_once(" (rows=").and_then(|(line, rest)| {
         let rows: u64 = rest.split_once(')')?.0.parse().ok()?;
         Some((line, Some(("Plan Rows".to_owned(), json!(rows)))))
