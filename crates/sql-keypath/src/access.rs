@@ -31,6 +31,7 @@ use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::index_expressions::IndexExpressions;
 use telesto_sql_types::SqlType;
 
+pub use estimate::Best;
 pub use keys::Keys;
 
 /// Most key combinations one path may name by constants.
@@ -165,19 +166,6 @@ pub fn conjunction(mut conditions: Vec<Expr>) -> Option<Expr> {
         0 | 1 => conditions.pop(),
         _ => Some(Expr::bool(Node::And(conditions))),
     }
-}
-
-/// The best path of a table.
-#[derive(Debug)]
-pub struct Best {
-    /// How good it is; 0: it reads everything.
-    pub score: u64,
-    /// What it costs, in rows of a scan, where the table was analyzed.
-    pub cost: Option<f64>,
-    /// The path.
-    pub access: Access,
-    /// Positions of the conjuncts that hold for every row of the path.
-    pub proved: Vec<usize>,
 }
 
 /// An ordering asked for: column, descending.

@@ -96,7 +96,7 @@ impl ColumnStatistics {
     #[must_use]
     pub fn distinct_of(&self, rows: f64) -> Option<f64> {
         match self.distinct {
-            none if none == 0.0 => None,
+            0.0 => None,
             part if part < 0.0 => Some((f64::from(-part) * rows).max(1.0)),
             number => Some(f64::from(number)),
         }

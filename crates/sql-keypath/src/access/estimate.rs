@@ -7,11 +7,14 @@
 //! Tables that nobody has analyzed have none: the choice is then by the form of the conditions alone.
 
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
-use telesto_sql_expr::{Expr, Node};
+use telesto_sql_expr::{EvalContext, Expr, Node};
 use telesto_sql_plan::estimate::Shape;
 use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
 
-use super::{Access, Best, Bound, Conditions, KeyValue, Order, Part, PrefixKind};
+use crate::select::decline;
+
+use super::{Access, Bound, Conditions, KeyValue, Order, Part, PrefixKind};
 
 /// What looking up a row by its entry costs, in rows of a scan.
 pub const LOOK_UP: f64 = 8.0;
@@ -27,6 +30,19 @@ fn constant(value: &KeyValue) -> Option<&Datum> {
         },
         _ => None,
     }
+}
+
+/// The best path of a table.
+#[derive(Debug)]
+pub struct Best {
+    /// How good it is; 0: it reads everything.
+    pub score: u64,
+    /// What it costs, in rows of a scan, where the table was analyzed.
+    pub cost: Option<f64>,
+    /// The path.
+    pub access: Access,
+    /// Positions of the conjuncts that hold for every row of the path.
+    pub proved: Vec<usize>,
 }
 
 impl Best {
@@ -100,17 +116,32 @@ impl Conditions {
         self.rows_read(table, index, access, shape) * if index.id == 0 { 1.0 } else { LOOK_UP }
     }
 
-    /// Whether the best path leads to so much of the table that a scan costs less.
-    #[must_use]
-    pub fn are_dear(
-        &self,
+    /// [`Conditions::choose_among`] for a query; `all`: all of its rows are read, and none locked.
+    ///
+    /// # Errors
+    /// 0A000 when a scan of the table costs less.
+    pub fn choose_read(
+        self,
         table: &Table,
         order: Option<&Order>,
-        catalog: &CatalogSnapshot,
-    ) -> bool {
+        context: &EvalContext<'_>,
+        all: bool,
+    ) -> Result<(Access, Option<Expr>)> {
+        if all && self.are_dear(table, order, context.catalog) {
+            return Err(decline("the index leads to so much of the table that a scan costs less"));
+        }
+        Ok(self.choose_among(table, order, context))
+    }
+
+    /// Whether the best path leads to so much of the table that a scan costs less.
+    fn are_dear(&self, table: &Table, order: Option<&Order>, catalog: &CatalogSnapshot) -> bool {
         let Some(shape) = Shape::of(catalog, table) else { return false };
         let best = self.best(table, order, Some(&shape));
         let access = &best.access;
+        // The order spares a sort, or all but the first row.
+        if access.ordered && order.is_some() {
+            return false;
+        }
         if access.is_full() || access.unique || access.partial || access.index == 0 {
             return false;
         }

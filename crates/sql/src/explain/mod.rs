@@ -283,12 +283,7 @@ async fn explain(
     let prices = context.cost.meter().map_or("no bucket", |meter| meter.prices().name.as_str());
     let writes = !matches!(wanted.statement, Statement::Query(_));
     let millis = context.env.clock.monotonic().saturating_sub(started).as_secs_f64() * 1000.0;
-    let lines: Vec<&str> =
-        lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-    let lines: Vec<&str> = match wanted.costs {
-        true => lines,
-        false => lines.into_iter().map(|line| tree::estimated(line).0).collect(),
-    };
+    let lines = tree::shown(&lines, wanted.costs);
     if wanted.json {
         let tree = tree::tree(matches!(key, Choice::Key(_)), &lines);
         let mut plan = json!({ "Plan": tree, "Path": path });

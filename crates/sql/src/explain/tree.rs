@@ -63,6 +63,12 @@ fn over(mut map: Map<String, Json>, inputs: Vec<Map<String, Json>>) -> Map<Strin
     map
 }
 
+/// The lines of a plan that say something, without estimates unless `costs` are asked for.
+pub(super) fn shown(lines: &str, costs: bool) -> Vec<&str> {
+    let lines = lines.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    lines.map(|line| if costs { line } else { estimated(line).0 }).collect()
+}
+
 /// The tree of a plan; `key` says whose lines these are.
 pub(super) fn tree(key: bool, lines: &[&str]) -> Json {
     let nodes: Vec<Map<String, Json>> =
@@ -135,7 +141,7 @@ fn operator(step: Step<'_>) -> Vec<Map<String, Json>> {
 }
 
 /// A line without ` (rows=n)` at its end, and that as a field.
-pub(super) fn estimated(line: &str) -> (&str, Option<(String, Json)>) {
+fn estimated(line: &str) -> (&str, Option<(String, Json)>) {
     let found = line.rsplit_once(" (rows=").and_then(|(line, rest)| {
         let rows: u64 = rest.split_once(')')?.0.parse().ok()?;
         Some((line, Some(("Plan Rows".to_owned(), json!(rows)))))
