@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use telesto_common::Env;
+use telesto_common::{Env, TableId};
 use telesto_geo::placement::rules_row;
 use telesto_txn::Transaction;
 
@@ -17,6 +17,7 @@ use super::object::Object;
 use super::regions::DEFINING;
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::store::{StoredObject, encode_header, encode_object, header_key, object_key};
+use crate::statistics::statistics_key;
 use crate::temp::is_temporary;
 use telesto_sql_types::error::Result;
 
@@ -124,6 +125,11 @@ impl CatalogChange {
             match self.catalog.object(*oid) {
                 Some(object) => self.txn.put(key, encode_object(&object)?).await?,
                 None => self.txn.delete(key).await?,
+            }
+            let gone = self.base.tables.contains_key(oid) && !self.catalog.tables.contains_key(oid);
+            if gone && !is_temporary(*oid) {
+                // Of other regions those are swept that made them.
+                self.txn.delete(statistics_key(database, TableId(*oid))).await?;
             }
         }
         if own && let Some(temp) = &mut self.catalog.temp {

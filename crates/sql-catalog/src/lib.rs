@@ -36,6 +36,7 @@ pub mod roles;
 pub mod sequence;
 pub mod sizes;
 pub mod snapshot;
+pub mod statistics;
 pub mod store;
 pub mod table_key;
 pub mod temp;

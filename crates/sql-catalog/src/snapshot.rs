@@ -84,6 +84,8 @@ pub struct CatalogSnapshot {
     pub(super) curated: Vec<(Arc<Table>, u32)>,
     /// Where the rows of each value are, of the tables that are placed so; by their storage.
     pub(super) row_parts: super::by_row::AllParts,
+    /// What this process knows of the rows of tables.
+    pub statistics: Arc<crate::statistics::KnownStatistics>,
 }
 
 impl CatalogSnapshot {

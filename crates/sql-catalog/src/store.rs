@@ -25,6 +25,7 @@ pub use super::object::Object;
 use super::object::{has_bits, has_networks};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use crate::acl::Owner;
+use crate::statistics::KnownStatistics;
 use crate::temp::{TEMP_DATABASE, is_temporary};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -251,6 +252,7 @@ pub struct CatalogCache {
     me: RegionId,
     /// Where keys of tables are had from.
     keys: Option<Arc<TableKeys>>,
+    statistics: Arc<KnownStatistics>,
 }
 
 impl CatalogCache {
@@ -264,6 +266,18 @@ impl CatalogCache {
     #[must_use]
     pub fn with_keys(self, keys: Option<Arc<TableKeys>>) -> Self {
         Self { keys, ..self }
+    }
+
+    /// With what is known of the rows of tables.
+    #[must_use]
+    pub fn with_statistics(self, statistics: Arc<KnownStatistics>) -> Self {
+        Self { statistics, ..self }
+    }
+
+    /// What is known of the rows of tables.
+    #[must_use]
+    pub fn statistics(&self) -> &Arc<KnownStatistics> {
+        &self.statistics
     }
 
     /// Where keys of tables are had from.
@@ -305,6 +319,10 @@ impl CatalogCache {
             Error::new(SqlState::INVALID_CATALOG_NAME, "the database has no catalog at this time")
         })?;
         let (stamp, next_oid) = decode_header(&header)?;
+        // Of the past nothing is learned for today's plans.
+        if self.statistics.is_stale() && txn.options().as_of.is_none() {
+            self.statistics.load(&**txn, database).boxed().await?;
+        }
         match self.find(database, stamp) {
             Some(found) => Ok(found),
             None => self.load(txn, database, stamp, next_oid).boxed().await,
@@ -324,6 +342,7 @@ impl CatalogCache {
             database_name: super::DEFAULT_DATABASE.to_owned(),
             next_oid,
             me: self.me,
+            statistics: Arc::clone(&self.statistics),
             ..CatalogSnapshot::default()
         };
         let range = KeyRange::with_prefix(system_key(OBJECTS, database).as_slice());

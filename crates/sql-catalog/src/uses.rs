@@ -117,6 +117,12 @@ impl SummedUses {
         self.0.get(&table_key(table)).copied().unwrap_or_default().into()
     }
 
+    /// Rows written of all tables.
+    #[must_use]
+    pub fn changed(&self) -> u64 {
+        self.0.values().flat_map(|[_, _, written @ ..]| written).sum()
+    }
+
     /// The counts of an index of it.
     #[must_use]
     pub fn of_index(&self, table: TableId, index: u32) -> IndexCounts {
@@ -224,6 +230,12 @@ impl TableUses {
         let slots = self.slots.get().into_iter().flatten();
         let taken = slots.map(|slot| (slot.key.load(Ordering::Acquire), slot.sums()));
         ToldUses(taken.filter(|(key, sums)| *key != 0 && *sums != [0; USED]).collect())
+    }
+
+    /// Rows written of all tables.
+    #[must_use]
+    pub fn changed(&self) -> u64 {
+        self.told().0.iter().flat_map(|(_, [_, _, written @ ..])| written).sum()
     }
 
     /// `scans` reads of `table` along `path` began, or rows of reads that began earlier were found.

@@ -25,6 +25,7 @@ mod columns;
 mod decimal;
 mod depth;
 mod dynamic;
+mod estimates;
 mod evaluate;
 mod fault;
 mod filter_pushdown;
@@ -76,6 +77,7 @@ pub use runtime::QueryBounds;
 use self::bind::{Binder, Parameters, Relation, ScopeColumn};
 use self::evaluate::Evaluation;
 use self::tables::CatalogTables;
+use estimates::with_estimates;
 use telesto_sql_parser::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
 use telesto_sql_parser::stack::Need;
 use telesto_sql_plan::{ExecContext, ExecutablePlan, PlanContext};
@@ -397,7 +399,7 @@ pub async fn explain_query(
     let physical = physical(query, parameters, &[], context).await?;
     if !analyze {
         let shown = |plan: &dyn ExecutionPlan| {
-            DisplayableExecutionPlan::new(plan).indent(false).to_string()
+            with_estimates(plan, DisplayableExecutionPlan::new(plan).indent(false).to_string())
         };
         return Ok((physical.shown(shown)?, None));
     }
@@ -405,7 +407,7 @@ pub async fn explain_query(
         .try_fold(0_u64, |rows, batch| async move { Ok(rows + batch.len() as u64) });
     let rows = counted.await?;
     let shown = |plan: &dyn ExecutionPlan| {
-        DisplayableExecutionPlan::with_metrics(plan).indent(false).to_string()
+        with_estimates(plan, DisplayableExecutionPlan::with_metrics(plan).indent(false).to_string())
     };
     Ok((physical.shown(shown)?, Some(rows)))
 }

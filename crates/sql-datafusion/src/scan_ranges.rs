@@ -21,9 +21,16 @@ use super::types::datum_of;
 use telesto_sql_catalog::codec;
 use telesto_sql_catalog::{Index, IndexColumn, Table};
 use telesto_sql_plan::MAX_BEHIND;
+use telesto_sql_plan::estimate::Shape;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
 
+/// What a whole unique key counts.
+const UNIQUE: u32 = 1000;
+/// What looking up a row costs, in rows of a scan.
+const LOOK_UP: f64 = 8.0;
+/// Rows of a table that is never scanned where an index serves: what is not read cannot conflict.
+const SMALL: f64 = 10_000.0;
 /// Ranges one scan reads at most; longer IN lists read the range around them.
 pub(super) const MAX_RANGES: usize = 1000;
 
@@ -88,15 +95,29 @@ pub(crate) fn choose(
     database: DatabaseId,
     table: &Table,
     constraints: &BTreeMap<usize, Constraint>,
+    shape: Option<&Shape<'_>>,
 ) -> Result<Access> {
-    let mut best: Option<(u32, &Index)> = None;
+    let mut best: Option<(u32, f64, &Index)> = None;
     for index in table.all_indexes().filter(|index| index.predicate.is_none()) {
         let score = score(table, index, constraints);
-        if score > 0 && best.is_none_or(|(other, _)| score > other) {
-            best = Some((score, index));
+        if score == 0 {
+            continue;
+        }
+        let cost = match shape {
+            // A row or none for each key: as good as it gets, whatever is known.
+            Some(shape) if score < UNIQUE => cost(table, index, constraints, shape),
+            _ => 0.0,
+        };
+        let better = |(other, dear, _): (u32, f64, _)| match cost.total_cmp(&dear) {
+            std::cmp::Ordering::Equal => score > other,
+            order => order.is_lt(),
+        };
+        if best.is_none_or(better) {
+            best = Some((score, cost, index));
         }
     }
-    match best {
+    let whole = shape.map_or(f64::INFINITY, |shape| shape.rows().max(SMALL));
+    match best.filter(|(_, cost, _)| *cost <= whole).map(|(score, _, index)| (score, index)) {
         Some((_, index)) => bounded(database, table, index, constraints),
         None => Ok(Access {
             index: 0,
@@ -106,6 +127,53 @@ pub(crate) fn choose(
             shown: format!("Seq Scan on {}", table.name),
         }),
     }
+}
+
+/// What reading along an index costs, in rows of a scan of the table: each row of an index is looked up.
+fn cost(
+    table: &Table,
+    index: &Index,
+    constraints: &BTreeMap<usize, Constraint>,
+    shape: &Shape<'_>,
+) -> f64 {
+    let (mut part, mut lists) = (1.0, false);
+    for (at, column) in table.entry_columns(index).enumerate() {
+        match constraints.get(&column.column) {
+            Some(constraint @ Constraint { values: Some(values), .. }) => {
+                if !narrows(index, at, values, lists) {
+                    break;
+                }
+                lists |= values.len() > 1;
+                part *= of_constraint(column.column, constraint, shape);
+            }
+            Some(constraint) => {
+                part *= of_constraint(column.column, constraint, shape);
+                break;
+            }
+            None => break,
+        }
+    }
+    part * shape.rows() * if index.id == 0 { 1.0 } else { LOOK_UP }
+}
+
+fn of_constraint(column: usize, constraint: &Constraint, shape: &Shape<'_>) -> f64 {
+    match &constraint.values {
+        Some(values) => shape.one_of(column, values.iter().map(Some)),
+        None => {
+            let (low, high) = (&constraint.lower, &constraint.upper);
+            shape.between(
+                column,
+                low.as_ref().map(|(value, inside)| (Some(value), *inside)),
+                high.as_ref().map(|(value, inside)| (Some(value), *inside)),
+            )
+        }
+    }
+}
+
+/// The part of the table that the filters leave.
+pub(crate) fn selectivity(constraints: &BTreeMap<usize, Constraint>, shape: &Shape<'_>) -> f64 {
+    let each = constraints.iter().map(|(column, said)| of_constraint(*column, said, shape));
+    each.product()
 }
 
 /// How much an index narrows: equal leading columns, then a range; the whole of a unique key beats all.
@@ -120,7 +188,7 @@ fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>
                 lists |= values.len() > 1;
                 score += if repeats(index, at, part) { 0 } else { 20 };
                 if at + 1 == index.columns.len() && (index.unique || index.id == 0) {
-                    score += 1000;
+                    score += UNIQUE;
                 }
             }
             Some(c) if c.lower.is_some() || c.upper.is_some() => {

@@ -53,6 +53,16 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether `expected` rests on statistics of the table.
+    fn is_estimated(&self) -> bool {
+        false
+    }
+
+    /// NULLs and distinct values among all rows, of each column of the output, as far as they are known.
+    fn known_columns(&self) -> Vec<Option<(usize, usize)>> {
+        Vec::new()
+    }
+
     /// What EXPLAIN shows: the source and how it is read.
     fn describe(&self) -> String;
 }
@@ -90,6 +100,11 @@ impl SourceExec {
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
         }
+    }
+
+    /// Whether the rows it expects rest on statistics.
+    pub fn is_estimated(&self) -> bool {
+        self.rows.is_estimated()
     }
 
     fn with(&self, limit: Option<usize>, dynamic: Vec<Arc<dyn PhysicalExpr>>) -> Self {
@@ -174,7 +189,15 @@ impl ExecutionPlan for SourceExec {
     ) -> DfResult<Arc<Statistics>> {
         let mut known = Statistics::new_unknown(&self.schema);
         if let Some(rows) = self.rows.expected() {
-            known.num_rows = Precision::Inexact(rows.min(self.limit.unwrap_or(usize::MAX)));
+            let rows = rows.min(self.limit.unwrap_or(usize::MAX));
+            known.num_rows = Precision::Inexact(rows);
+            for (column, found) in known.column_statistics.iter_mut().zip(self.rows.known_columns())
+            {
+                if let Some((nulls, distinct)) = found {
+                    column.null_count = Precision::Inexact(nulls.min(rows));
+                    column.distinct_count = Precision::Inexact(distinct.min(rows));
+                }
+            }
         }
         Ok(Arc::new(known))
     }

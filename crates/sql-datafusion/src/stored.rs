@@ -34,6 +34,7 @@ use telesto_sql_catalog::codec::{self, RowCodec};
 use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_plan::ExecContext;
+use telesto_sql_plan::estimate::Shape;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
 
@@ -121,8 +122,10 @@ impl TableProvider for StoredTable {
         let filters: Vec<Expr> =
             filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
         let constraints = scan_ranges::constraints(&self.table, &filters);
-        let mut access = scan_ranges::choose(self.database, &self.table, &constraints)
-            .map_err(fault::to_datafusion)?;
+        let shape = Shape::of(&exec.catalog, &self.table);
+        let mut access =
+            scan_ranges::choose(self.database, &self.table, &constraints, shape.as_ref())
+                .map_err(fault::to_datafusion)?;
         let points = access.points.iter().map(|key| KeyRange::point(key));
         let read: Vec<KeyRange> = access.ranges.iter().cloned().chain(points).collect();
         if let Some(told) = exec.catalog.told_of(&self.table, &read) {
@@ -154,6 +157,12 @@ struct StoredRows {
     schema: SchemaRef,
     limit: Option<usize>,
     exec: ExecContext,
+}
+
+impl StoredRows {
+    fn shape(&self) -> Option<Shape<'_>> {
+        Shape::of(&self.exec.catalog, &self.table)
+    }
 }
 
 impl Rows for StoredRows {
@@ -192,6 +201,14 @@ impl Rows for StoredRows {
 
     fn expected(&self) -> Option<usize> {
         let access = &self.access;
+        if let Some(shape) = self.shape() {
+            let left = shape.left(scan_ranges::selectivity(&self.constraints, &shape));
+            let most = match access.part {
+                Part::One => access.points.len().max(access.ranges.len()),
+                _ => usize::MAX,
+            };
+            return Some((left as usize).min(most));
+        }
         let rows = usize::try_from(self.exec.live.sizes.of(self.table.id)).unwrap_or(usize::MAX);
         Some(match access.part {
             Part::Whole => rows,
@@ -199,6 +216,23 @@ impl Rows for StoredRows {
             // A guess, as PostgreSQL makes one without statistics.
             Part::Some => rows / 10 + access.ranges.len(),
         })
+    }
+
+    fn is_estimated(&self) -> bool {
+        self.shape().is_some()
+    }
+
+    fn known_columns(&self) -> Vec<Option<(usize, usize)>> {
+        let Some(shape) = self.shape() else { return Vec::new() };
+        let known = |at: &usize| {
+            shape.column(*at)?;
+            let distinct = shape.distinct(*at) as usize;
+            // What the filters leave, so that DataFusion does not count their effect again.
+            let said = self.constraints.get(at).and_then(|said| said.values.as_ref());
+            let distinct = said.map_or(distinct, |values| distinct.min(values.len().max(1)));
+            Some(((shape.null(*at) * shape.rows()) as usize, distinct))
+        };
+        self.positions.iter().map(known).collect()
     }
 
     fn describe(&self) -> String {
@@ -254,7 +288,10 @@ impl StoredReader {
         let sizes = whole.then_some(&*decoder.exec.live.sizes);
         let (table, positions) = (&decoder.table, &self.positions);
         if dynamic::collect(table, positions, &self.dynamic, sizes, &mut constraints) {
-            access = scan_ranges::choose(decoder.database, &decoder.table, &constraints)?;
+            access = {
+                let shape = Shape::of(&decoder.exec.catalog, &decoder.table);
+                scan_ranges::choose(decoder.database, &decoder.table, &constraints, shape.as_ref())?
+            };
         }
         decoder.path = match (access.part, access.index) {
             (Part::Whole, 0) => Path::Whole,

@@ -8,6 +8,7 @@ use super::dependents::Dependents;
 use super::names::{split, undefined_table};
 use super::{Ddl, build};
 use telesto_sql_catalog::regions::Home;
+use telesto_sql_catalog::statistics::statistics_key;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Guarded, Relation, Table, sequence};
 use telesto_sql_parser::sqlparser::ast::{
@@ -484,6 +485,17 @@ impl Ddl<'_> {
         Ok(())
     }
 
+    /// Nothing is known any more of the rows of a table that was emptied.
+    async fn forget_statistics(&self, table: &Table) -> Result<()> {
+        let catalog = &self.context.catalog;
+        if catalog.statistics.of(table).is_some() {
+            let key = statistics_key(catalog.database, table.id);
+            self.context.txn.delete(key).await?;
+            catalog.statistics.written(self.context.txn.id());
+        }
+        Ok(())
+    }
+
     pub(super) async fn truncate(&mut self, truncate: &Truncate) -> Result<()> {
         let mut tables = Vec::new();
         for target in &truncate.table_names {
@@ -533,6 +545,7 @@ impl Ddl<'_> {
         }
         for table in &tables {
             self.empty(table).await?;
+            self.forget_statistics(table).await?;
             if restart {
                 let owned: Vec<_> = self
                     .catalog()

@@ -17,6 +17,7 @@
 //! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before, and only
 //! up to [`MAX_BEHIND`](telesto_sql_plan::MAX_BEHIND) constants: its ranges could be more than the rows.
 
+pub mod estimate;
 mod keys;
 mod prefix;
 
@@ -26,9 +27,11 @@ use telesto_common::key::Direction;
 
 use telesto_sql_catalog::{Index, IndexColumn, Table};
 use telesto_sql_expr::{Comparison, EvalContext, Expr, Node, Volatility};
+use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::index_expressions::IndexExpressions;
 use telesto_sql_types::SqlType;
 
+pub use estimate::Best;
 pub use keys::Keys;
 
 /// Most key combinations one path may name by constants.
@@ -104,6 +107,8 @@ pub struct Access {
     pub ordered: bool,
     /// The index is a partial one, which narrows without a condition on its columns.
     pub partial: bool,
+    /// Rows expected after all conditions, where the table was analyzed.
+    pub rows: Option<u64>,
 }
 
 impl Access {
@@ -121,6 +126,7 @@ impl Access {
             unique: false,
             ordered: false,
             partial: false,
+            rows: None,
         }
     }
 
@@ -160,17 +166,6 @@ pub fn conjunction(mut conditions: Vec<Expr>) -> Option<Expr> {
         0 | 1 => conditions.pop(),
         _ => Some(Expr::bool(Node::And(conditions))),
     }
-}
-
-/// The best path of a table.
-#[derive(Debug)]
-pub struct Best {
-    /// How good it is; 0: it reads everything.
-    pub score: u64,
-    /// The path.
-    pub access: Access,
-    /// Positions of the conjuncts that hold for every row of the path.
-    pub proved: Vec<usize>,
 }
 
 /// An ordering asked for: column, descending.
@@ -290,7 +285,7 @@ impl Conditions {
     /// wants.
     #[must_use]
     pub fn choose(self, table: &Table, order: Option<&Order>) -> (Access, Option<Expr>) {
-        let best = self.best(table, order);
+        let best = self.best(table, order, None);
         self.chosen(best)
     }
 
@@ -302,8 +297,10 @@ impl Conditions {
         order: Option<&Order>,
         context: &EvalContext<'_>,
     ) -> (Access, Option<Expr>) {
-        let mut best =
-            self.best_of(table, order, &|index| self.forms.serves(index, &self.conjuncts, context));
+        let serves = |index: &Index| self.forms.serves(index, &self.conjuncts, context);
+        let shape = Shape::of(context.catalog, table);
+        let mut best = self.best_of(table, order, &serves, shape.as_ref());
+        best.access.rows = self.rows_left(table, context.catalog);
         if best.access.partial
             && let Some(index) = table.index(best.access.index)
         {
@@ -329,8 +326,8 @@ impl Conditions {
 
     /// The best path among the indexes of `table` on all rows.
     #[must_use]
-    pub fn best(&self, table: &Table, order: Option<&Order>) -> Best {
-        self.best_of(table, order, &|_| false)
+    pub fn best(&self, table: &Table, order: Option<&Order>, shape: Option<&Shape<'_>>) -> Best {
+        self.best_of(table, order, &|_| false, shape)
     }
 
     /// `serves` says which partial indexes may be used.
@@ -339,8 +336,9 @@ impl Conditions {
         table: &Table,
         order: Option<&Order>,
         serves: &dyn Fn(&Index) -> bool,
+        shape: Option<&Shape<'_>>,
     ) -> Best {
-        let mut best = Best { score: 0, access: Access::full(), proved: Vec::new() };
+        let mut best = Best { score: 0, cost: None, access: Access::full(), proved: Vec::new() };
         for index in table.all_indexes() {
             if index.predicate.is_some() && !serves(index) {
                 continue;
@@ -355,8 +353,10 @@ impl Conditions {
                 (0, _) => 0,
                 (score, partial) => score + u64::from(partial) * 10,
             };
-            if score > best.score {
-                best = Best { score, access, proved };
+            let cost = shape.map(|shape| self.cost(table, index, &access, shape));
+            let candidate = Best { score, cost, access, proved };
+            if score > 0 && candidate.is_better(&best, order.is_some()) {
+                best = candidate;
             }
         }
         best

@@ -287,7 +287,7 @@ fn shape(
             waits: false,
             locks,
         };
-        plan.join(&sources, order.as_ref().filter(|_| extremum.is_none()))?;
+        plan.join(&sources, order.as_ref().filter(|_| extremum.is_none()), context.catalog)?;
         let kind = Kind::Select(Arc::new(plan));
         return Ok(KeyPlan { columns: Some(columns.into()), read_only: locks.is_none(), kind });
     }
@@ -297,7 +297,8 @@ fn shape(
         None => (None, filter, sort),
         Some((table, _)) => {
             let along = order.as_ref().and_then(|order| conditions.along(table, order));
-            let (mut access, rest) = conditions.choose_among(table, order.as_ref(), &eval);
+            let all = limit.is_none() && locks.is_none();
+            let (mut access, rest) = conditions.choose_read(table, order.as_ref(), &eval, all)?;
             let rest = policies::before(policies, rest);
             if access.is_full() {
                 // Without any key condition only "the first rows in key order" is short.
@@ -305,15 +306,14 @@ fn shape(
                 let short = (limit.is_some() && plain || extremum.is_some()) && rest.is_none();
                 let sorted = !sort.is_empty() || extremum.is_some();
                 // Rows to be locked are claimed one by one, whatever leads to them.
-                let one_by_one = locks.is_some();
-                match (short || one_by_one, !sorted, along) {
+                match (short || locks.is_some(), !sorted, along) {
                     (true, true, _) => {}
                     (true, false, Some((id, reverse))) if order.is_some() => {
                         access.index = id;
                         access.reverse = reverse;
                         access.ordered = true;
                     }
-                    _ if one_by_one => {}
+                    _ if locks.is_some() => {}
                     _ => return Err(decline("no index serves the condition")),
                 }
             }

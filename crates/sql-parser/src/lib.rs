@@ -15,6 +15,7 @@
 //! # Limits
 //! Those of [`syntax::depth`].
 
+pub mod analyze;
 pub mod cursor;
 pub mod definition;
 pub mod lifting;

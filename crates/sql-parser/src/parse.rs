@@ -154,7 +154,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     let as_of = take_as_of(&mut tokens)?;
     crate::rewrite::copy_words::spell_switches(&mut tokens);
     crate::rewrite::copy_words::spell_order(&mut tokens);
-    drop_vacuum_options(&mut tokens);
+    crate::analyze::spell(&mut tokens);
     spell_set_constraints(&mut tokens)?;
     check_payload(&tokens)?;
     crate::rewrite::quantified_comparison::spell_like(&mut tokens);
@@ -405,24 +405,6 @@ pub fn conflict_target(name: &str) -> Result<Option<TargetAst>> {
     read_conflict_target(text, tokens).map(Some)
 }
 
-/// Removes the options between VACUUM and its table, which the parser does not know; VACUUM has nothing to do
-/// here, whatever its options (pgbench sends `VACUUM ANALYZE t`).
-fn drop_vacuum_options(tokens: &mut Vec<TokenWithSpan>) {
-    let option = |token: &Token, words: &[&str]| {
-        matches!(token, Token::Word(w) if w.quote_style.is_none()
-            && words.iter().any(|word| w.value.eq_ignore_ascii_case(word)))
-    };
-    let space = |token: &Token| matches!(token, Token::Whitespace(_));
-    let Some(first) = tokens.iter().position(|t| !space(&t.token)) else { return };
-    if !option(&tokens[first].token, &["VACUUM"]) {
-        return;
-    }
-    let words = ["FULL", "FREEZE", "VERBOSE", "ANALYZE", "ANALYSE"];
-    let end = (first + 1..tokens.len())
-        .find(|at| !space(&tokens[*at].token) && !option(&tokens[*at].token, &words));
-    tokens.drain(first + 1..end.unwrap_or(tokens.len()));
-}
-
 /// Removes `AS OF SYSTEM TIME <literal>`.
 fn take_as_of(tokens: &mut Vec<TokenWithSpan>) -> Result<Option<String>> {
     let solid: Vec<usize> = tokens
@@ -468,7 +450,7 @@ fn offset(sql: &str, line: u64, column: u64) -> u32 {
 }
 
 /// From the parser's words to PostgreSQL's.
-fn syntax_error(sql: &str, error: &ParserError) -> Error {
+pub(crate) fn syntax_error(sql: &str, error: &ParserError) -> Error {
     let text = match error {
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => text.as_str(),
         ParserError::RecursionLimitExceeded => {

@@ -131,6 +131,7 @@ pub fn is_planned(statement: &Statement) -> bool {
         | Statement::Delete(_)
         | Statement::Merge(_)
         | Statement::Explain { .. }
+        | Statement::Analyze(_)
         | Statement::Copy { .. } => true,
         _ => false,
     }

@@ -29,6 +29,7 @@ mod rows;
 mod shown;
 mod statistics;
 mod storage;
+mod table_statistics;
 mod user_types;
 
 use std::sync::Arc;
@@ -61,6 +62,7 @@ pub fn rows(
             && !live::fill(&mut out, live)
             && !regions::fill(&mut out, catalog, live)
             && !statistics::fill(&mut out, catalog)
+            && !table_statistics::fill(&mut out, catalog, settings)?
         {
             objects::fill(&mut out, catalog, settings);
         }

@@ -9,6 +9,7 @@
 
 use super::objects::DATABASE_OID;
 use super::rows::RowSet;
+use super::table_statistics;
 use telesto_sql_catalog::rights::READ_ALL_STATS;
 use telesto_sql_catalog::uses::{IndexCounts, TableCounts};
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
@@ -121,6 +122,7 @@ fn table_row(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, table: &Table, cou
     if let Some(rows) = counted.0.sizes.known(table.id) {
         out.last().set("n_live_tup", count(rows));
     }
+    table_statistics::of_table(out, catalog, table);
     let Some(counts) = of_table(table, counted) else { return };
     let row = out
         .last()

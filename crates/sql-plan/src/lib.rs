@@ -33,6 +33,7 @@ pub mod caps;
 pub mod compiled_table;
 pub mod cost;
 pub mod deferred;
+pub mod estimate;
 pub mod everywhere;
 mod execution;
 pub mod foreign_keys;

@@ -229,6 +229,11 @@ impl NoticeQueue {
         self.push("NOTICE", SqlState::SUCCESS, message.into(), None);
     }
 
+    /// Adds an INFO, which is told whatever client_min_messages says.
+    pub fn info(&self, message: impl Into<String>) {
+        self.push("INFO", SqlState::SUCCESS, message.into(), None);
+    }
+
     /// Adds a NOTICE of something that is there already, with the code its error would have.
     pub fn skipped(&self, code: SqlState, message: &str) {
         self.push("NOTICE", code, format!("{message}, skipping"), None);

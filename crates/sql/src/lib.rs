@@ -18,6 +18,7 @@
 //! `docs/sql.md` lists what differs from PostgreSQL 15.
 
 mod access;
+mod analyze;
 pub mod copy;
 mod elsewhere;
 mod explain;

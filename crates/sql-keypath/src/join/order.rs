@@ -9,14 +9,17 @@
 //! 0A000 with the table that no key reaches, or why its driver is left to a hash join.
 //!
 //! # Limits
-//! Greedy: the best path first. Without statistics, what is unique goes before what is not.
+//! Greedy: the best path first; of tables that nobody has analyzed, what is unique goes before what is not.
 
 use super::from::{JoinKind, Source, Sources};
 use super::{Driver, JoinPlan, Step};
+use crate::access::estimate::{LOOK_UP, SMALL, left};
 use crate::access::{Access, Best, Conditions, Order, conjunction};
 use crate::select::decline;
+use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::codec::RowCodec;
 use telesto_sql_expr::Expr;
+use telesto_sql_plan::estimate::Shape;
 use telesto_sql_types::error::{Error, Result};
 
 /// What the query wants of the rows.
@@ -43,6 +46,9 @@ pub struct Arranged {
     pub ordered: bool,
 }
 
+/// What is known of the rows of each table.
+type Shapes<'s> = Vec<Option<Shape<'s>>>;
+
 /// A step before its columns are placed.
 struct Level {
     source: usize,
@@ -57,24 +63,46 @@ struct Arranging<'s> {
     pool: Vec<(Option<Expr>, u64)>,
     bound: u64,
     levels: Vec<Level>,
+    shapes: &'s Shapes<'s>,
+    /// Rows expected of what is joined so far.
+    rows: Option<f64>,
+    /// What the look-ups of all levels cost, and what reading the tables would.
+    costs: Option<(f64, f64)>,
 }
 
 /// Chooses the order.
 ///
 /// # Errors
 /// 0A000 with the reason to decline.
-pub fn arrange(sources: &Sources, wanted: &Wanted<'_>) -> Result<Arranged> {
+pub fn arrange(
+    sources: &Sources,
+    wanted: &Wanted<'_>,
+    catalog: &CatalogSnapshot,
+) -> Result<Arranged> {
+    let shapes: Shapes<'_> =
+        sources.tables.iter().map(|source| Shape::of(catalog, &source.table)).collect();
     let mut drivers: Vec<(u64, usize, Best)> = Vec::new();
     for (at, source) in sources.tables.iter().enumerate() {
         if source.kind == JoinKind::Inner {
-            let best = driving(sources, at, wanted);
+            let best = driving(sources, at, wanted, &shapes);
             drivers.push((best.score, at, best));
         }
     }
     drivers.sort_by_key(|(score, at, _)| (std::cmp::Reverse(*score), *at));
+    // Where one gives the order of the few rows asked for, that counts for more than how many it has.
+    if !(wanted.limited && wanted.sorted) && drivers.iter().all(|(_, _, best)| best.cost.is_some())
+    {
+        let cost = |best: &Best| match best.access.unique {
+            true => 1.0,
+            false => best.cost.unwrap_or(f64::INFINITY),
+        };
+        drivers.sort_by(|(.., a), (.., b)| {
+            a.access.is_full().cmp(&b.access.is_full()).then(cost(a).total_cmp(&cost(b)))
+        });
+    }
     let mut reason: Option<Error> = None;
     for (_, at, best) in drivers {
-        match Arranging::from_driver(sources, at, best, wanted) {
+        match Arranging::from_driver(sources, at, best, wanted, &shapes) {
             Ok(arranged) => return Ok(arranged),
             Err(error) => {
                 reason.get_or_insert(error);
@@ -85,18 +113,20 @@ pub fn arrange(sources: &Sources, wanted: &Wanted<'_>) -> Result<Arranged> {
 }
 
 /// The best path to a table from constants alone.
-fn driving(sources: &Sources, at: usize, wanted: &Wanted<'_>) -> Best {
+fn driving(sources: &Sources, at: usize, wanted: &Wanted<'_>, shapes: &Shapes<'_>) -> Best {
     let source = &sources.tables[at];
     let own = own_conjuncts(sources, at);
     let order = own_order(source, wanted.order);
+    let left = shapes[at].as_ref().map(|s| left(s, &own, source.first, &source.table));
     let found = Conditions::among(own, columns(source), &|value| !value.uses_columns());
-    let mut best = found.best(&source.table, order.as_ref());
+    let mut best = found.best(&source.table, order.as_ref(), shapes[at].as_ref());
     if best.access.is_full()
         && let Some(order) = &order
         && let Some((index, reverse)) = crate::access::along(&source.table, order)
     {
         best.access = Access { index, reverse, ordered: true, ..Access::full() };
     }
+    best.access.rows = left;
     best
 }
 
@@ -133,9 +163,13 @@ impl<'s> Arranging<'s> {
         at: usize,
         best: Best,
         wanted: &Wanted<'_>,
+        shapes: &'s Shapes<'s>,
     ) -> Result<Arranged> {
         let pool = sources.pool.iter().map(|c| (Some(c.clone()), tables_of(sources, c))).collect();
-        let mut work = Self { sources, pool, bound: 1 << at, levels: Vec::new() };
+        let rows = best.access.rows.map(|rows| rows as f64);
+        let costs = best.cost.zip(shapes[at].as_ref().map(Shape::rows));
+        let (bound, levels) = (1 << at, Vec::new());
+        let mut work = Self { sources, pool, bound, levels, shapes, rows, costs };
         let source = &sources.tables[at];
         let own = work.take(0);
         let filter: Vec<Expr> = unproved(own, &best.proved);
@@ -145,6 +179,13 @@ impl<'s> Arranging<'s> {
         }
         let ordered = wanted.sorted && access.ordered && own_order(source, wanted.order).is_some();
         let short = wanted.limited && (ordered || !wanted.sorted);
+        if let Some((look_ups, scans)) = work.costs
+            && !wanted.limited
+            && scans > SMALL
+            && look_ups > scans
+        {
+            return Err(decline("its keys lead to so much of the tables that scans cost less"));
+        }
         if access.is_full() {
             let all_kept = filter.is_empty()
                 && work.levels.iter().all(|level| {
@@ -159,6 +200,7 @@ impl<'s> Arranging<'s> {
         } else if access.parts.is_empty()
             && access.prefix.is_none()
             && (access.low.is_none() || access.high.is_none())
+            && work.costs.is_none()
             && !short
         {
             return Err(decline("all rows of an open range are joined"));
@@ -197,11 +239,14 @@ impl<'s> Arranging<'s> {
                 _ => continue,
             };
             let known = |value: &Expr| tables_of(sources, value) & !self.bound == 0;
-            let best =
-                Conditions::among(conjuncts, columns(source), &known).best(&source.table, None);
+            let shape = self.shapes[at].as_ref();
+            let left = shape.map(|shape| left(shape, &conjuncts, source.first, &source.table));
+            let conditions = Conditions::among(conjuncts, columns(source), &known);
+            let mut best = conditions.best(&source.table, None, shape);
+            best.access.rows = left;
             if best.access.parts.is_empty() {
                 unreached.get_or_insert(&source.name);
-            } else if chosen.as_ref().is_none_or(|(score, ..)| best.score > *score) {
+            } else if chosen.as_ref().is_none_or(|(.., other)| best.is_better(other, false)) {
                 chosen = Some((best.score, at, best));
             }
         }
@@ -217,13 +262,33 @@ impl<'s> Arranging<'s> {
             (sources.tables[at].on.clone(), self.take(1 << at))
         };
         self.bound |= 1 << at;
+        let access = self.reckon(at, best.access, best.cost);
         self.levels.push(Level {
             source: at,
-            access: best.access,
+            access,
             matches: unproved(conjuncts, &best.proved),
             after,
         });
         Ok(())
+    }
+
+    /// Counts what a level costs, and how many rows there are behind it: `access.rows` is of one row before it until then.
+    fn reckon(&mut self, at: usize, mut access: Access, cost: Option<f64>) -> Access {
+        let each = access.rows.take();
+        self.costs = match (self.costs, cost, self.rows, &self.shapes[at]) {
+            (Some((look_ups, scans)), Some(cost), Some(rows), Some(shape)) => {
+                let cost = if access.unique { LOOK_UP } else { cost.max(LOOK_UP) };
+                Some((look_ups + rows * cost, scans + shape.rows()))
+            }
+            _ => None,
+        };
+        self.rows = self.rows.zip(each).map(|(rows, each)| match self.sources.tables[at].kind {
+            JoinKind::Inner => rows * each as f64,
+            JoinKind::Left => rows * (each as f64).max(1.0),
+            JoinKind::Semi | JoinKind::Anti => rows,
+        });
+        access.rows = self.rows.map(|rows| rows.round().max(1.0) as u64);
+        access
     }
 
     /// Whether all tables that the condition of a left, semi or anti join names are joined.

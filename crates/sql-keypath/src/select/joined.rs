@@ -6,10 +6,16 @@
 use super::*;
 use crate::join::from::Star;
 use crate::join::order::{self, Arranged, Wanted};
+use telesto_sql_catalog::CatalogSnapshot;
 
 impl SelectPlan {
     /// Chooses the order of a join, and moves all expressions to its rows.
-    pub(super) fn join(&mut self, sources: &Sources, order: Option<&Order>) -> Result<()> {
+    pub(super) fn join(
+        &mut self,
+        sources: &Sources,
+        order: Option<&Order>,
+        catalog: &CatalogSnapshot,
+    ) -> Result<()> {
         let above = || {
             let inputs = self.aggregates.iter().filter_map(|a| a.arg.as_ref());
             let plain = self.aggregates.is_empty() && self.group.is_none();
@@ -31,7 +37,7 @@ impl SelectPlan {
             sorted: !self.sort.is_empty() && self.group.is_none(),
             limited: self.limit.is_some() && self.aggregates.is_empty() && self.group.is_none(),
         };
-        let Arranged { plan, places, ordered } = order::arrange(sources, &wanted)?;
+        let Arranged { plan, places, ordered } = order::arrange(sources, &wanted, catalog)?;
         if ordered && self.group.is_none() {
             self.sort.clear();
         }

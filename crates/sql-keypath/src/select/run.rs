@@ -411,8 +411,9 @@ pub(crate) fn access_words(table: &Table, access: &Access, filtered: bool) -> St
     } else {
         "range"
     };
+    let rows = access.rows.map(|rows| format!(" (rows={rows})")).unwrap_or_default();
     format!(
-        "{what} on {} by {name}{}{}",
+        "{what} on {} by {name}{}{}{rows}",
         table.name,
         if access.reverse { ", backwards" } else { "" },
         if filtered { ", filtered" } else { "" },

@@ -52,6 +52,8 @@ struct Wanted<'a> {
     analyze: bool,
     json: bool,
     cost: bool,
+    /// COSTS: estimates are shown.
+    costs: bool,
 }
 
 impl<'a> Wanted<'a> {
@@ -59,7 +61,8 @@ impl<'a> Wanted<'a> {
         let Statement::Explain { analyze, statement, format, options, .. } = statement else {
             return Err(Error::internal("EXPLAIN was expected"));
         };
-        let mut wanted = Self { statement, analyze: *analyze, json: false, cost: false };
+        let mut wanted =
+            Self { statement, analyze: *analyze, json: false, cost: false, costs: true };
         let format = format.as_ref().map(|kind| match kind {
             AnalyzeFormatKind::Keyword(format) | AnalyzeFormatKind::Assignment(format) => format,
         });
@@ -88,13 +91,14 @@ impl<'a> Wanted<'a> {
         match option.name.value.to_lowercase().as_str() {
             "analyze" => self.analyze = on,
             "cost" => self.cost = on,
+            "costs" => self.costs = on,
             "format" => match word.as_str() {
                 "text" => self.json = false,
                 "json" => self.json = true,
                 _ => return Err(Error::unsupported(format!("EXPLAIN (FORMAT {word})"))),
             },
             // Accepted and without effect: there is nothing more or less to show.
-            "verbose" | "costs" | "buffers" | "timing" | "summary" | "settings" | "wal" => {}
+            "verbose" | "buffers" | "timing" | "summary" | "settings" | "wal" => {}
             other => {
                 return Err(Error::syntax(format!("unrecognized EXPLAIN option \"{other}\"")));
             }
@@ -279,8 +283,7 @@ async fn explain(
     let prices = context.cost.meter().map_or("no bucket", |meter| meter.prices().name.as_str());
     let writes = !matches!(wanted.statement, Statement::Query(_));
     let millis = context.env.clock.monotonic().saturating_sub(started).as_secs_f64() * 1000.0;
-    let lines: Vec<&str> =
-        lines.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
+    let lines = tree::shown(&lines, wanted.costs);
     if wanted.json {
         let tree = tree::tree(matches!(key, Choice::Key(_)), &lines);
         let mut plan = json!({ "Plan": tree, "Path": path });

@@ -1,7 +1,7 @@
 //! EXPLAIN (FORMAT JSON): a plan's lines as the tree of nodes that tools for PostgreSQL's plans read.
 //!
 //! # Invariants
-//! - The shape is that of PostgreSQL 15 with COSTS OFF and TIMING OFF: there are no estimates, so none are shown.
+//! - The shape is that of PostgreSQL 15 with COSTS OFF and TIMING OFF, and `Plan Rows` where tables were analyzed.
 //! - A node's type is PostgreSQL's name for what it does; its own line is its `Detail`. A step that PostgreSQL has no name for
 //!   keeps its own; what only moves rows between steps is left out.
 //!
@@ -63,6 +63,12 @@ fn over(mut map: Map<String, Json>, inputs: Vec<Map<String, Json>>) -> Map<Strin
     map
 }
 
+/// The lines of a plan that say something, without estimates unless `costs` are asked for.
+pub(super) fn shown(lines: &str, costs: bool) -> Vec<&str> {
+    let lines = lines.lines().map(str::trim_end).filter(|line| !line.is_empty());
+    lines.map(|line| if costs { line } else { estimated(line).0 }).collect()
+}
+
 /// The tree of a plan; `key` says whose lines these are.
 pub(super) fn tree(key: bool, lines: &[&str]) -> Json {
     let nodes: Vec<Map<String, Json>> =
@@ -87,7 +93,7 @@ fn field<'l>(line: &'l str, name: &str) -> Option<&'l str> {
 /// DataFusion's operators by PostgreSQL's names; none for those that only move rows.
 fn operator(step: Step<'_>) -> Vec<Map<String, Json>> {
     let inputs: Vec<_> = step.inputs.into_iter().flat_map(operator).collect();
-    let line = step.text;
+    let (line, expected) = estimated(step.text);
     let (name, detail) = line.split_once(": ").unwrap_or((line, ""));
     let name = name.split(',').next().unwrap_or(name);
     let detail = detail.split(", metrics=[").next().unwrap_or(detail);
@@ -127,10 +133,20 @@ fn operator(step: Step<'_>) -> Vec<Map<String, Json>> {
         out.insert("Actual Rows".to_owned(), json!(rows));
         out.insert("Actual Loops".to_owned(), json!(1));
     }
+    out.extend(expected);
     if !detail.is_empty() {
         out = with(out, "Detail", detail);
     }
     vec![over(out, inputs)]
+}
+
+/// A line without ` (rows=n)` at its end, and that as a field.
+fn estimated(line: &str) -> (&str, Option<(String, Json)>) {
+    let found = line.rsplit_once(" (rows=").and_then(|(line, rest)| {
+        let rows: u64 = rest.split_once(')')?.0.parse().ok()?;
+        Some((line, Some(("Plan Rows".to_owned(), json!(rows)))))
+    });
+    found.unwrap_or((line, None))
 }
 
 fn joined(map: Map<String, Json>, detail: &str) -> Map<String, Json> {
@@ -214,6 +230,13 @@ fn change(operation: &str, table: Option<&str>) -> Map<String, Json> {
 
 /// `look-up on t by i`, `range on t by i, backwards`, `full scan on t by i, filtered`.
 fn access(words: &str) -> Map<String, Json> {
+    let (words, expected) = estimated(words);
+    let mut out = accessed(words);
+    out.extend(expected);
+    out
+}
+
+fn accessed(words: &str) -> Map<String, Json> {
     let found =
         words.split_once(" on ").and_then(|(what, rest)| Some((what, rest.split_once(" by ")?)));
     let Some((what, (table, rest))) = found else {

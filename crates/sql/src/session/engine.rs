@@ -24,8 +24,10 @@ use super::{CancelHandle, Session};
 use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
+use crate::analyze::Refresh;
 use crate::catalog::sequence::SequenceCache;
 use crate::catalog::sizes::TableSizes;
+use crate::catalog::statistics::KnownStatistics;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, bootstrap};
 use crate::catalog::uses::TableUses;
 use crate::catalog::{CatalogCache, DEFAULT_DATABASE, SequenceSession};
@@ -125,6 +127,7 @@ pub struct SqlEngine {
     measured: Arc<Measured>,
     pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
+    pub(crate) refresh: Refresh,
     pub(super) writes: Writes,
     accounts: Arc<Accounts>,
     sessions: AtomicU64,
@@ -174,10 +177,13 @@ impl SqlEngine {
             DEFAULT_DATABASE_ID,
             options.notify_interval,
         );
-        let catalogs = CatalogCache::of(database.region()).with_keys(options.table_keys.clone());
+        let (uses, measured): (Arc<TableUses>, Arc<Measured>) = Default::default();
+        let statistics = Arc::new(KnownStatistics::counting(Arc::clone(&uses)));
+        let catalogs = CatalogCache::of(database.region())
+            .with_keys(options.table_keys.clone())
+            .with_statistics(statistics);
         let remote = Remote::new(Arc::clone(&database), env.clone(), DEFAULT_DATABASE_ID);
         let advisory = AdvisoryLocks::new(remote, env.clone());
-        let (uses, measured): (Arc<TableUses>, Arc<Measured>) = Default::default();
         let own_sessions = OwnSessions::new(
             Arc::clone(&backends),
             Arc::clone(&uses),
@@ -213,6 +219,7 @@ impl SqlEngine {
             measured,
             planner: Arc::new(BothExecutors),
             upkeep: Upkeep::default(),
+            refresh: Refresh::default(),
             writes: Writes::default(),
             sessions: AtomicU64::new(0),
             looked: Mutex::default(),
@@ -356,6 +363,17 @@ impl SqlEngine {
     #[must_use]
     pub fn database(&self) -> &Arc<dyn Database> {
         &self.database
+    }
+
+    /// What this process has counted of tables.
+    pub(crate) fn table_uses(&self) -> &Arc<TableUses> {
+        &self.uses
+    }
+
+    /// What this process knows of the rows of tables.
+    #[must_use]
+    pub fn statistics(&self) -> &Arc<KnownStatistics> {
+        self.catalogs.statistics()
     }
 
     /// Who measures this process, for the system tables that show it.

@@ -54,6 +54,9 @@ pub(crate) async fn plan_statement(
     if !is_planned(statement) {
         return Ok(Plan::Session);
     }
+    if let Statement::Analyze(analyze) = statement {
+        return Ok(Plan::of(crate::analyze::plan(analyze, context)?));
+    }
     // Before anything is computed for so many columns; what `*` stands for is counted afterwards.
     check_width(written_columns(statement))?;
     let plan = plan_whole(statement, context).await?;

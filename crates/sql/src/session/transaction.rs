@@ -239,6 +239,7 @@ impl Session {
             self.channels.forget();
             self.deferred.forget();
             if let Some(txn) = block.txn {
+                self.engine.statistics().ended(txn.id());
                 txn.rollback();
             }
             self.settings = block.settings_before;
@@ -334,10 +335,7 @@ impl Session {
                     self.label = self.label.max(committed.label);
                     self.lost = 0;
                     self.settings = Arc::clone(&block.settings_after);
-                    // A definition may have left something to sweep.
-                    if block.base.is_some() {
-                        crate::online::Upkeep::wake(&self.engine);
-                    }
+                    self.engine.committed(txn.id(), block.base.is_some(), !read_only);
                     self.block = None;
                     self.owes(&committed);
                     return Ok(());

@@ -24,6 +24,10 @@ use crate::sqlparser::ast::{
 use crate::types::{Datum, SqlType};
 use telesto_sql_parser::statement_kind::is_plain;
 
+fn vacuum_in_a_block() -> Error {
+    Error::new(SqlState::ACTIVE_SQL_TRANSACTION, "VACUUM cannot run inside a transaction block")
+}
+
 fn tag(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })
 }
@@ -219,14 +223,18 @@ impl Session {
                 }
                 Ok(tag("LOCK TABLE"))
             }
-            // Statistics and space look after themselves.
-            Statement::Analyze(_) => Ok(tag("ANALYZE")),
+            // Its ANALYZE is a statement like others.
+            Statement::Analyze(analyze) => {
+                let explicit = self.block.as_ref().is_some_and(|block| block.explicit);
+                if explicit && telesto_sql_parser::analyze::targets(analyze)?.vacuum {
+                    return Err(vacuum_in_a_block());
+                }
+                Ok(None)
+            }
+            // Space looks after itself.
             Statement::Vacuum(_) => {
                 if self.block.as_ref().is_some_and(|block| block.explicit) {
-                    return Err(Error::new(
-                        SqlState::ACTIVE_SQL_TRANSACTION,
-                        "VACUUM cannot run inside a transaction block",
-                    ));
+                    return Err(vacuum_in_a_block());
                 }
                 Ok(tag("VACUUM"))
             }
