@@ -1,5 +1,10 @@
 //! ANALYZE, what is shown of it, what it is used for, and that no answer depends on it.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a test is an outermost layer: it starts processes, threads and tasks of its own"
+)]
+
 mod support;
 
 use std::sync::Arc;
