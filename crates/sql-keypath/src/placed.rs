@@ -40,6 +40,9 @@ use telesto_txn::{
     Scan, ScanOptions, Transaction, TryClaim, TxnOptions, WriteIn,
 };
 
+mod scans;
+
+use self::scans::{OneByOne, Refused};
 use crate::away::AwayHome;
 use crate::homes;
 
@@ -553,51 +556,5 @@ impl Transaction for PlacedRows {
 
     fn rollback(&self) {
         self.below.rollback();
-    }
-}
-
-/// A scan of what is not all here.
-struct Refused(Error);
-
-#[async_trait]
-impl Scan for Refused {
-    async fn next_batch(&mut self, _: usize) -> Result<Vec<(Bytes, Bytes)>> {
-        Err(self.0.clone())
-    }
-}
-
-/// Scans of several ranges, one after the other.
-struct OneByOne {
-    below: Arc<dyn Transaction>,
-    ranges: VecDeque<KeyRange>,
-    options: ScanOptions,
-    open: Option<Box<dyn Scan>>,
-    left: Option<u64>,
-}
-
-#[async_trait]
-impl Scan for OneByOne {
-    async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>> {
-        while self.left != Some(0) {
-            let scan = match &mut self.open {
-                Some(scan) => scan,
-                none => {
-                    let Some(range) = self.ranges.pop_front() else { break };
-                    let options = ScanOptions { limit: self.left, ..self.options };
-                    none.insert(self.below.scan(range, options))
-                }
-            };
-            let mut batch = scan.next_batch(max_rows).await?;
-            if batch.is_empty() {
-                self.open = None;
-                continue;
-            }
-            if let Some(left) = &mut self.left {
-                batch.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
-                *left -= batch.len() as u64;
-            }
-            return Ok(batch);
-        }
-        Ok(Vec::new())
     }
 }

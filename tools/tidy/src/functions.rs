@@ -31,7 +31,6 @@ const STILL_LONG: &[(&str, &str, usize)] = &[
     ("crates/sql-keypath/src/write.rs", "insert", 125),
     ("crates/sql-types/src/datetime_parse.rs", "parse", 138),
     ("crates/sql/src/explain/mod.rs", "explain", 114),
-    ("crates/sql/src/session/utility.rs", "utility", 130),
 ];
 
 /// A function's name when `line` begins one.

@@ -18,7 +18,7 @@ use crate::notify::session::{Asked, Change};
 use crate::plan::cost::{COST, LAST_COST};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
-    ContextModifier, DiscardObject, Expr, Ident, Reset, ResetStatement, Set, Statement,
+    ContextModifier, DataType, DiscardObject, Expr, Ident, Reset, ResetStatement, Set, Statement,
     UnaryOperator, Value,
 };
 use crate::types::{Datum, SqlType};
@@ -134,55 +134,9 @@ impl Session {
             Statement::Set(set) => self.set_anything(set).await.map(|()| tag("SET")),
             Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
             Statement::ShowVariable { variable } => self.show_settled(variable).await.map(Some),
-            Statement::Discard { object_type } => {
-                if matches!(object_type, DiscardObject::ALL) {
-                    if self.block.as_ref().is_some_and(|block| block.explicit) {
-                        return Err(Error::new(
-                            SqlState::ACTIVE_SQL_TRANSACTION,
-                            "DISCARD ALL cannot run inside a transaction block",
-                        ));
-                    }
-                    self.prepared.clear();
-                    self.cursors.clear();
-                    self.advisory.unlock_all();
-                    self.channels.leave();
-                    self.settings = Arc::clone(&self.defaults);
-                }
-                if matches!(object_type, DiscardObject::ALL | DiscardObject::TEMP) {
-                    self.discard_temp()?;
-                }
-                if matches!(object_type, DiscardObject::ALL | DiscardObject::SEQUENCES) {
-                    self.sequences.discard();
-                }
-                Ok(tag(&format!("DISCARD {object_type}")))
-            }
+            Statement::Discard { object_type } => self.discard(object_type).map(Some),
             Statement::Prepare { name, data_types, statement } => {
-                let name = ident_text(name);
-                if self.prepared.contains_key(&name) {
-                    return Err(Error::new(
-                        SqlState::DUPLICATE_PREPARED_STATEMENT,
-                        format!("prepared statement \"{name}\" already exists"),
-                    ));
-                }
-                let mut types = Vec::with_capacity(data_types.len());
-                for ty in data_types {
-                    let ty = match sql_type(ty, None) {
-                        Ok(ty) => ty,
-                        // Perhaps a user's: those are in the catalog.
-                        Err(_) => {
-                            let context = self.side_context().await?;
-                            EvalContext::executing(&context).named(ty)?
-                        }
-                    };
-                    // A parameter has no length, whatever was written.
-                    types.push(Some(ty.without_modifier()));
-                }
-                let text = statement.to_string();
-                let parsed = parse::Parsed::again((**statement).clone(), &text)?;
-                let types = ParameterTypes::new(&types);
-                let prepared = self.prepare_statement((text, None), parsed, types).await?;
-                self.prepared.insert(name, prepared);
-                Ok(tag("PREPARE"))
+                self.prepare_named(name, data_types, statement).await.map(Some)
             }
             Statement::Deallocate { name, .. } => {
                 let text = ident_text(name);
@@ -240,6 +194,64 @@ impl Session {
             }
             _ => Ok(None),
         }
+    }
+
+    fn discard(&mut self, object_type: &DiscardObject) -> Result<StatementResult> {
+        if matches!(object_type, DiscardObject::ALL) {
+            if self.block.as_ref().is_some_and(|block| block.explicit) {
+                return Err(Error::new(
+                    SqlState::ACTIVE_SQL_TRANSACTION,
+                    "DISCARD ALL cannot run inside a transaction block",
+                ));
+            }
+            self.prepared.clear();
+            self.cursors.clear();
+            self.advisory.unlock_all();
+            self.channels.leave();
+            self.settings = Arc::clone(&self.defaults);
+        }
+        if matches!(object_type, DiscardObject::ALL | DiscardObject::TEMP) {
+            self.discard_temp()?;
+        }
+        if matches!(object_type, DiscardObject::ALL | DiscardObject::SEQUENCES) {
+            self.sequences.discard();
+        }
+        Ok(StatementResult::Command { tag: format!("DISCARD {object_type}") })
+    }
+
+    /// PREPARE.
+    async fn prepare_named(
+        &mut self,
+        name: &Ident,
+        data_types: &[DataType],
+        statement: &Statement,
+    ) -> Result<StatementResult> {
+        let name = ident_text(name);
+        if self.prepared.contains_key(&name) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_PREPARED_STATEMENT,
+                format!("prepared statement \"{name}\" already exists"),
+            ));
+        }
+        let mut types = Vec::with_capacity(data_types.len());
+        for ty in data_types {
+            let ty = match sql_type(ty, None) {
+                Ok(ty) => ty,
+                // Perhaps a user's: those are in the catalog.
+                Err(_) => {
+                    let context = self.side_context().await?;
+                    EvalContext::executing(&context).named(ty)?
+                }
+            };
+            // A parameter has no length, whatever was written.
+            types.push(Some(ty.without_modifier()));
+        }
+        let text = statement.to_string();
+        let parsed = parse::Parsed::again(statement.clone(), &text)?;
+        let types = ParameterTypes::new(&types);
+        let prepared = self.prepare_statement((text, None), parsed, types).await?;
+        self.prepared.insert(name, prepared);
+        Ok(StatementResult::Command { tag: "PREPARE".to_owned() })
     }
 
     async fn reset(&mut self, reset: &ResetStatement) -> Result<()> {
