@@ -1,7 +1,7 @@
 //! ANALYZE, and VACUUM with it, with options, several tables and columns: more than the parser of `sqlparser` reads.
 //!
 //! # Invariants
-//! The statement carries its text, behind its first word, as the name of its table ([`spell`]); [`targets`] reads that.
+//! The statement carries its text, behind its first word, as the name of its table (`spell`); [`targets`] reads that.
 //!
 //! # On failure
 //! 42601.

@@ -188,6 +188,7 @@ impl SqlEngine {
             let Some(table) = catalog.table(table.id) else { return Ok(false) };
             let gathering = Gathering {
                 txn: &txn,
+                rows: &txn,
                 catalog: &catalog,
                 table,
                 columns: &[],

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use telesto_common::Env;
-use telesto_txn::{ReadFor, Transaction};
+use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
 use crate::catalog::rights::denied;
 use crate::catalog::statistics::{
@@ -169,8 +169,21 @@ impl ExecutablePlan for AnalyzePlan {
                 continue;
             }
             let target = context.settings.show("default_statistics_target")?.parse();
+            // What the session may ask for is all rows or none; what is known is of those that are here.
+            let here = match table.placement.by_row {
+                Some(_) => {
+                    let options = TxnOptions {
+                        level: Level::Session,
+                        read_only: true,
+                        ..TxnOptions::default()
+                    };
+                    Some(context.database.begin(options).await?)
+                }
+                None => None,
+            };
             let gathering = Gathering {
                 txn: &context.txn,
+                rows: here.as_ref().unwrap_or(&context.txn),
                 catalog,
                 table,
                 columns,
@@ -179,7 +192,11 @@ impl ExecutablePlan for AnalyzePlan {
                 automatic: false,
             };
             context.check_cancelled()?;
-            let (sample, record) = gathering.run(&context.env).await?;
+            let gathered = gathering.run(&context.env).await;
+            if let Some(here) = here {
+                here.rollback();
+            }
+            let (sample, record) = gathered?;
             if self.targets.verbose {
                 let schema = catalog.schema_name(table.schema);
                 context.notices.info(format!("analyzing \"{schema}.{}\"", table.name));
@@ -215,6 +232,8 @@ fn told(name: &str, sample: &Sample, record: &TableStatistics) -> String {
 /// One table to be looked at.
 struct Gathering<'g> {
     txn: &'g Arc<dyn Transaction>,
+    /// By what its rows are read.
+    rows: &'g Arc<dyn Transaction>,
     catalog: &'g CatalogSnapshot,
     table: &'g Table,
     /// Ids of the columns asked for; none: all.
@@ -231,7 +250,7 @@ impl Gathering<'_> {
         let key = statistics_key(database, self.table.id);
         let range = table_range(database, self.table, 0);
         let mut random = || env.random.next_u64();
-        let sample = sample(&**self.txn, range, rows_wanted(self.target), &mut random).await?;
+        let sample = sample(&**self.rows, range, rows_wanted(self.target), &mut random).await?;
         let mut record = self.gathered(&sample).await?;
         let before = self.txn.get(&key, ReadFor::Constraint).await?;
         // A record that cannot be read is replaced.

@@ -505,6 +505,13 @@ fn rows_elsewhere_are_changed_as_they_are_there() {
         let off = sites.run_at_home(2, "UPDATE p SET n = 0 WHERE region = 'eu' AND id = 1").await;
         assert_eq!(off.expect_err("kept in eu").code().0, "55000");
         sites.quiet().await;
+        // What is known of its rows is of those that are here, and of this region.
+        for (region, count) in [(2, "3"), (0, "11"), (1, "5")] {
+            sites.must(region, "ANALYZE").await;
+            let known = "SELECT reltuples FROM pg_class WHERE relname = 'p'";
+            assert_eq!(sites.must(region, known).await, rows(&[&[count]]), "{region}");
+        }
+        sites.quiet().await;
         assert_eq!(sites.stored(2, "p").await, before);
         assert_eq!(sites.must(0, "SELECT telesto_check_table('p')").await, rows(&[&["11"]]));
         sites.settled().await;

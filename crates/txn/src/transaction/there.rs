@@ -16,7 +16,7 @@
 //! changed; [`Error::TwoHomes`].
 //!
 //! # Limits
-//! What is asked for at a time: [`away::ROWS_BYTES`], about.
+//! What is asked for at a time: [`crate::away::ROWS_BYTES`], about.
 
 use std::sync::Arc;
 
