@@ -9,7 +9,8 @@
 //! 42P01, 42703 and 42701 for names; those of the transaction.
 //!
 //! # Limits
-//! Of temporary tables nothing is kept: other sessions' have the same numbers. Rows that are in other regions do not count.
+//! Of temporary tables nothing is kept: other sessions' have the same numbers. Rows that are in other regions do not count; those
+//! that are placed elsewhere and not removed here yet do.
 
 mod auto;
 

