@@ -54,6 +54,8 @@ pub enum Bug {
     ParksReaders,
     /// What one log server has is told to another as committed, though no majority has it.
     TellsUncommitted,
+    /// Entries at the end of a loglet count as committed although one log server alone has them.
+    KeepsOneCopy,
 }
 
 impl Bug {
@@ -80,6 +82,7 @@ impl Bug {
         Self::CountsForgetful,
         Self::ParksReaders,
         Self::TellsUncommitted,
+        Self::KeepsOneCopy,
     ];
 }
 

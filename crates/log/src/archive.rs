@@ -1,7 +1,9 @@
 //! The archive: committed entries of quorum loglets, shipped to the bucket in large objects.
 //!
 //! # Invariants
-//! - Only committed entries are shipped, so two owners that overlap write the same entries.
+//! - Two owners that overlap write the same entries: an LSN of a loglet has one possible content. Of an active loglet only what is
+//!   committed is shipped; of one that is being ended also what will be if the chain says so ([`Inner::recover_loglet`]). Should it
+//!   say otherwise, the archive has entries beyond the loglet's end, which nobody reads.
 //! - A log server is told to release entries only after the object that holds them was created.
 //! - Nothing happens while nothing is appended.
 //!
@@ -337,6 +339,26 @@ impl Inner {
         Ok(true)
     }
 
+    /// Ships entries of a loglet that this process does not sequence.
+    pub async fn ship_entries(
+        &self,
+        key: LogletKey,
+        first: Lsn,
+        entries: &[Bytes],
+        by: Deadline,
+    ) -> Result<()> {
+        let (shard, writer) = (key.shard, self.store.env.writer_token());
+        let body = encode(shard, key.loglet, first, writer, entries);
+        let last = Lsn(first.0 + entries.len() as u64 - 1);
+        let name = keys::archive(shard, key.loglet, first, last);
+        let put = self.store.put(Cause::Archive, &name, body, by).await?;
+        self.archive.forget();
+        match put {
+            Put::Created => Ok(()),
+            Put::Exists => self.check_archived(&name, entries, by).await,
+            Put::Unknown(reason) => Err(Error::Unavailable { shard, reason }),
+        }
+    }
     /// An object of the name that this process wanted to give is there already: its own (the reply to
     /// an earlier attempt was lost) or that of an owner before. It counts as the archive of `entries`
     /// only when it holds exactly them.
@@ -371,7 +393,8 @@ impl Inner {
         let Medium::Quorum { token, servers, .. } = &loglet.medium else { return Ok(()) };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         if let Some(sequencer) = self.sequencer().filter(|s| s.key() == key) {
-            sequencer.archived(below);
+            // A candidate that found the owner dead may have shipped more than is committed: no server passes over that.
+            sequencer.archived(below.min(sequencer.next()));
         }
         let request = if end.is_some_and(|e| below >= e) {
             Request::Remove { key, over: true }

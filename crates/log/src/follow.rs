@@ -264,7 +264,10 @@ impl Inner {
             // The server has let go what is archived.
             Some(Ok(Reply::Followed { committed, .. })) if committed > from => {
                 let found = self.read_archived(active.id, from, Cause::Read, by).await?;
-                return Ok(found.unwrap_or_default());
+                let mut found = found.unwrap_or_default();
+                // The archive may have more of it, which a candidate shipped that took nothing over.
+                found.truncate(usize::try_from(committed.0 - from.0).unwrap_or(usize::MAX));
+                return Ok(found);
             }
             Some(Ok(Reply::Followed { sealed: false, .. })) => {}
             _ => {

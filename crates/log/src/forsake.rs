@@ -23,16 +23,14 @@ use bytes::Bytes;
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::{Deadline, Env, Lsn, ShardId};
 
-use crate::archive::{self, covered};
+use crate::archive::covered;
 use crate::chain::{Loglet, Medium};
 use crate::codec::{self, Place, hash16};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
-use crate::keys;
 use crate::log::{Inner, VirtualLog};
 use crate::options::LogOptions;
 use crate::server::{LocalLogServer, LogletKey, Reply, StoredLoglet};
-use crate::store::Put;
 
 /// Read from a survivor, and put into an object of the archive, at a time.
 const PIECE_BYTES: usize = 8 << 20;
@@ -156,33 +154,13 @@ impl Inner {
                 if entries.is_empty() {
                     break;
                 }
-                self.ship_salvaged(key, next, &entries, by).await?;
+                self.ship_entries(key, next, &entries, by).await?;
                 let count = entries.len() as u64;
                 *salvaged += count;
                 next = Lsn(next.0 + count);
             }
         }
         Ok((next, hash))
-    }
-
-    async fn ship_salvaged(
-        &self,
-        key: LogletKey,
-        first: Lsn,
-        entries: &[Bytes],
-        by: Deadline,
-    ) -> Result<()> {
-        let (shard, writer) = (key.shard, self.store.env.writer_token());
-        let body = archive::encode(shard, key.loglet, first, writer, entries);
-        let last = Lsn(first.0 + entries.len() as u64 - 1);
-        let name = keys::archive(shard, key.loglet, first, last);
-        let put = self.store.put(Cause::Archive, &name, body, by).await?;
-        self.archive.forget();
-        match put {
-            Put::Created => Ok(()),
-            Put::Exists => self.check_archived(&name, entries, by).await,
-            Put::Unknown(reason) => Err(Error::Unavailable { shard, reason }),
-        }
     }
 }
 

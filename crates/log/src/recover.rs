@@ -6,6 +6,8 @@
 //!  trim point           ^                  everything below it was committed, and is in the checkpoint
 //!  the loglet ends at the furthest of the three
 //! ```
+//! Entries at the end that too few log servers have go to the archive first, for they are committed once the chain says so.
+//!
 //! # Invariants
 //! - A loglet never ends before an entry that the archive has, or below the trim point: those were
 //!   committed, whatever the local directory remembers. A directory that this process did not write
@@ -23,6 +25,8 @@
 //! (one log server, one disk): they can be up to the archive's delay old. That some may be missing is
 //! logged and counted.
 
+use std::sync::Arc;
+
 use telesto_bucket::Cause;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Lsn};
@@ -34,7 +38,7 @@ use crate::codec::{self, Place, hash16};
 use crate::error::{Error, Result};
 use crate::log::Inner;
 use crate::quorum::{self, Recovered};
-use crate::server::{LogletKey, loglet_directory};
+use crate::server::{LogServer, LogletKey, Reply, Request, loglet_directory};
 
 impl Holders {
     /// Where the loglet is, for messages.
@@ -58,7 +62,7 @@ impl Inner {
     ) -> Result<(Lsn, [u8; 16])> {
         let own = self.sequencer().filter(|sequencer| sequencer.key() == key);
         let (servers, holder) = (&holders.servers, own.as_ref().map(|own| own.holder()));
-        let Recovered { end: on_disk, hash } =
+        let Recovered { end: on_disk, hash, kept, longest } =
             quorum::recover(key, loglet, servers, holder, &self.store.env, by).await?;
         if self.store.env.planted(Bug::ReleasesLastBatch) && hash.is_none() {
             return Err(quorum::lost(key, on_disk.prev()));
@@ -102,6 +106,9 @@ impl Inner {
         if end <= known {
             return Err(older(end, format!("entry {known} is in the checkpoint")));
         }
+        if !kept {
+            self.keep(key, loglet, &servers[longest], on_disk, by).await?;
+        }
         if end > on_disk {
             metrics::counter!("telesto_log_forgotten_entries_total").increment(end.0 - on_disk.0);
             tracing::error!(
@@ -132,6 +139,37 @@ impl Inner {
                 }
             }
         }
+    }
+
+    /// Ships what the archive lacks of a loglet that ends at `end`, of which too few servers have copies. An entry has one possible
+    /// content, so that what is shipped is right wherever the chain will say that the loglet ends.
+    async fn keep(
+        &self,
+        key: LogletKey,
+        loglet: &Loglet,
+        server: &Arc<dyn LogServer>,
+        end: Lsn,
+        by: Deadline,
+    ) -> Result<()> {
+        let start = loglet.start.max(self.chain().trim.lsn);
+        let mut next = self
+            .with_objects(Cause::Archive, by, |objects| covered(objects, loglet.id, start))
+            .await?;
+        while next < end {
+            let read = Request::Read { key, from: next, max_bytes: self.options.archive_bytes };
+            let Reply::Entries(mut entries) = server.call(read, by).await? else {
+                return Err(quorum::lost(key, next));
+            };
+            entries.truncate(usize::try_from(end.0 - next.0).unwrap_or(usize::MAX));
+            if entries.is_empty() {
+                // Released, so that it is archived: the listing was too old.
+                self.archive.forget();
+                return Err(quorum::lost(key, next));
+            }
+            self.ship_entries(key, next, &entries, by).await?;
+            next = Lsn(next.0 + entries.len() as u64);
+        }
+        Ok(())
     }
 
     /// What those above the log know to be committed. Files that this very process has made are what they were, and

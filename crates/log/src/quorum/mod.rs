@@ -130,9 +130,10 @@ impl Sequencer {
         fence: Fence,
     ) -> Arc<Self> {
         let (start, now) = (loglet.start, env.clock.monotonic());
+        let state = if servers.len() == 1 { ServerState::Following } else { ServerState::Away };
         let remotes: Vec<_> = servers
             .into_iter()
-            .map(|(server, life)| Arc::new(Remote::new(server, life, start, now)))
+            .map(|(server, life)| Arc::new(Remote::new(server, life, state, start, now)))
             .collect();
         let shared = Arc::new(Shared {
             key,

@@ -17,6 +17,7 @@
 //!
 //! # Invariants
 //! - What counts as stored was said by the server itself, and never shrinks.
+//! - A server counts as following only after it said that it has the loglet.
 //! - What is committed is told to each server that answers at most twice [`TELL`] after nothing else is under way to it.
 //! - A loglet is made on a server once, in the life in which it was met before the loglet was in any chain. A server that
 //!   had entries and has no longer is never made to look like one that had none, and one that has forgotten that it
@@ -60,7 +61,7 @@ const TELL: Duration = Duration::from_millis(2);
 pub enum State {
     /// It takes entries.
     Following,
-    /// It does not answer.
+    /// It does not answer, or has not been heard since the loglet began.
     Away,
     /// It answers, but takes nothing: its disk fails, or is full.
     Failing,
@@ -105,14 +106,16 @@ struct Known {
 }
 
 impl Remote {
-    pub fn new(server: Arc<dyn LogServer>, life: Incarnation, start: Lsn, now: Duration) -> Self {
-        let known = Known {
-            stored: start,
-            had: false,
-            state: State::Following,
-            since: now,
-            promised: None,
-        };
+    /// One of several servers (`state`: away) is not believed to take entries before it was heard to have the loglet: where a
+    /// majority has made it, the others may not have, and nobody may take theirs for copies.
+    pub fn new(
+        server: Arc<dyn LogServer>,
+        life: Incarnation,
+        state: State,
+        start: Lsn,
+        now: Duration,
+    ) -> Self {
+        let known = Known { stored: start, had: false, state, since: now, promised: None };
         Self { server, life, known: Mutex::new(known) }
     }
 
@@ -192,7 +195,8 @@ struct Feeding {
 
 impl Feeding {
     fn new(start: Lsn) -> Self {
-        Self { sent: start, told: start, last: None, busy: false, tell: None }
+        // Told nothing yet: a server is asked at once whether it has the loglet.
+        Self { sent: start, told: Lsn::ZERO, last: None, busy: false, tell: None }
     }
 
     fn sends(&mut self, now: Duration) {

@@ -10,8 +10,14 @@
 //! chain named the loglet (the others never take entries of it). Any m - q + 1 of those meet every such q. When all
 //! were met that is a majority; when one of three was not, each of the other two has everything.
 //!
+//! Enough to know where the loglet ends is not enough to keep it: the last entries of a sequencer that was cut off may be
+//! with that one server alone, and count as committed once the chain says that the loglet ends after them. So up to a
+//! majority are sealed and brought up to the end, if they answer within [`GRACE`]; else the caller is told
+//! ([`Recovered::kept`]), and ships what there is to the archive before the chain says anything.
+//!
 //! # Invariants
-//! - A majority, in this sense, is sealed before anything is believed, and holds the whole loglet afterwards.
+//! - A majority, in this sense, is sealed before anything is believed.
+//! - What counts as committed afterwards is with a majority of all servers, or the caller knows that it may not be.
 //! - A server that may have forgotten something of the loglet is not part of that majority: what was committed with its
 //!   help would be missed.
 //!
@@ -19,6 +25,7 @@
 //! Nothing but seals and repairs was done; the next recovery does the same again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -31,14 +38,23 @@ use crate::codec::hash16;
 use crate::error::{Error, Result};
 use crate::server::{LogServer, LogletKey, Reply, Request};
 
+/// How long more servers than must be sealed are waited for, so that a majority has the whole loglet.
+const GRACE: Duration = Duration::from_millis(200);
+/// How long one of them may take to be brought up to the end.
+const REPAIRING: Duration = Duration::from_secs(1);
+
 /// Where the log servers of a loglet end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// The LSN after the last entry that a majority has now.
+    /// The LSN after the last entry that the sealed servers have now.
     pub end: Lsn,
     /// The hash of the entry before `end`; `None` when the servers have released that entry, because
     /// it is in the archive.
     pub hash: Option<[u8; 16]>,
+    /// Whether everything below `end` is, or was when it was committed, with a majority of all servers.
+    pub kept: bool,
+    /// The place of a server that has it all, but for what is archived.
+    pub longest: usize,
 }
 
 /// A server that was sealed.
@@ -47,6 +63,8 @@ struct Sealed {
     next: Lsn,
     first: Lsn,
     index: usize,
+    /// Everything below it was with a majority.
+    committed: Lsn,
 }
 
 /// Ends a loglet whose sequencer is gone: seals a majority, takes the longest prefix among them,
@@ -65,7 +83,13 @@ pub async fn recover(
     env: &Env,
     by: Deadline,
 ) -> Result<Recovered> {
-    let mut sealed = seal_majority(key, loglet, servers, holder, env, by).await?;
+    let needed = if env.planted(Bug::SealsMinority) { 1 } else { enough(loglet, servers.len()) };
+    let copies = if env.planted(Bug::SealsMinority) || env.planted(Bug::KeepsOneCopy) {
+        needed
+    } else {
+        majority(servers.len()).max(needed)
+    };
+    let mut sealed = seal(key, loglet, servers, holder, (needed, copies), env, by).await?;
     sealed.sort_unstable();
     let Some(longest) = sealed.last().copied() else {
         return Err(Error::Unavailable {
@@ -73,16 +97,32 @@ pub async fn recover(
             reason: "no log server of the loglet is known".into(),
         });
     };
+    let more = sealed.len() > needed;
+    let soon = if more { by.earlier(env.deadline(REPAIRING)) } else { by };
+    let mut whole = 0;
     for one in &sealed {
-        repair(key, servers, *one, longest, by).await?;
+        match repair(key, servers, *one, longest, soon).await {
+            Ok(()) => whole += 1,
+            // Where it ends is known without this one.
+            Err(error) if more => {
+                tracing::debug!(loglet = key.loglet, %error, "a log server was not brought up to the end");
+            }
+            Err(error) => return Err(error),
+        }
     }
-    let end = longest.next;
+    let (end, longest_at) = (longest.next, longest.index);
+    let committed = sealed.iter().map(|one| one.committed).max().unwrap_or_default();
+    let kept = whole >= copies || committed >= end || end <= loglet.start;
     if end <= loglet.start {
-        return Ok(Recovered { end: loglet.start, hash: Some(loglet.start_hash) });
+        let (end, hash) = (loglet.start, Some(loglet.start_hash));
+        return Ok(Recovered { end, hash, kept, longest: longest_at });
     }
     let read = Request::Read { key, from: end.prev(), max_bytes: 1 };
-    match servers[longest.index].call(read, by).await? {
-        Reply::Entries(entries) => Ok(Recovered { end, hash: entries.first().map(|e| hash16(e)) }),
+    match servers[longest_at].call(read, by).await? {
+        Reply::Entries(entries) => {
+            let hash = entries.first().map(|e| hash16(e));
+            Ok(Recovered { end, hash, kept, longest: longest_at })
+        }
         _ => Err(lost(key, end.prev())),
     }
 }
@@ -98,11 +138,13 @@ fn enough(loglet: &Loglet, servers: usize) -> usize {
     if met < majority { majority } else { met - majority + 1 }
 }
 
-async fn seal_majority(
+/// Seals as many servers as must be, and up to `copies` if more answer soon.
+async fn seal(
     key: LogletKey,
     loglet: &Loglet,
     servers: &[Arc<dyn LogServer>],
     holder: Option<WriterToken>,
+    (needed, copies): (usize, usize),
     env: &Env,
     by: Deadline,
 ) -> Result<Vec<Sealed>> {
@@ -111,25 +153,37 @@ async fn seal_majority(
         .enumerate()
         .map(|(i, s)| async move { (i, s.call(Request::Seal { key, holder }, by).await) })
         .collect();
-    let needed = if env.planted(Bug::SealsMinority) { 1 } else { enough(loglet, servers.len()) };
     let credulous = env.planted(Bug::CountsForgetful);
     let mut sealed: Vec<Sealed> = Vec::new();
     let mut forgetful = 0;
     let mut failure = None;
-    while sealed.len() < needed {
-        match seals.next().await {
-            Some((index, Ok(Reply::Tail { first, next, sealed: true, doubtful, .. }))) => {
+    let mut grace = None;
+    while sealed.len() < copies {
+        let answer = if sealed.len() < needed {
+            seals.next().await
+        } else {
+            let grace = *grace.get_or_insert_with(|| by.earlier(env.deadline(GRACE)));
+            match env.within(grace, "more copies of an ended loglet", seals.next()).await {
+                Ok(Some(answer)) => Some(answer),
+                Ok(None) | Err(_) => break,
+            }
+        };
+        match answer {
+            Some((
+                index,
+                Ok(Reply::Tail { first, next, sealed: true, doubtful, committed, .. }),
+            )) => {
                 if doubtful && !credulous {
                     forgetful += 1;
                 } else {
-                    sealed.push(Sealed { next, first, index });
+                    sealed.push(Sealed { next, first, index, committed });
                 }
             }
             Some((index, Ok(Reply::Unknown))) if credulous && servers.len() > 1 => {
                 let (start, server) = (loglet.start, None);
                 servers[index].call(Request::Create { key, start, server }, by).await?;
                 servers[index].call(Request::Seal { key, holder }, by).await?;
-                sealed.push(Sealed { next: start, first: start, index });
+                sealed.push(Sealed { next: start, first: start, index, committed: start });
             }
             Some((_, Ok(Reply::Unknown))) if servers.len() == 1 => {
                 failure = Some(Error::Corrupt {

@@ -152,7 +152,7 @@ impl StoredLoglet {
                         ),
                     });
                 }
-                if before.unfinished_bytes > 0 || before.sealed {
+                if before.unfinished_bytes > 0 {
                     return Err(Error::Corrupt {
                         object: format!("{} (byte {})", before.file.location(), before.end_bytes),
                         lsn: Some(before.next_lsn()),
@@ -162,6 +162,8 @@ impl StoredLoglet {
             }
             segments.push(segment);
         }
+        // Versions before began a segment for repairs too, after the one with the seal.
+        let sealed = segments.iter().any(|segment| segment.sealed);
         let Some(last) = segments.last_mut() else { return Ok(None) };
         if repair {
             if last.unfinished_bytes > 0 {
@@ -179,7 +181,6 @@ impl StoredLoglet {
                 last.harden().await?;
             }
         }
-        let sealed = last.sealed;
         Ok(Some(Self::with_segments(disk, key, segment_bytes, segments, sealed)))
     }
 
@@ -248,7 +249,9 @@ impl StoredLoglet {
     }
 
     async fn write(&self, files: &mut Files, first: Lsn, entries: &[Bytes]) -> Result<()> {
-        if files.last().end_bytes >= self.segment_bytes && !files.last().batches.is_empty() {
+        // A repair stays in the segment that has the seal: one after it would be unsealed.
+        let full = files.last().end_bytes >= self.segment_bytes && !files.sealed;
+        if full && !files.last().batches.is_empty() {
             let number = files.last().number + 1;
             // A failure here leaves an empty segment behind, which recovery removes; the loglet is
             // poisoned so that the number is not tried again.

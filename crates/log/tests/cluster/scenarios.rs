@@ -353,3 +353,32 @@ fn log_that_begins_on_one_node_gets_three_servers_when_there_are_three_and_keeps
         }
     });
 }
+
+#[test]
+fn server_counts_as_following_only_once_it_has_the_loglet() {
+    World::run(19, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        // It says who it is, and cannot make a file.
+        nodes.nodes[2].disk.hang();
+        let log = nodes.opened(1).await;
+        let by = nodes.nodes[1].process.env.deadline(Duration::from_secs(10));
+        assert!(log.succeed(log.chain().active().id, by).await.expect("two are enough"));
+        for _ in 0..100 {
+            let redundancy = log.redundancy().expect("it owns the log");
+            assert!(redundancy.following() <= 2, "{redundancy:?}");
+            nodes.world.sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(log.redundancy().expect("it owns the log").following(), 2);
+        nodes.nodes[2].disk.resume();
+        for _ in 0..1000 {
+            if log.redundancy().is_some_and(|found| found.following() == 3) {
+                return;
+            }
+            nodes.world.sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the third does not follow: {:?}", log.redundancy());
+    });
+}

@@ -335,6 +335,33 @@ async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() 
 }
 
 #[tokio::test]
+async fn loglet_that_was_repaired_after_its_seal_opens_again_and_is_sealed_still() {
+    let (env, disk) = (telesto_runtime::env(), SimDisk::new());
+    let key = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
+    // Each entry fills a segment.
+    let open = || LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 512);
+    let server = open().await.unwrap();
+    server.call(Request::Create { key, start: Lsn(1), server: None }, soon(&env)).await.unwrap();
+    for (first, repair) in [(1, false), (2, false), (3, true), (4, true)] {
+        if first == 3 {
+            server.call(Request::Seal { key, holder: None }, soon(&env)).await.unwrap();
+        }
+        let entries = vec![bytes::Bytes::from(vec![7; 600])];
+        let store = Request::Store { key, first: Lsn(first), entries, repair, terms: None };
+        let stored = server.call(store, soon(&env)).await.unwrap();
+        assert_eq!(stored, Reply::Stored { next: Lsn(first + 1), leased: false });
+    }
+    drop(server);
+    let server = open().await.unwrap();
+    let tail = server.call(Request::Tail { key }, soon(&env)).await.unwrap();
+    assert!(matches!(tail, Reply::Tail { next: Lsn(5), sealed: true, .. }), "{tail:?}");
+    let entries = vec![bytes::Bytes::from_static(b"late")];
+    let store = Request::Store { key, first: Lsn(5), entries, repair: false, terms: None };
+    let refused = server.call(store, soon(&env)).await.unwrap();
+    assert_eq!(refused, Reply::Refused { next: Lsn(5), sealed: true });
+}
+
+#[tokio::test]
 async fn write_whose_sync_failed_is_on_the_platter_before_the_next_life_calls_it_committed() {
     for sealed in [false, true] {
         let bench = Bench::new();
