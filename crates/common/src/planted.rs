@@ -56,6 +56,8 @@ pub enum Bug {
     TellsUncommitted,
     /// Entries at the end of a loglet count as committed although one log server alone has them.
     KeepsOneCopy,
+    /// An owner counts entries that a recovery gave to sealed log servers as its own that a majority has.
+    CountsRepairs,
 }
 
 impl Bug {
@@ -83,6 +85,7 @@ impl Bug {
         Self::ParksReaders,
         Self::TellsUncommitted,
         Self::KeepsOneCopy,
+        Self::CountsRepairs,
     ];
 }
 

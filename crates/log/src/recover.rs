@@ -60,6 +60,27 @@ impl Inner {
         holders: &Holders,
         by: Deadline,
     ) -> Result<(Lsn, [u8; 16])> {
+        let found = self.end_of(key, loglet, holders, by).await;
+        if matches!(found, Err(Error::Corrupt { .. }))
+            && holders.alone.is_none()
+            && self.newest_chain(Cause::Registry, by).await?.active().id != loglet.id
+        {
+            // Whoever was there first has removed what it shipped: nothing is damaged.
+            return Err(Error::Unavailable {
+                shard: self.store.shard,
+                reason: format!("loglet {} was ended by another process meanwhile", loglet.id),
+            });
+        }
+        found
+    }
+
+    async fn end_of(
+        &self,
+        key: LogletKey,
+        loglet: &Loglet,
+        holders: &Holders,
+        by: Deadline,
+    ) -> Result<(Lsn, [u8; 16])> {
         let own = self.sequencer().filter(|sequencer| sequencer.key() == key);
         let (servers, holder) = (&holders.servers, own.as_ref().map(|own| own.holder()));
         let Recovered { end: on_disk, hash, kept, longest } =

@@ -16,7 +16,8 @@
 //! commit is told at once.
 //!
 //! # Invariants
-//! - What counts as stored was said by the server itself, and never shrinks.
+//! - What counts as stored was said by the server itself before it was sealed, and never shrinks. What a sealed server has more may
+//!   come from a recovery that decides nothing.
 //! - A server counts as following only after it said that it has the loglet.
 //! - What is committed is told to each server that answers at most twice [`TELL`] after nothing else is under way to it.
 //! - A loglet is made on a server once, in the life in which it was met before the loglet was in any chain. A server that
@@ -34,6 +35,7 @@ use futures::StreamExt as _;
 use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Incarnation, Lsn};
 
 use super::lease::Asked;
@@ -426,10 +428,7 @@ impl Shared {
                 (next, leased)
             }
             Ok(Reply::Refused { next, sealed: true } | Reply::Tail { next, sealed: true, .. }) => {
-                if next >= remote.stored() {
-                    remote.knows(next);
-                    self.count();
-                }
+                self.counts_sealed(remote, next);
                 remote.is(State::Sealed);
                 self.stop_if_hopeless();
                 return Next::End;
@@ -442,6 +441,15 @@ impl Shared {
         }
         self.count();
         Next::Go
+    }
+
+    /// A sealed server has entries up to `next`. They do not count: it may have been given them by a recovery, after another one that
+    /// did not see them has ended the loglet before them. What it said before it was sealed was there for each of them to see.
+    fn counts_sealed(&self, remote: &Remote, next: Lsn) {
+        if self.env.planted(Bug::CountsRepairs) && next >= remote.stored() {
+            remote.knows(next);
+            self.count();
+        }
     }
 
     /// When too many servers take nothing more the loglet cannot go on.
@@ -465,14 +473,15 @@ impl Shared {
         match tail {
             Reply::Tail { doubtful: true, .. } => {}
             Reply::Tail { next, .. } if next < stored => {}
-            Reply::Tail { next, sealed, .. } => {
+            Reply::Tail { next, sealed: true, .. } => {
+                self.counts_sealed(remote, next);
+                remote.is(State::Sealed);
+                self.stop_if_hopeless();
+                return Ok(false);
+            }
+            Reply::Tail { next, .. } => {
                 remote.knows(next);
                 self.count();
-                if sealed {
-                    remote.is(State::Sealed);
-                    self.stop_if_hopeless();
-                    return Ok(false);
-                }
                 return self.bring_up(remote, next, by).await.map(|()| true);
             }
             Reply::Unknown if !had && remote.life.0 == 0 => {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use telesto_bucket::Cause;
 use telesto_common::Lsn;
+use telesto_log::disk::SimDisk;
 use telesto_log::{Append, Error, LogKind};
 use telesto_testkit::World;
 
@@ -380,5 +381,56 @@ fn server_counts_as_following_only_once_it_has_the_loglet() {
             nodes.world.sleep(Duration::from_millis(10)).await;
         }
         panic!("the third does not follow: {:?}", log.redundancy());
+    });
+}
+
+/// The last entry of an owner that is cut off is on its disk alone. It ends its loglet itself, after that entry, and loses the disk.
+#[test]
+fn last_entry_of_an_owner_that_was_cut_off_outlives_its_disk_once_it_is_in_the_log() {
+    World::run(20, false, async |world| {
+        let shape = Shape { archive_interval: Duration::from_secs(600), ..Shape::of_three() };
+        let mut nodes = Nodes::new(world, shape).await;
+        let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        // A loglet that the third server was not met for.
+        nodes.isolate(2);
+        let log = nodes.opened(1).await;
+        let by = nodes.nodes[1].process.env.deadline(Duration::from_secs(10));
+        assert!(log.succeed(log.chain().active().id, by).await.expect("two are enough"));
+        let hash = say(&nodes, 1, 2, hash).await.expect("appended");
+        nodes.isolate(1);
+        nodes.kill(0);
+        let error = say(&nodes, 1, 3, hash).await.expect_err("nobody else has it");
+        assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+        nodes.net.heal();
+        let mut end = Lsn::FIRST;
+        for _ in 0..1000 {
+            // An append that finds the loglet ended has it recovered.
+            let by = nodes.nodes[1].process.env.deadline(PATIENCE);
+            let again = log.append(Lsn(3), hash, saying("again"), by).await;
+            assert!(!matches!(again, Ok(Append::Committed(_))), "the entry before it was first");
+            match tail(&nodes, 1).await {
+                Ok(found) => {
+                    end = found;
+                    break;
+                }
+                Err(error) => talk(&nodes.world.env, || error.to_string()),
+            }
+            nodes.world.sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(end, Lsn(4), "it is in the log now");
+        nodes.start(0).await;
+        nodes.kill(1);
+        nodes.nodes[1].disk = SimDisk::new();
+        nodes.start(1).await;
+        for _ in 0..100 {
+            match tail(&nodes, 0).await {
+                Ok(found) => return assert_eq!(found, Lsn(4)),
+                Err(error) => assert!(!matches!(error, Error::Corrupt { .. }), "{error}"),
+            }
+            nodes.world.sleep(Duration::from_millis(100)).await;
+        }
+        panic!("no node reads the log");
     });
 }

@@ -22,7 +22,7 @@ const MENDS: &[(Bug, u64)] = &[
     (Bug::CountsForgetful, 2),
     (Bug::ParksReaders, 3),
     (Bug::TellsUncommitted, 1),
-    (Bug::KeepsOneCopy, 160),
+    (Bug::CountsRepairs, 450),
 ];
 
 /// Seeds that are enough to find what a mend mends.

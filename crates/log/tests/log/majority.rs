@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_common::{Deadline, Env, Incarnation, Lsn, WriterToken};
+use telesto_common::{Deadline, Env, Incarnation, Lsn, NodeId, WriterToken};
 use telesto_log::Append;
-use telesto_log::chain::{Loglet, Medium};
+use telesto_log::chain::{Loglet, Medium, Owner, ServerInfo};
 use telesto_log::disk::{Disk, SimDisk};
 use telesto_log::quorum::{Fence, Sequenced, Sequencer, recover};
 use telesto_log::server::{LocalLogServer, LogServer, LogletKey, Reply, Request};
@@ -174,6 +174,77 @@ async fn recovery_from_any_majority_keeps_every_committed_entry_and_fences_the_s
             // never acknowledged, and the chain decides between the two ends.
             assert!(cluster.recover().await.unwrap().0 >= Lsn(10), "nothing was lost");
         }
+    }
+}
+
+/// Two recoveries end a loglet at different places. The one that saw the last entry has brought it to a majority, the other one
+/// was there first: the entry is not in the log, whatever the servers have.
+#[tokio::test]
+async fn entry_that_a_recovery_gave_to_sealed_servers_is_not_acknowledged_by_its_sequencer() {
+    let cluster = Cluster::new().await;
+    let sequencer = cluster.sequencer();
+    let hash = append(&cluster, &sequencer, 1, [0; 16]).await.unwrap();
+    cluster.cut([false, true, true]);
+    let meanwhile = async {
+        while cluster.tail(0).await < Lsn(3) {
+            tokio::task::yield_now().await;
+        }
+        let by = soon(&cluster.env);
+        for server in &cluster.cuts {
+            server.server.call(Request::Seal { key: KEY, holder: None }, by).await.unwrap();
+        }
+        let read = Request::Read { key: KEY, from: Lsn(2), max_bytes: 1 };
+        let Reply::Entries(entries) = cluster.cuts[0].server.call(read, by).await.unwrap() else {
+            panic!("no entries");
+        };
+        for server in &cluster.cuts[1..] {
+            let entries = entries.clone();
+            let first = Lsn(2);
+            let store = Request::Store { key: KEY, first, entries, repair: true, terms: None };
+            let stored = server.server.call(store, by).await.unwrap();
+            assert_eq!(stored, Reply::Stored { next: Lsn(3), leased: false });
+        }
+        cluster.cut([false; 3]);
+    };
+    let (answer, ()) = futures::join!(append(&cluster, &sequencer, 2, hash), meanwhile);
+    assert!(matches!(answer, Err(Error::Indeterminate { .. })), "{answer:?}");
+    assert_eq!(sequencer.next(), Lsn(2), "not readable");
+}
+
+/// Of three servers two were met, so that one is enough to know where the loglet ends. The last entry is with that one alone.
+#[tokio::test]
+async fn recovery_that_needs_one_server_brings_the_end_to_a_majority_or_says_that_it_did_not() {
+    for other_answers in [true, false] {
+        let mut cluster = Cluster::new().await;
+        let servers = (0..3).map(|node| ServerInfo {
+            node: NodeId(node + 1),
+            address: String::new(),
+            incarnation: Incarnation(u64::from(node != 2)),
+        });
+        let owner = Owner {
+            node: NodeId(1),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            pid: 1,
+            address: String::new(),
+            directory: "d".into(),
+        };
+        let servers = servers.collect();
+        cluster.loglet.medium = Medium::Quorum { owner, token: KEY.token, servers };
+        for (index, last) in [(0, 3), (1, 2)] {
+            for first in 1..=last {
+                let entries = vec![bytes::Bytes::from(vec![7; 200])];
+                let first = Lsn(first);
+                let store = Request::Store { key: KEY, first, entries, repair: false, terms: None };
+                cluster.cuts[index].server.call(store, soon(&cluster.env)).await.unwrap();
+            }
+        }
+        cluster.cut([false, !other_answers, true]);
+        let servers = cluster.servers();
+        let by = soon(&cluster.env);
+        let found = recover(KEY, &cluster.loglet, &servers, None, &cluster.env, by).await.unwrap();
+        assert_eq!((found.end, found.kept, found.longest), (Lsn(4), other_answers, 0));
+        assert_eq!(cluster.tail(1).await, Lsn(if other_answers { 4 } else { 3 }));
     }
 }
 
