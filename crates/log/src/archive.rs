@@ -359,6 +359,7 @@ impl Inner {
             Put::Unknown(reason) => Err(Error::Unavailable { shard, reason }),
         }
     }
+
     /// An object of the name that this process wanted to give is there already: its own (the reply to
     /// an earlier attempt was lost) or that of an owner before. It counts as the archive of `entries`
     /// only when it holds exactly them.
