@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak bench bench-geo bench-s3db bench-failover bench-cluster bench-encryption dist lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-s3db bench-failover bench-cluster bench-encryption dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -29,6 +29,9 @@ test: ## every test: unit, simulation, SQL against PostgreSQL, S3 servers, drive
 
 soak: ## the long versions of what make test runs briefly: make soak, or make soak STAGES="sim middlebox"
 	@scripts/soak.sh $(STAGES)
+
+regress: ## PostgreSQL's own regression files beside PostgreSQL 15: make regress FILES="privileges boolean" OUT=folder
+	@REGRESS_DIFFERENCES=$(OUT) tests/e2e/regress.sh $(FILES)
 
 bench: ## benchmarks, as ratios measured side by side in one run
 	@scripts/bench.sh

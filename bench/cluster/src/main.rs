@@ -50,6 +50,9 @@ struct Arguments {
     /// Rows of the table.
     #[arg(long, default_value_t = 20_000)]
     rows: i64,
+    /// Only the time that one client's commit takes, beside what the machine itself takes.
+    #[arg(long)]
+    alone: bool,
     /// Starts this many nodes with the table, prints the addresses of their clients and process ids, and waits until the
     /// standard input ends: for other programs' measurements.
     #[arg(long)]
@@ -68,7 +71,7 @@ async fn measured(arguments: &Arguments) {
         eprintln!("{count} node(s): starting, loading {} rows", arguments.rows);
         let nodes = Nodes::start(*count).await;
         work::load(&nodes, arguments.rows).await;
-        for kind in Work::ALL {
+        for kind in Work::ALL.into_iter().filter(|_| !arguments.alone) {
             for place in places(*count) {
                 let row = figures::run(&nodes, kind, *place, arguments, time).await;
                 eprintln!("{}", row.line());
@@ -77,12 +80,14 @@ async fn measured(arguments: &Arguments) {
         }
         if *count > 1 {
             let alone = figures::alone(&nodes, arguments.rows, time).await;
-            let bare = machine::round_and_sync(nodes.folder());
-            println!("{}", figures::commit_beside_the_machine(*count, &alone, bare));
+            let bare = machine::bare(nodes.folder());
+            println!("{}", figures::commit_beside_the_machine(*count, &alone, &bare));
         }
     }
-    println!("{}", figures::table(&rows));
-    println!("{}", figures::readers(&rows));
+    if !arguments.alone {
+        println!("{}", figures::table(&rows));
+        println!("{}", figures::readers(&rows));
+    }
 }
 
 async fn served(count: usize, rows: i64) {

@@ -69,6 +69,9 @@ const BY_ROW_VERSION: u8 = 11;
 const KEYED_VERSION: u8 = 12;
 /// Objects with a type bit or bit varying.
 const BITS_VERSION: u8 = 13;
+/// Of views with a barrier or a check: a version that does not know them would show conditions what the view hides, and write rows that
+/// it must not write.
+const BARRIER_VERSION: u8 = 14;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -194,6 +197,9 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::View(view) if view.security_barrier || view.check_option.is_some() => {
+            BARRIER_VERSION
+        }
         object if object.types().any(has_bits) => BITS_VERSION,
         Object::Table(table) if table.key.is_some() => KEYED_VERSION,
         Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
@@ -223,10 +229,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=BITS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=BARRIER_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {BITS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {BARRIER_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

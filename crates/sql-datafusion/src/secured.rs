@@ -145,7 +145,7 @@ impl BarrierExec {
 
 impl DisplayAs for BarrierExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Policies on {}", self.name)
+        f.write_str(&self.name)
     }
 }
 

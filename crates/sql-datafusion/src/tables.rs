@@ -6,7 +6,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::datasource::{TableProvider, provider_as_source};
 use telesto_common::TableId;
 
-use super::bind::{BoundTable, Found, Guard, Reading, Tables};
+use super::bind::{BoundTable, BoundView, Found, Guard, Reading, Tables};
 use super::stored::StoredTable;
 use super::types::arrow_type;
 use super::virtual_table::VirtualTable;
@@ -207,7 +207,8 @@ impl Tables for CatalogTables {
                 let (query, need) = parse_query(&view.query)?;
                 let names = view.columns.iter().map(|(name, _)| name.clone()).collect();
                 let reader = (!view.security_invoker).then_some(view.owner.0);
-                Ok(Found::View(query, names, need, reader))
+                let barrier = view.security_barrier.then(|| view.name.clone());
+                Ok(Found::View(Box::new(BoundView { query, names, need, reader, barrier })))
             }
             Some(Relation::Sequence(sequence)) => {
                 let columns = planned(super::sequence_table::columns(), unique);

@@ -140,14 +140,20 @@ impl Ddl<'_> {
             }
             Action::SetSchema(schema) => self.set_schema(relation, &fold(schema)),
             Action::OwnerTo(to) => self.give_relation(relation, to),
-            Action::SecurityInvoker(on) => match relation {
+            Action::ViewOptions { invoker, barrier, check } => match relation {
                 Relation::View(view) => {
                     let mut view = (**view).clone();
-                    view.security_invoker = *on;
+                    view.security_invoker = invoker.unwrap_or(view.security_invoker);
+                    view.security_barrier = barrier.unwrap_or(view.security_barrier);
+                    if let Some(check) = check {
+                        view.check_option =
+                            check.as_deref().map(super::views::check_option).transpose()?;
+                        self.may_check(&view)?;
+                    }
                     self.change.put(Object::View(view));
                     Ok(())
                 }
-                _ => Err(Error::unsupported("security_invoker of anything but a view")),
+                _ => Err(Error::unsupported("options of a view of anything else")),
             },
             Action::RenameColumn { from, to } => match relation {
                 Relation::View(view) => self.rename_view_column(view, &fold(from), &fold(to)),
@@ -222,8 +228,8 @@ impl Ddl<'_> {
                 }
                 Ok(())
             }
-            Action::SecurityInvoker(_) => {
-                Err(Error::unsupported("security_invoker of anything but a view"))
+            Action::ViewOptions { .. } => {
+                Err(Error::unsupported("options of a view of anything else"))
             }
             Action::RenameTo(name) => {
                 self.may_make_in(&Relation::Table(std::sync::Arc::new(table.clone())))?;

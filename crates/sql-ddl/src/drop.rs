@@ -112,7 +112,6 @@ impl Ddl<'_> {
     ) -> Result<()> {
         let gone: Vec<u32> = targets.tables.iter().map(|table| table.0).collect();
         let relation = Relation::Table(std::sync::Arc::new(table.clone()));
-        self.policies_allow_change(&relation, &gone)?;
         let shown = self.shown_name(table.schema, &table.name);
         let mut needs = Dependents::of(format!("table {shown}"));
         let referencing: Vec<_> = self
@@ -147,7 +146,9 @@ impl Ddl<'_> {
         }
         let views =
             self.views_that_go(self.views_on(table.schema, &table.name), targets, &mut needs);
+        let policies = self.policies_that_go(&relation, &views, &gone, &mut needs);
         needs.settle(cascade, &self.context.notices)?;
+        self.remove_policies(policies);
         for (other, key) in referencing {
             let Some(other) = self.catalog().table(other).cloned() else { continue };
             let mut other = (*other).clone();
@@ -205,11 +206,12 @@ impl Ddl<'_> {
     ) -> Result<()> {
         let gone: Vec<u32> = targets.tables.iter().map(|table| table.0).collect();
         let relation = Relation::View(std::sync::Arc::new(view.clone()));
-        self.policies_allow_change(&relation, &gone)?;
         let shown = self.shown_name(view.schema, &view.name);
         let mut needs = Dependents::of(format!("view {shown}"));
         let views = self.views_that_go(self.views_on(view.schema, &view.name), targets, &mut needs);
+        let policies = self.policies_that_go(&relation, &views, &gone, &mut needs);
         needs.settle(cascade, &self.context.notices)?;
+        self.remove_policies(policies);
         for view in views {
             self.change.remove(view);
         }

@@ -110,7 +110,10 @@ impl Ddl<'_> {
         let change = Change { statement, grantees: self.grantees(&statement.roles)? };
         match &statement.on {
             GrantOn::Objects(kind, names) => {
-                rights_named(statement, kind_of(*kind))?;
+                // Sequences may be named where tables are, with the rights of sequences.
+                if !(*kind == GrantKind::Table && self.are_sequences(names)?) {
+                    rights_named(statement, kind_of(*kind))?;
+                }
                 for name in names {
                     self.grant_on(*kind, name, &change)?;
                 }
@@ -125,6 +128,15 @@ impl Ddl<'_> {
             }
             GrantOn::Later(_) => Err(Error::internal("default privileges without a role")),
         }
+    }
+
+    fn are_sequences(&self, names: &[ObjectName]) -> Result<bool> {
+        for name in names {
+            if !matches!(self.find(name)?, Some(Relation::Sequence(_))) {
+                return Ok(false);
+            }
+        }
+        Ok(!names.is_empty())
     }
 
     fn grant_on(&mut self, kind: GrantKind, name: &ObjectName, change: &Change<'_>) -> Result<()> {

@@ -5,13 +5,15 @@
 //! - A policy keeps its meaning: what would make a name in it mean something else is refused.
 //!
 //! # Limits
-//! Where PostgreSQL would follow a rename inside of a policy's subquery, or drop a policy with what it reads, the policy is
-//! to be dropped first. Roles of a policy are not told apart by DROP OWNED.
+//! Where PostgreSQL would follow a rename inside of a policy's subquery the policy is to be dropped first. Roles of a policy are not told apart by DROP OWNED.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use super::Ddl;
+use super::dependents::Dependents;
 use super::names::{fold, split, undefined_table};
+use telesto_common::TableId;
 use telesto_sql_catalog::policy::{Policy, PolicyCommand};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Relation, Table};
@@ -279,29 +281,73 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Refuses to rename, move or drop a relation that a policy of another table reads.
+    /// Refuses to rename or move a relation that a policy of another table reads.
     ///
     /// # Errors
     /// 2BP01.
     pub(super) fn policies_allow_change(&self, relation: &Relation, gone: &[u32]) -> Result<()> {
+        match self.policies_of_others(relation, gone).first() {
+            Some((table, policy)) => {
+                let on = self.catalog().table(*table).map_or("", |table| table.name.as_str());
+                let what = match relation {
+                    Relation::Table(o) => &o.name,
+                    Relation::View(o) => &o.name,
+                    Relation::Sequence(o) => &o.name,
+                    Relation::Index(..) => return Ok(()),
+                };
+                Err(depends(&format!("relation {what}"), policy, on))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Policies of other tables than those in `gone` that read the relation, with their tables.
+    fn policies_of_others(&self, relation: &Relation, gone: &[u32]) -> Vec<(TableId, String)> {
         let (oid, schema, name) = match relation {
             Relation::Table(o) => (o.id.0, o.schema, &o.name),
             Relation::View(o) => (o.oid, o.schema, &o.name),
             Relation::Sequence(o) => (o.oid, o.schema, &o.name),
-            Relation::Index(..) => return Ok(()),
+            Relation::Index(..) => return Vec::new(),
         };
         let within = self.catalog().schema_name(schema);
-        for table in self.catalog().tables().filter(|table| table.id.0 != oid) {
-            if gone.contains(&table.id.0) {
-                continue;
-            }
-            for policy in &table.row_security.policies {
-                if expressions(policy).iter().any(|expr| names_relation(expr, within, name)) {
-                    return Err(depends(&format!("relation {name}"), &policy.name, &table.name));
-                }
+        let others = self.catalog().tables().filter(|t| t.id.0 != oid && !gone.contains(&t.id.0));
+        let reading = others.flat_map(|table| {
+            let policies = table.row_security.policies.iter().filter(|policy| {
+                expressions(policy).iter().any(|expr| names_relation(expr, within, name))
+            });
+            policies.map(|policy| (table.id, policy.name.clone()))
+        });
+        reading.collect()
+    }
+
+    /// The policies that go with a relation, and with the views over it, when they are dropped, told to `needs`.
+    pub(super) fn policies_that_go(
+        &self,
+        relation: &Relation,
+        views: &[u32],
+        gone: &[u32],
+        needs: &mut Dependents,
+    ) -> Vec<(TableId, String)> {
+        let mut going = self.policies_of_others(relation, gone);
+        for view in self.catalog().views().filter(|view| views.contains(&view.oid)) {
+            going.extend(self.policies_of_others(&Relation::View(Arc::clone(view)), gone));
+        }
+        for (table, policy) in &going {
+            if let Some(table) = self.catalog().table(*table) {
+                let on = self.shown_name(table.schema, &table.name);
+                needs.add(format!("policy {policy} on table {on}"));
             }
         }
-        Ok(())
+        going
+    }
+
+    pub(super) fn remove_policies(&mut self, going: Vec<(TableId, String)>) {
+        for (table, name) in going {
+            let Some(table) = self.catalog().table(table) else { continue };
+            let mut table = (**table).clone();
+            table.row_security.policies.retain(|policy| policy.name != name);
+            self.change.put(Object::Table(table));
+        }
     }
 
     /// Refuses to rename a schema that a policy names.

@@ -25,7 +25,7 @@ use telesto_sql_types::{Datum, SqlType};
 
 use super::Ddl;
 use super::names::fold;
-use super::verifier::verifier;
+use super::verifier::{is_of_nothing, verifier};
 
 fn reserved(name: &str, detail: &str) -> Error {
     Error::new(SqlState::RESERVED_NAME, format!("role name \"{name}\" is reserved")).detail(detail)
@@ -141,7 +141,7 @@ impl Ddl<'_> {
                 }
                 RoleOption::Password(None) => role.password = None,
                 RoleOption::Password(Some(text)) => {
-                    role.password = if text.is_empty() {
+                    role.password = if is_of_nothing(text) {
                         self.context.notices.notice(
                             "empty string is not a valid password, clearing password".to_owned(),
                         );

@@ -16,6 +16,8 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Iterations of the key derivation, as PostgreSQL's default.
 const ITERATIONS: usize = 4096;
+/// Iterations up to which a verifier is looked at for being that of the empty password.
+const MOST_ITERATIONS: usize = 100_000;
 const KEY_BYTES: usize = 32;
 const PREFIX: &str = "SCRAM-SHA-256$";
 
@@ -52,6 +54,22 @@ pub(super) fn verifier(text: &str, salt: u128) -> Result<String> {
     }
 }
 
+/// Whether `text` is the empty password or its verifier, which nobody may log in with.
+pub(super) fn is_of_nothing(text: &str) -> bool {
+    let proves_nothing = || {
+        let (head, keys) = text.strip_prefix(PREFIX)?.split_once('$')?;
+        let (iterations, salt) = head.split_once(':')?;
+        // Deriving takes as long as the text says: more than this is not tried.
+        let iterations = iterations.parse().ok().filter(|count| *count <= MOST_ITERATIONS)?;
+        let salt = STANDARD.decode(salt).ok()?;
+        let salted = gen_salted_password("", &salt, iterations);
+        let made = ScramSecret::verifier_from_salted_password(salt, salted, iterations);
+        let ScramSecret::Verifier { stored_key, .. } = made else { return None };
+        Some(keys.split(':').next()? == STANDARD.encode(&stored_key))
+    };
+    text.is_empty() || proves_nothing() == Some(true)
+}
+
 fn is_verifier(text: &str) -> bool {
     let parts = || {
         let (head, keys) = text.strip_prefix(PREFIX)?.split_once('$')?;
@@ -77,6 +95,13 @@ mod tests {
         assert!(!one.contains("pencil"));
         assert_ne!(one, verifier("pencil", 2).expect("another salt"));
         assert_eq!(verifier(&one, 3).expect("kept"), one);
+    }
+
+    #[test]
+    fn verifier_of_the_empty_password_is_told() {
+        let nothing = "SCRAM-SHA-256$4096:hpFyHTUsSWcR7O9P$LgZFIt6Oqdo27ZFKbZ2nV+vtnYM995pDh9ca6WSi120=:qVV5NeluNfUPkwm7Vqat25RjSPLkGeoZBQs6wVv+um4=";
+        assert!(is_of_nothing("") && is_of_nothing(nothing));
+        assert!(!is_of_nothing("pencil") && !is_of_nothing(&verifier("pencil", 1).expect("made")));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::Ddl;
 use super::names::{fold, split};
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{CatalogSnapshot, Relation, Table, View};
+use telesto_sql_catalog::{CatalogSnapshot, CheckOption, Relation, Table, View};
 use telesto_sql_parser::names::ident;
 use telesto_sql_parser::sqlparser::ast::{
     CreateView, Expr, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
@@ -21,6 +21,7 @@ use telesto_sql_parser::sqlparser::ast::{
     VisitMut, Visitor, VisitorMut, visit_relations, visit_relations_mut,
 };
 use telesto_sql_parser::view_query::{names, parts, query_of, uses};
+use telesto_sql_plan::updatable_view::below;
 use telesto_sql_plan::{ParameterTypes, PlanContext};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -435,6 +436,9 @@ impl Ddl<'_> {
                 "views must not contain data-modifying statements in WITH",
             ));
         }
+        let options = view_options(create)?;
+        // What is wrong with the query is told before who may make it where.
+        let mut columns = self.view_columns(&create.query).await?;
         let (schema, name) = split(&create.name)?;
         let temporary = create.temporary || self.reads_temporary(&create.query);
         if temporary && !create.temporary && schema.is_none() {
@@ -452,7 +456,6 @@ impl Ddl<'_> {
             _ if !self.check_free(schema, &name, create.if_not_exists)? => return Ok(()),
             _ => None,
         };
-        let mut columns = self.view_columns(&create.query).await?;
         if create.columns.len() > columns.len() {
             return Err(Error::syntax("CREATE VIEW specifies more column names than columns"));
         }
@@ -497,7 +500,7 @@ impl Ddl<'_> {
             Some(view) if view.type_oid != 0 => view.type_oid,
             _ => self.object_oid(schema),
         };
-        self.change.put(Object::View(View {
+        let view = View {
             oid,
             type_oid,
             schema,
@@ -509,33 +512,85 @@ impl Ddl<'_> {
             },
             query: kept.to_string(),
             columns,
-            security_invoker: invoker(create)?,
+            security_invoker: options.invoker,
+            security_barrier: options.barrier,
+            check_option: options.check,
             comment: before.and_then(|view| view.comment.clone()),
-        }));
+        };
+        self.may_check(&view)?;
+        self.change.put(Object::View(view));
         Ok(())
+    }
+
+    /// Whether a view with a check option can be written at all.
+    ///
+    /// # Errors
+    /// 0A000.
+    pub(super) fn may_check(&self, view: &View) -> Result<()> {
+        if view.check_option.is_none() {
+            return Ok(());
+        }
+        below(view, self.catalog(), &self.path()).map(|_| ()).map_err(|reason| {
+            Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "WITH CHECK OPTION is supported only on automatically updatable views",
+            )
+            .hint(reason)
+        })
     }
 }
 
-/// Whether `security_invoker` is among the options.
-fn invoker(create: &CreateView) -> Result<bool> {
+/// A view's options.
+#[derive(Default)]
+struct ViewOptions {
+    invoker: bool,
+    barrier: bool,
+    check: Option<CheckOption>,
+}
+
+/// The check option of that value, in lower case.
+///
+/// # Errors
+/// 22023.
+pub(super) fn check_option(value: &str) -> Result<CheckOption> {
+    CheckOption::named(value).ok_or_else(|| {
+        Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("invalid value for enum option \"check_option\": {value}"),
+        )
+        .detail("Valid values are \"local\" and \"cascaded\".")
+    })
+}
+
+fn view_options(create: &CreateView) -> Result<ViewOptions> {
     use telesto_sql_parser::sqlparser::ast::{CreateTableOptions, SqlOption};
     let (CreateTableOptions::With(options) | CreateTableOptions::Options(options)) =
         &create.options
     else {
-        return Ok(false);
+        return Ok(ViewOptions::default());
     };
-    let mut on = false;
+    let mut found = ViewOptions::default();
     for option in options {
-        match option {
-            SqlOption::KeyValue { key, value } if fold(key) == "security_invoker" => {
-                let value = value.to_string().trim_matches('\'').to_ascii_lowercase();
-                on = telesto_sql_parser::definition::is_on(&value)?;
+        let (name, value) = match option {
+            SqlOption::KeyValue { key, value } => (fold(key), value.to_string()),
+            SqlOption::Ident(key) => (fold(key), "true".to_owned()),
+            other => return Err(Error::syntax(format!("{other} is no option of a view"))),
+        };
+        let value = value.trim_matches('\'').to_ascii_lowercase();
+        let on = || telesto_sql_parser::definition::is_on(&name, &value);
+        match name.as_str() {
+            "security_invoker" => found.invoker = on()?,
+            "security_barrier" => found.barrier = on()?,
+            "check_option" => found.check = Some(check_option(&value)?),
+            _ => {
+                return Err(Error::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("unrecognized parameter \"{name}\""),
+                ));
             }
-            SqlOption::Ident(key) if fold(key) == "security_invoker" => on = true,
-            _ => {}
         }
     }
-    Ok(on)
+    Ok(found)
 }
 
 /// CREATE OR REPLACE VIEW keeps the columns there are and may add others.

@@ -84,12 +84,15 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Int2 | Int4 | Int8, Num) => Datum::numeric(Numeric::from(i64_of(&value)?)),
         (Int2 | Int4 | Int8, Float4) => Datum::Float4(i64_of(&value)? as f32),
         (Int2 | Int4 | Int8, Float8) => Datum::Float8(i64_of(&value)? as f64),
-        (Int2 | Int4 | Int8, Oid | Reg) => Datum::Oid(
+        // The same 32 bits, as PostgreSQL has them.
+        (Int2 | Int4, Oid | Reg) => Datum::Oid(i64_of(&value)? as u32),
+        (Oid | Reg, Int4) => Datum::Int4(i64_of(&value)? as i32),
+        (Int8, Oid | Reg) => Datum::Oid(
             u32::try_from(i64_of(&value)?)
                 .map_err(|_| Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "OID out of range"))?,
         ),
         (Oid | Reg, Oid | Reg) => value,
-        (Oid | Reg, Int4 | Int8) => integer(i64_of(&value)?, to)?,
+        (Oid | Reg, Int8) => integer(i64_of(&value)?, to)?,
         (Bool, Text | Varchar | Bpchar) => {
             text(if value.as_bool() == Some(true) { "true" } else { "false" })
         }

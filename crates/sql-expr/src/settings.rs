@@ -431,6 +431,16 @@ impl Settings {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
             "session_authorization" | "role" => return Err(by_session(name)),
+            "password_encryption" => match value.to_ascii_lowercase().as_str() {
+                "scram-sha-256" => {
+                    self.others.insert(lower, value.to_ascii_lowercase());
+                }
+                "md5" => {
+                    return Err(Error::unsupported("an MD5 password")
+                        .hint("Passwords are kept as SCRAM-SHA-256 verifiers only."));
+                }
+                _ => return Err(invalid(name, value).hint("Available values: scram-sha-256.")),
+            },
             fixed if FIXED.contains(&fixed) => {
                 return Err(Error::new(
                     SqlState::CANT_CHANGE_RUNTIME_PARAM,

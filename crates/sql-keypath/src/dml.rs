@@ -292,20 +292,22 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     })
 }
 
-/// What policies ask of the rows of an INSERT.
+/// What policies and views ask of the rows of an INSERT.
 fn insert_checks(
     insert: &Insert,
     written: &Written,
     context: &PlanContext<'_>,
 ) -> Result<Option<RowChecks>> {
-    let Some(reader) = written.secured else { return Ok(None) };
+    let views = written.checked()?;
+    let Some(reader) = written.secured else { return Ok(RowChecks::and_views(None, views)) };
     let mut reads = insert.returning.is_some();
     if let Some(OnInsert::OnConflict(on)) = &insert.on {
         reads |= on.conflict_target.is_some();
     }
     let actor = context.catalog.actor(reader);
     let checks = row_security::insert_checks(&written.table, &actor, reads)?;
-    RowChecks::compile(checks, &written.table, reader, context).map(Some)
+    let checks = RowChecks::compile(checks, &written.table, reader, context)?;
+    Ok(RowChecks::and_views(Some(checks), views))
 }
 
 fn too_many(more_values: bool) -> Error {
@@ -475,11 +477,12 @@ fn on_conflict(
                     Some(written.computed(binder.condition(expr)?))
                 }
             };
-            let checks = match written.secured {
-                Some(reader) => {
-                    Some(Arc::new(ConflictChecks::compile(&written.table, reader, context)?))
+            let views = written.checked()?;
+            let checks = match (written.secured, views.is_empty()) {
+                (None, true) => None,
+                (reader, _) => {
+                    Some(Arc::new(ConflictChecks::compile(&written.table, reader, views, context)?))
                 }
-                None => None,
             };
             let visible = written.condition(None, &Scope::default(), context)?;
             let visible = visible.map(|condition| (condition, table.name.clone()));

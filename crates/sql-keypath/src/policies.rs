@@ -4,10 +4,11 @@
 //! - In the filter of a read the policies stand before everything of the user's, and NULL stops it: of a hidden row nothing is
 //!   computed. What leads to rows is a comparison of keys' bytes, which cannot fail and tells nothing.
 //! - Rows to be updated or deleted are found by a query, behind its wall (`sql-datafusion/secured`).
+//! - What views with a check option ask stands behind the policies.
 //! - A new row is checked before its constraints are, as in PostgreSQL.
 //!
 //! # On failure
-//! 42501 for a row that no policy lets in.
+//! 42501 for a row that no policy lets in; 44000 for one that the view it is written through would not show.
 //!
 //! # Limits
 //! A table whose policies have subqueries is read by the other executor; a check with one runs a query for each row.
@@ -24,7 +25,7 @@ use telesto_sql_parser::sqlparser::ast::{self, SelectItem, SetExpr, Statement, T
 use telesto_sql_plan::compiled_table::relation;
 use telesto_sql_plan::row_security::{self, Finding, Judged, RowCheck};
 use telesto_sql_plan::{ExecContext, ParameterTypes, Plan, PlanContext, Rows, StatementResult};
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, Row};
 
 use crate::select::decline;
@@ -110,6 +111,8 @@ fn bind(table: &Table, called: &str, condition: ast::Expr, eval: &EvalContext<'_
 pub(crate) struct RowChecks {
     checks: Vec<Check>,
     judged: Judged,
+    /// What views ask of new rows, with their names.
+    views: Vec<(String, Expr)>,
 }
 
 /// What policies ask of an ON CONFLICT DO UPDATE.
@@ -122,16 +125,26 @@ pub struct ConflictChecks {
 }
 
 impl ConflictChecks {
-    /// Compiles them; `reader`: whose policies they are.
+    /// Compiles them; `reader`: whose policies they are, if there are any; `views`: what views with a check option ask of new rows.
     ///
     /// # Errors
     /// Those of binding.
-    pub(crate) fn compile(table: &Table, reader: u32, context: &PlanContext<'_>) -> Result<Self> {
+    pub(crate) fn compile(
+        table: &Table,
+        reader: Option<u32>,
+        views: Vec<(String, Expr)>,
+        context: &PlanContext<'_>,
+    ) -> Result<Self> {
+        let Some(reader) = reader else {
+            let new = RowChecks { views, ..RowChecks::default() };
+            return Ok(Self { existing: RowChecks::default(), new });
+        };
         let found = RowChecks::of_found(table, reader, PolicyCommand::Update, context)?;
         let existing = RowChecks { judged: Judged::InTheWay, ..found };
         let actor = context.catalog.actor(reader);
         let new = row_security::update_checks(table, &actor, true)?;
-        Ok(Self { existing, new: RowChecks::compile(new, table, reader, context)? })
+        let new = RowChecks::compile(new, table, reader, context)?;
+        Ok(Self { existing, new: RowChecks { views, ..new } })
     }
 }
 
@@ -204,7 +217,15 @@ impl RowChecks {
             };
             out.push(Check { policy: check.policy, how });
         }
-        Ok(Self { checks: out, judged: Judged::New })
+        Ok(Self { checks: out, judged: Judged::New, views: Vec::new() })
+    }
+
+    /// `checks`, and behind them what views with a check option ask.
+    pub fn and_views(checks: Option<Self>, views: Vec<(String, Expr)>) -> Option<Self> {
+        if views.is_empty() {
+            return checks;
+        }
+        Some(Self { views, ..checks.unwrap_or_default() })
     }
 
     /// Checks of rows that MERGE or a conflict has found, before `command` is done to them.
@@ -239,6 +260,14 @@ impl RowChecks {
             if !holds {
                 let policy = check.policy.as_deref();
                 return Err(row_security::refused(&table.name, policy, self.judged));
+            }
+        }
+        for (view, condition) in &self.views {
+            if !condition.holds(row, context)? {
+                return Err(Error::new(
+                    SqlState::WITH_CHECK_OPTION_VIOLATION,
+                    format!("new row violates check option for view \"{view}\""),
+                ));
             }
         }
         Ok(())

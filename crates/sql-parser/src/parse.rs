@@ -174,6 +174,8 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);
     spell_conflict_target(sql, &mut tokens)?;
     crate::rewrite::spelling::spell_arrays(&mut tokens);
+    crate::rewrite::spelling::spell_check_options(&mut tokens);
+    crate::rewrite::spelling::spell_view_options(&mut tokens);
     crate::rewrite::spelling::spell_trims(&mut tokens);
     crate::rewrite::spelling::spell_constants(&mut tokens);
     let forms = crate::rewrite::constructs::is_in(&tokens);

@@ -48,12 +48,14 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "views" => {
             for view in catalog.views() {
                 let written = is_written(view, catalog, &path);
+                let check = view.check_option.map(|check| check.name().to_uppercase());
+                let check = check.unwrap_or_else(|| "NONE".to_owned());
                 out.row()
                     .set("table_catalog", database)
                     .set("table_schema", catalog.schema_name(view.schema))
                     .set("table_name", &view.name)
                     .set("view_definition", view_definition(catalog, settings, view))
-                    .set("check_option", "NONE")
+                    .set("check_option", check)
                     .set("is_updatable", written)
                     .set("is_insertable_into", written)
                     .set("is_trigger_updatable", false)

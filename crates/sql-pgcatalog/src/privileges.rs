@@ -11,7 +11,7 @@ use telesto_sql_catalog::{CatalogSnapshot, DATABASE_OID, Granted, Guarded, Right
 use telesto_sql_expr::context::Call;
 use telesto_sql_expr::fault;
 use telesto_sql_expr::registry::{Function, function};
-use telesto_sql_expr::ty::Tag::{Bool, Int2, Name, Oid, Reg, Text};
+use telesto_sql_expr::ty::Tag::{Bool, Int2, Name, Oid, Reg, RegType, Text};
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -22,10 +22,18 @@ pub const TABLE: &[Function] = &[
         table(&named(&a[0], c)?, &a[1..], c)
     })
     .stable(),
+    function("has_table_privilege", &[Oid, Reg, Text], Bool, |a, c| {
+        table(&numbered(&a[0], c), &a[1..], c)
+    })
+    .stable(),
     function("has_any_column_privilege", &[Reg, Text], Bool, |a, c| any_column(&own(c)?, a, c))
         .stable(),
     function("has_any_column_privilege", &[Name, Reg, Text], Bool, |a, c| {
         any_column(&named(&a[0], c)?, &a[1..], c)
+    })
+    .stable(),
+    function("has_any_column_privilege", &[Oid, Reg, Text], Bool, |a, c| {
+        any_column(&numbered(&a[0], c), &a[1..], c)
     })
     .stable(),
     function("has_column_privilege", &[Reg, Text, Text], Bool, |a, c| column(&own(c)?, a, c))
@@ -36,10 +44,26 @@ pub const TABLE: &[Function] = &[
         column(&named(&a[0], c)?, &a[1..], c)
     })
     .stable(),
+    function("has_column_privilege", &[Oid, Reg, Text, Text], Bool, |a, c| {
+        column(&numbered(&a[0], c), &a[1..], c)
+    })
+    .stable(),
+    function("has_column_privilege", &[Name, Reg, Int2, Text], Bool, |a, c| {
+        column(&named(&a[0], c)?, &a[1..], c)
+    })
+    .stable(),
+    function("has_column_privilege", &[Oid, Reg, Int2, Text], Bool, |a, c| {
+        column(&numbered(&a[0], c), &a[1..], c)
+    })
+    .stable(),
     function("has_sequence_privilege", &[Reg, Text], Bool, |a, c| sequence(&own(c)?, a, c))
         .stable(),
     function("has_sequence_privilege", &[Name, Reg, Text], Bool, |a, c| {
         sequence(&named(&a[0], c)?, &a[1..], c)
+    })
+    .stable(),
+    function("has_sequence_privilege", &[Oid, Reg, Text], Bool, |a, c| {
+        sequence(&numbered(&a[0], c), &a[1..], c)
     })
     .stable(),
     function("has_schema_privilege", &[Text, Text], Bool, |a, c| schema(&own(c)?, a, c)).stable(),
@@ -48,8 +72,16 @@ pub const TABLE: &[Function] = &[
         schema(&named(&a[0], c)?, &a[1..], c)
     })
     .stable(),
+    function("has_schema_privilege", &[Oid, Text, Text], Bool, |a, c| {
+        schema(&numbered(&a[0], c), &a[1..], c)
+    })
+    .stable(),
     function("has_schema_privilege", &[Name, Oid, Text], Bool, |a, c| {
         schema(&named(&a[0], c)?, &a[1..], c)
+    })
+    .stable(),
+    function("has_schema_privilege", &[Oid, Oid, Text], Bool, |a, c| {
+        schema(&numbered(&a[0], c), &a[1..], c)
     })
     .stable(),
     function("has_database_privilege", &[Text, Text], Bool, |a, c| database(&own(c)?, a, c))
@@ -60,11 +92,25 @@ pub const TABLE: &[Function] = &[
         database(&named(&a[0], c)?, &a[1..], c)
     })
     .stable(),
+    function("has_database_privilege", &[Oid, Text, Text], Bool, |a, c| {
+        database(&numbered(&a[0], c), &a[1..], c)
+    })
+    .stable(),
     function("has_function_privilege", &[Oid, Text], Bool, |a, _| {
         // Everybody may call what is part of the server, and nobody can hand that on.
         let asked = words(&a[1], Granted::Function)?;
         let known = telesto_sql_catalog::builtin::procedures::signature(oid_of(&a[0])).is_some();
         Ok(if known { Datum::Bool(asked.iter().any(|(_, option)| !option)) } else { Datum::Null })
+    })
+    .stable(),
+    function("has_type_privilege", &[RegType, Text], Bool, |a, c| user_type(&own(c)?, a, c))
+        .stable(),
+    function("has_type_privilege", &[Name, RegType, Text], Bool, |a, c| {
+        user_type(&named(&a[0], c)?, &a[1..], c)
+    })
+    .stable(),
+    function("has_type_privilege", &[Oid, RegType, Text], Bool, |a, c| {
+        user_type(&numbered(&a[0], c), &a[1..], c)
     })
     .stable(),
     function("pg_has_role", &[Name, Text], Bool, |a, c| {
@@ -82,6 +128,18 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("pg_has_role", &[Name, Name, Text], Bool, |a, c| {
         member(role_named(&a[0], c)?, role_named(&a[1], c)?, &a[2], c)
+    })
+    .stable(),
+    function("pg_has_role", &[Name, Oid, Text], Bool, |a, c| {
+        member(role_named(&a[0], c)?, oid_of(&a[1]), &a[2], c)
+    })
+    .stable(),
+    function("pg_has_role", &[Oid, Name, Text], Bool, |a, c| {
+        member(oid_of(&a[0]), role_named(&a[1], c)?, &a[2], c)
+    })
+    .stable(),
+    function("pg_has_role", &[Oid, Oid, Text], Bool, |a, c| {
+        member(oid_of(&a[0]), oid_of(&a[1]), &a[2], c)
     })
     .stable(),
 ];
@@ -143,6 +201,11 @@ fn named(name: &Datum, call: &Call<'_>) -> Result<Actor> {
     Ok(call.context.catalog.actor(role_named(name, call)?))
 }
 
+/// A role by its OID; one that there is not is given nothing but what everybody has.
+fn numbered(oid: &Datum, call: &Call<'_>) -> Actor {
+    call.context.catalog.actor(oid_of(oid))
+}
+
 fn holds(actor: &Actor, guarded: &Guarded<'_>, asked: &Asked) -> bool {
     let (rights, options) = (guarded.rights_of(actor), guarded.options_of(actor));
     asked
@@ -171,7 +234,7 @@ fn system(actor: &Actor, oid: u32, asked: &Asked) -> Option<bool> {
     let table = telesto_sql_catalog::builtin::tables::all().find(|table| table.oid == oid)?;
     let secret = matches!(table.name, "pg_authid" | "pg_shadow" | "pg_statistic");
     let reads = asked.iter().any(|(right, option)| *right == Rights::SELECT && !option);
-    Some(actor.superuser || (reads && !secret))
+    Some(!asked.is_empty() && (actor.superuser || (reads && !secret)))
 }
 
 fn table(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {
@@ -255,8 +318,45 @@ fn column(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     });
     match found {
         Some(found) => Ok(found?.map_or(Datum::Null, Datum::Bool)),
-        None => Ok(system(actor, oid, &asked).map_or(Datum::Null, Datum::Bool)),
+        None => system_column(actor, oid, &args[1], &asked),
     }
+}
+
+/// As [`system`], of one column.
+fn system_column(actor: &Actor, oid: u32, column: &Datum, asked: &Asked) -> Result<Datum> {
+    let Some(table) = telesto_sql_catalog::builtin::tables::all().find(|table| table.oid == oid)
+    else {
+        return Ok(Datum::Null);
+    };
+    let columns = &table.columns;
+    let known = match column {
+        Datum::Int2(number) => {
+            let at = usize::try_from(*number).ok().and_then(|number| number.checked_sub(1));
+            if at.is_none_or(|at| at >= columns.len()) {
+                return Ok(Datum::Null);
+            }
+            true
+        }
+        name => columns.iter().any(|column| Some(column.0) == name.as_str()),
+    };
+    if !known {
+        let (name, table) = (column.as_str().unwrap_or_default(), table.name);
+        let text = format!("column \"{name}\" of relation \"{table}\" does not exist");
+        return Err(fault::error("42703", text));
+    }
+    Ok(system(actor, oid, asked).map_or(Datum::Null, Datum::Bool))
+}
+
+fn user_type(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let asked = words(&args[1], Granted::Type)?;
+    let oid = oid_of(&args[0]);
+    let holds =
+        match call.context.catalog.user_types().find(|ty| ty.oid == oid || ty.array_oid == oid) {
+            Some(ty) => holds(actor, &Guarded::user_type(ty), &asked),
+            // Everybody may use the types that are part of the server, and nobody can hand that on.
+            None => asked.iter().any(|(_, option)| !option),
+        };
+    Ok(Datum::Bool(holds))
 }
 
 fn schema(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {

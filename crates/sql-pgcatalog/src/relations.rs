@@ -150,7 +150,14 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: view.type_oid,
             },
         );
-        let options = view.security_invoker.then(|| vec!["security_invoker=true"]);
+        let set = [
+            (view.security_barrier, "security_barrier=true"),
+            (view.security_invoker, "security_invoker=true"),
+        ];
+        let mut options: Vec<String> =
+            set.iter().filter(|(on, _)| *on).map(|(_, option)| (*option).to_owned()).collect();
+        options.extend(view.check_option.map(|check| format!("check_option={}", check.name())));
+        let options = (!options.is_empty()).then_some(options);
         out.last()
             .set("relacl", super::acls::shown(catalog, view.acl.as_ref()))
             .set("reloptions", options);

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use telesto_sql_catalog::{CatalogSnapshot, Relation, Table, View};
+use telesto_sql_catalog::{CatalogSnapshot, CheckOption, Relation, Table, View};
 use telesto_sql_expr::{fold, is_aggregate};
 use telesto_sql_parser::sqlparser::ast::{
     self, Expr, GroupByExpr, Ident, ObjectName, Query, Select, SelectItem,
@@ -42,6 +42,10 @@ pub struct Level {
     pub items: Vec<(Expr, ViewColumn)>,
     /// Its WHERE.
     pub selection: Option<Expr>,
+    /// Its name.
+    pub view: String,
+    /// Whether rows that are written have to be among those it shows.
+    pub check: Option<CheckOption>,
 }
 
 /// What is below a view.
@@ -139,7 +143,8 @@ fn level(
     });
     let items: Vec<_> = items.collect();
     let selection = select.selection.clone();
-    below.levels.push(Level { alias, aliases, inner, items, selection });
+    let (check, view) = (view.check_option, view.name.clone());
+    below.levels.push(Level { alias, aliases, inner, items, selection, view, check });
     Ok(below)
 }
 

@@ -165,6 +165,8 @@ states! {
     SYNTAX_ERROR = "42601";
     /// insufficient_privilege
     INSUFFICIENT_PRIVILEGE = "42501";
+    /// with_check_option_violation
+    WITH_CHECK_OPTION_VIOLATION = "44000";
     /// cannot_coerce
     CANNOT_COERCE = "42846";
     /// grouping_error

@@ -14,7 +14,7 @@ use super::lateral::Beside;
 use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, project};
-use super::{Binder, Found, Typed};
+use super::{Binder, BoundView, Found, Typed};
 use crate::{fault, outer};
 use telesto_sql_plan::hidden::HIDDEN_PREFIX;
 use telesto_sql_types::error::Result;
@@ -344,7 +344,8 @@ impl Binder<'_> {
         }
         let table = match self.find_table(&parts)? {
             Found::Table(table) => table,
-            Found::View(query, names, need, reader) => {
+            Found::View(view) => {
+                let BoundView { query, names, need, reader, barrier } = *view;
                 // A view's names mean what they meant when it was made: nothing of this statement is in its view.
                 let outside = self.ctes.take();
                 let before = self.reader.replace(reader);
@@ -356,6 +357,10 @@ impl Binder<'_> {
                 for (column, name) in relation.columns.iter_mut().zip(names) {
                     column.name = name;
                     column.origin = None;
+                }
+                if let Some(name) = barrier {
+                    relation = self.names_of_its_own(relation)?;
+                    relation = self.walled(format!("Barrier of {name}"), relation)?;
                 }
                 return self.aliased(relation, None, parts.last().map_or("", String::as_str));
             }

@@ -163,9 +163,21 @@ pub(crate) struct Reading {
 pub(crate) enum Found {
     /// A table.
     Table(BoundTable),
-    /// A view: its query, its columns' names, the stack that the query takes, and who reads the tables below; `None`: whoever
-    /// runs the statement.
-    View(Box<ast::Query>, Vec<String>, telesto_sql_parser::stack::Need, Option<u32>),
+    /// A view.
+    View(Box<BoundView>),
+}
+
+/// A view as the binder finds it.
+pub(crate) struct BoundView {
+    pub query: Box<ast::Query>,
+    /// Its columns' names.
+    pub names: Vec<String>,
+    /// The stack that the query takes.
+    pub need: telesto_sql_parser::stack::Need,
+    /// Who reads the tables below; `None`: whoever runs the statement.
+    pub reader: Option<u32>,
+    /// Its name, where no condition of its readers may see what it hides.
+    pub barrier: Option<String>,
 }
 
 /// Where the binder finds tables.

@@ -37,9 +37,13 @@ impl Binder<'_> {
         self.keep_unknown.set(unknown);
         self.place.set(place);
         self.guarding.borrow_mut().pop();
-        let relation = bound?;
-        let alias = self.unique(&guard.name);
-        let table = SecuredTable::new(guard.name.clone(), relation.plan);
+        self.walled(format!("Policies on {}", guard.name), bound?)
+    }
+
+    /// The relation as a table to what is above it: no condition from there goes below, but those that tell nothing.
+    pub(super) fn walled(&self, shown: String, relation: Relation) -> Result<Relation> {
+        let alias = self.unique("wall");
+        let table = SecuredTable::new(shown, relation.plan);
         let plan =
             LogicalPlanBuilder::scan(alias.as_str(), provider_as_source(Arc::new(table)), None)
                 .and_then(LogicalPlanBuilder::build)

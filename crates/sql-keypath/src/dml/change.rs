@@ -61,6 +61,7 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
             Some(RowChecks::compile(checks, &written.table, reader, context)?)
         }
     };
+    let checks = RowChecks::and_views(checks, written.checked()?);
     // Rows behind policies are found by a query.
     let bound = if from.is_some() || written.secured.is_some() {
         None

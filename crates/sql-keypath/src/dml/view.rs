@@ -18,7 +18,7 @@
 use super::rows::{keyed, quoted, select};
 use super::*;
 use crate::access::conjunction;
-use telesto_sql_catalog::Relation;
+use telesto_sql_catalog::{CheckOption, Relation};
 use telesto_sql_parser::sqlparser::ast::Ident;
 use telesto_sql_plan::hidden::KEY_COLUMN;
 use telesto_sql_plan::row_security::Finding;
@@ -58,8 +58,8 @@ pub(super) struct Written {
     pub secured: Option<u32>,
     below: Option<UpdatableView>,
     columns: Vec<(String, Place)>,
-    /// What the views' rows fulfil; `None`: it needs a query.
-    conditions: Option<Vec<Expr>>,
+    /// What the views' rows fulfil, with the level of the view; `None`: it needs a query.
+    conditions: Option<Vec<(usize, Expr)>>,
 }
 
 impl Written {
@@ -106,7 +106,7 @@ impl Written {
         let Some(below) = &self.below else { return };
         let mut inner = std::mem::take(&mut self.columns);
         let eval = EvalContext::planning(context.settings, context.catalog);
-        for level in &below.levels {
+        for (number, level) in below.levels.iter().enumerate() {
             for (column, seen) in inner.iter_mut().zip(&level.inner) {
                 column.0.clone_from(&seen.name);
             }
@@ -118,7 +118,7 @@ impl Written {
                 match (bound, &mut self.conditions) {
                     (Ok(mut bound), Some(all)) => {
                         put_in(&mut bound, &inner);
-                        all.push(bound);
+                        all.push((number, bound));
                     }
                     _ => self.conditions = None,
                 }
@@ -237,15 +237,38 @@ impl Written {
         context: &mut PlanContext<'_>,
     ) -> Result<Option<Expr>> {
         let conditions = self.conditions.as_ref();
-        let mut all = conditions
-            .ok_or_else(|| fault::unsupported("a subquery in a view whose rows are written"))?
-            .clone();
+        let conditions = conditions
+            .ok_or_else(|| fault::unsupported("a subquery in a view whose rows are written"))?;
+        let mut all: Vec<Expr> =
+            conditions.iter().map(|(_, condition)| condition.clone()).collect();
         if let Some(given) = given {
             let eval = EvalContext::planning(context.settings, context.catalog);
             let bound = Binder::new(scope, context.parameters, &eval, "WHERE").condition(given)?;
             all.push(self.computed(bound));
         }
         Ok(conjunction(all))
+    }
+
+    /// What new rows have to fulfil by the check options of the views, from the table outwards, each with its view.
+    ///
+    /// # Errors
+    /// 0A000 where that needs a query.
+    pub fn checked(&self) -> Result<Vec<(String, Expr)>> {
+        let Some(below) = &self.below else { return Ok(Vec::new()) };
+        let mut cascades = false;
+        let mut checked = vec![false; below.levels.len()];
+        for (number, level) in below.levels.iter().enumerate().rev() {
+            cascades |= level.check == Some(CheckOption::Cascaded);
+            checked[number] = cascades || level.check.is_some();
+        }
+        if !checked.contains(&true) {
+            return Ok(Vec::new());
+        }
+        let conditions = self.conditions.as_ref();
+        let conditions = conditions
+            .ok_or_else(|| fault::unsupported("a subquery in a view WITH CHECK OPTION"))?;
+        let of_checked = conditions.iter().filter(|(number, _)| checked[*number]);
+        Ok(of_checked.map(|(n, expr)| (below.levels[*n].view.clone(), expr.clone())).collect())
     }
 
     fn has_queries(&self) -> bool {

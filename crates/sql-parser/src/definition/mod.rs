@@ -169,8 +169,15 @@ pub enum Action {
     /// SET (…) and RESET (…): names, and values where there are any.
     Settings(Vec<(String, Option<String>)>),
     OwnerTo(RoleSpec),
-    /// SET or RESET of `security_invoker`, of a view.
-    SecurityInvoker(bool),
+    /// SET or RESET of options of a view: what they become; `None`: as before.
+    ViewOptions {
+        /// `security_invoker`.
+        invoker: Option<bool>,
+        /// `security_barrier`.
+        barrier: Option<bool>,
+        /// `check_option`: its value in lower case, or none.
+        check: Option<Option<String>>,
+    },
     /// ROW LEVEL SECURITY.
     RowSecurity(RowSecurityChange),
     /// Storage, triggers and the like.
@@ -273,17 +280,17 @@ pub enum RoleOption {
     SysId,
 }
 
-/// A boolean option's value, in lower case.
+/// The value of a boolean `option`, in lower case.
 ///
 /// # Errors
 /// 22023 for anything else.
-pub fn is_on(value: &str) -> telesto_sql_types::error::Result<bool> {
+pub fn is_on(option: &str, value: &str) -> telesto_sql_types::error::Result<bool> {
     match value {
         "true" | "on" | "yes" | "1" | "t" => Ok(true),
         "false" | "off" | "no" | "0" | "f" => Ok(false),
         other => Err(telesto_sql_types::error::Error::new(
             telesto_sql_types::SqlState::INVALID_PARAMETER_VALUE,
-            format!("invalid value for boolean option \"security_invoker\": {other}"),
+            format!("invalid value for boolean option \"{option}\": {other}"),
         )),
     }
 }

@@ -187,7 +187,7 @@ impl Words<'_> {
         Ok(Action::AddColumn { if_not_exists, definition: Box::new(self.column_definition()?) })
     }
 
-    /// `SET (security_invoker = …)`, or RESET of it; `None`: something else.
+    /// `SET (security_invoker = …)`, `security_barrier`, or RESET of them; `None`: something else.
     fn view_options(&mut self) -> Result<Option<Action>> {
         if !self.peek_options() {
             return Ok(None);
@@ -197,23 +197,32 @@ impl Words<'_> {
             self.words(&["RESET"]);
         }
         self.expect_symbol("(")?;
-        let mut action = Action::Nothing;
+        let (mut invoker, mut barrier, mut check) = (None, None, None);
         loop {
             let name = self.identifier()?;
             let mut value = "true".to_owned();
             if self.symbol("=") {
                 value = self.0.next_token().token.to_string();
             }
-            if name.value.eq_ignore_ascii_case("security_invoker") {
-                let value = value.trim_matches('\'').to_ascii_lowercase();
-                action = Action::SecurityInvoker(set && super::is_on(&value)?);
+            let name = name.value.to_ascii_lowercase();
+            let value = value.trim_matches('\'').to_ascii_lowercase();
+            match name.as_str() {
+                "security_invoker" => invoker = Some(set && super::is_on(&name, &value)?),
+                "security_barrier" => barrier = Some(set && super::is_on(&name, &value)?),
+                "check_option" => check = Some(set.then(|| value.clone())),
+                _ => {
+                    return Err(telesto_sql_types::error::Error::new(
+                        telesto_sql_types::SqlState::INVALID_PARAMETER_VALUE,
+                        format!("unrecognized parameter \"{name}\""),
+                    ));
+                }
             }
             if !self.symbol(",") {
                 break;
             }
         }
         self.expect_symbol(")")?;
-        Ok(Some(action))
+        Ok(Some(Action::ViewOptions { invoker, barrier, check }))
     }
 
     fn deferral(&mut self) -> Result<(bool, bool)> {

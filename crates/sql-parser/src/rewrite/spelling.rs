@@ -3,6 +3,8 @@
 //! | statement | parsed as |
 //! | --- | --- |
 //! | `int ARRAY` | `int[]` |
+//! | `CREATE VIEW … WITH (security_barrier)` | `… WITH (security_barrier = true)` |
+//! | `CREATE VIEW v AS … WITH LOCAL CHECK OPTION` | `CREATE VIEW v WITH (check_option = local) AS …` |
 //! | `inet 'text'`, and constants of other types whose names are no words of the parser's | `'text'::inet` |
 //! | `trim(FROM x)`, `trim(LEADING FROM x)` | `trim(' ' FROM x)`, `trim(LEADING ' ' FROM x)` |
 //! | `ALTER TYPE name OWNER TO …`, `SET SCHEMA …`; `ALTER DOMAIN` with these, `RENAME TO …` | `ALTER COLLATION` of that name: the same forms |
@@ -40,6 +42,84 @@ pub fn spell_arrays(tokens: &mut Vec<TokenWithSpan>) {
         let brackets = [Token::LBracket, Token::RBracket];
         tokens.splice(at..=at, brackets.map(|token| TokenWithSpan::new(token, span)));
     }
+}
+
+/// Writes options of a view without a value as `option = true`.
+pub fn spell_view_options(tokens: &mut Vec<TokenWithSpan>) {
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let is =
+        |nth: usize, word: &str| solid.get(nth).is_some_and(|at| is_word(&tokens[*at].token, word));
+    let view = (1..6).find(|nth| is(*nth, "VIEW")).filter(|_| is(0, "CREATE"));
+    let Some(view) = view else { return };
+    let Some(with) =
+        (view..solid.len()).take_while(|nth| !is(*nth, "AS")).find(|nth| is(*nth, "WITH"))
+    else {
+        return;
+    };
+    let token = |nth: usize| solid.get(nth).map(|at| &tokens[*at].token);
+    if token(with + 1) != Some(&Token::LParen) {
+        return;
+    }
+    let last = (with..solid.len()).find(|nth| token(*nth) == Some(&Token::RParen));
+    let bare: Vec<usize> = (with + 2..last.unwrap_or(with))
+        .filter(|nth| matches!(token(*nth), Some(Token::Word(_))))
+        .filter(|nth| matches!(token(nth - 1), Some(Token::LParen | Token::Comma)))
+        .filter(|nth| matches!(token(nth + 1), Some(Token::RParen | Token::Comma)))
+        .map(|nth| solid[nth])
+        .collect();
+    for at in bare.into_iter().rev() {
+        let span = tokens[at].span;
+        let value = [Token::Eq, Token::make_word("true", None)];
+        tokens.splice(at + 1..at + 1, value.map(|token| TokenWithSpan::new(token, span)));
+    }
+}
+
+/// Writes `WITH … CHECK OPTION` behind a view's query as an option before it.
+pub fn spell_check_options(tokens: &mut Vec<TokenWithSpan>) {
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let is =
+        |nth: usize, word: &str| solid.get(nth).is_some_and(|at| is_word(&tokens[*at].token, word));
+    let token = |nth: usize| solid.get(nth).map(|at| &tokens[*at].token);
+    let Some(view) = (1..6).find(|nth| is(*nth, "VIEW")).filter(|_| is(0, "CREATE")) else {
+        return;
+    };
+    let mut end = solid.len();
+    while end > view && matches!(token(end - 1), Some(Token::SemiColon | Token::EOF)) {
+        end -= 1;
+    }
+    if end < view + 4 || !(is(end - 1, "OPTION") && is(end - 2, "CHECK")) {
+        return;
+    }
+    let (with, value) = match (is(end - 3, "LOCAL"), is(end - 3, "CASCADED")) {
+        (true, _) => (end - 4, "local"),
+        (_, true) => (end - 4, "cascaded"),
+        _ => (end - 3, "cascaded"),
+    };
+    let Some(before) = (view..with).find(|nth| is(*nth, "AS")).filter(|_| is(with, "WITH")) else {
+        return;
+    };
+    let (from, to, at) = (solid[with], solid[end - 1], solid[before]);
+    let span = tokens[from].span;
+    let made = |token: Token| TokenWithSpan::new(token, span);
+    let word = |word: &str| made(Token::make_word(word, None));
+    let option = [word("check_option"), made(Token::Eq), word(value), made(Token::RParen)];
+    tokens.drain(from..=to);
+    // Beside options that are there, which end in front of AS.
+    let listed = (view..before).any(|nth| is_word(&tokens[solid[nth]].token, "WITH"));
+    if listed {
+        let last = solid[before - 1];
+        tokens.splice(last..=last, [made(Token::Comma)].into_iter().chain(option));
+    } else {
+        let space = || made(Token::Whitespace(Whitespace::Space));
+        let head = [word("WITH"), space(), made(Token::LParen)];
+        tokens.splice(at..at, head.into_iter().chain(option).chain([space()]));
+    }
+}
+
+fn is_word(token: &Token, word: &str) -> bool {
+    matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
 }
 
 /// Cuts identifiers to the 63 bytes that names have, wherever they stand.
