@@ -58,6 +58,7 @@ const NAMES: &[(&str, Plant)] = &[
     ("unbounded-follower", Plant::Mend(Bug::UnboundedFollower)),
     ("reads-open-time", Plant::Mend(Bug::ReadsOpenTime)),
     ("any-clock", Plant::Mend(Bug::AnyClock)),
+    ("opens-unawares", Plant::Mend(Bug::OpensUnawares)),
 ];
 
 impl Plant {

@@ -12,6 +12,7 @@ const MENDS: &[(&str, u64)] = &[
     ("hangs-with-disk", 37),
     ("reads-open-time", 86),
     ("any-clock", 22),
+    ("opens-unawares", 218),
 ];
 
 /// A seed that no longer shows it (other changes have moved its events) is replaced by the next one that

@@ -73,3 +73,9 @@ fn seed_run_twice_leaves_the_same_trace() {
     }
     assert_ne!(run(1, None, false).trace, run(2, None, false).trace);
 }
+
+#[test]
+fn seeds_that_once_showed_one_show_none() {
+    // A read opened the checkpoint again while a fold of the same process went on with it.
+    clean(218..219);
+}

@@ -58,6 +58,8 @@ pub enum Bug {
     KeepsOneCopy,
     /// An owner counts entries that a recovery gave to sealed log servers as its own that a majority has.
     CountsRepairs,
+    /// A checkpoint is opened anew without regard to a fold of the same process that goes on meanwhile.
+    OpensUnawares,
 }
 
 impl Bug {
@@ -86,6 +88,7 @@ impl Bug {
         Self::TellsUncommitted,
         Self::KeepsOneCopy,
         Self::CountsRepairs,
+        Self::OpensUnawares,
     ];
 }
 

@@ -242,8 +242,7 @@ impl Shard {
         }
         folding.unflushed = 0;
         self.dirty.store(true, Ordering::Release);
-        self.advanced(meta);
-        Ok(())
+        self.advanced(&Some(Arc::clone(writer).view()), meta)
     }
 
     /// Back-pressure: goes on only when the memory of what was applied is free again and the tables can still be
@@ -290,18 +289,21 @@ impl Shard {
         // A stale one has nothing unflushed: every fold ends with a flush.
         *self.writer.lock() = None;
         folding.unflushed = 0;
+        let before = self.checkpointed();
         let writer = self.engine.open_writer().await?;
         let view = Arc::clone(&writer).view();
         let meta = read_meta(self.engine.path(), view.as_ref()).await?;
-        if meta.lsn < self.checkpointed() {
+        if meta.lsn < before {
             return Err(Fault::Corrupt {
                 object: None,
-                reason: format!("it reaches LSN {} but reached more before", meta.lsn),
+                reason: format!("it reaches LSN {}, but reached {before} before", meta.lsn),
             });
         }
         folding.last_seq = writer.durable_seq();
         *self.writer.lock() = Some(Arc::clone(&writer));
-        let old = self.adopt(Some(view), &meta);
+        let Ok(old) = self.adopt(None, Some(view), &meta) else {
+            return Err(Fault::Gone("another process has gone on with the checkpoint".to_owned()));
+        };
         self.folder.store(true, Ordering::Release);
         if let Some(old) = old {
             old.close().await;

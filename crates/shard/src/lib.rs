@@ -30,6 +30,8 @@ pub mod part;
 mod predecessors;
 mod read;
 mod read_many;
+#[cfg(test)]
+mod reopening;
 mod row;
 mod row_cache;
 mod scan;

@@ -3,7 +3,8 @@
 //! # Invariants
 //! - A row leaves the tail only after the view every later read uses has it: the view is replaced first,
 //!   the tail trimmed second, and readers look in that order reversed (tail first, then load the view).
-//! - `checkpointed` never goes back.
+//! - `checkpointed` never goes back, and the view that reads use reaches as far: both change under the view's lock. Else the tail would
+//!   let go what no view has.
 //!
 //! # On failure
 //! A view that is of no use any more (closed, or an object collected under it) is replaced by the newest
@@ -337,20 +338,47 @@ impl Shard {
         self.base.read().clone()
     }
 
-    /// Makes `view` what reads use, then lets the tail go up to what it holds.
-    pub(crate) fn adopt(&self, view: Base, meta: &Meta) -> Base {
+    /// Makes `view` what reads use in place of `failed` (`None`: of any), then lets the tail go up to what it holds. Gives the one
+    /// before; or `view` back, when another is in use by now, or the one in use is known to reach further.
+    pub(crate) fn adopt(
+        &self,
+        failed: Option<&Base>,
+        view: Base,
+        meta: &Meta,
+    ) -> std::result::Result<Base, Base> {
         self.snapshots.adopt(meta.watermark);
-        let old = std::mem::replace(&mut *self.base.write(), view);
+        let old = {
+            // Of all who open a checkpoint or go on with one at the same time each decides here, on what is in use then.
+            let mut base = self.base.write();
+            let other = failed.is_some_and(|failed| !same(&base, failed));
+            let older = other || meta.lsn < self.checkpointed();
+            if older && !self.options.env.planted(Bug::OpensUnawares) {
+                return Err(view);
+            }
+            self.checkpointed.fetch_max(meta.lsn.0, Ordering::AcqRel);
+            std::mem::replace(&mut *base, view)
+        };
         self.pages.clear();
-        self.advanced(meta);
-        old
+        self.durable_watermark.fetch_max(meta.watermark.0, Ordering::AcqRel);
+        self.trim(self.checkpointed());
+        Ok(old)
     }
 
-    /// The checkpoint in use durably reaches as far as `meta` says.
-    pub(crate) fn advanced(&self, meta: &Meta) {
+    /// `view`, which this process writes to, durably reaches as far as `meta` says.
+    ///
+    /// # Errors
+    /// [`Fault::Gone`] when reads use another one by now: it does not have what was written, so the tail keeps that.
+    pub(crate) fn advanced(&self, view: &Base, meta: &Meta) -> Outcome<()> {
+        {
+            let base = self.base.read();
+            if !same(&base, view) && !self.options.env.planted(Bug::OpensUnawares) {
+                return Err(Fault::Gone("the checkpoint was opened again meanwhile".to_owned()));
+            }
+            self.checkpointed.fetch_max(meta.lsn.0, Ordering::AcqRel);
+        }
         self.durable_watermark.fetch_max(meta.watermark.0, Ordering::AcqRel);
-        let lsn = meta.lsn.0;
-        self.trim(Lsn(self.checkpointed.fetch_max(lsn, Ordering::AcqRel).max(lsn)));
+        self.trim(self.checkpointed());
+        Ok(())
     }
 
     /// Drops from the tail what the view in use has up to `durable`.
@@ -368,24 +396,35 @@ impl Shard {
     /// Replaces `failed` (if it is still in use) by the newest checkpoint.
     pub(crate) async fn reopen(&self, failed: &Base) -> Outcome<()> {
         let _one = self.opening.lock().await;
-        if !same(&self.base.read(), failed) {
-            return Ok(());
+        for _ in 0..REOPENS {
+            if !same(&self.base.read(), failed) {
+                return Ok(());
+            }
+            let before = self.checkpointed();
+            let (view, meta) = open_newest(self.engine.as_ref()).await?;
+            let unawares = self.options.env.planted(Bug::OpensUnawares);
+            let before = if unawares { self.checkpointed() } else { before };
+            if meta.lsn < before {
+                return Err(Fault::Corrupt {
+                    object: None,
+                    reason: format!("it reaches LSN {}, but reached {before} before", meta.lsn),
+                });
+            }
+            match self.adopt(Some(failed), view, &meta) {
+                Ok(Some(old)) => {
+                    old.close().await;
+                    return Ok(());
+                }
+                Ok(None) => return Ok(()),
+                // A fold of this process has gone on while this was opened.
+                Err(older) => {
+                    if let Some(older) = older {
+                        older.close().await;
+                    }
+                }
+            }
         }
-        let (view, meta) = open_newest(self.engine.as_ref()).await?;
-        if meta.lsn < self.checkpointed() {
-            return Err(Fault::Corrupt {
-                object: None,
-                reason: format!(
-                    "it reaches LSN {}, but reached {} before",
-                    meta.lsn,
-                    self.checkpointed()
-                ),
-            });
-        }
-        if let Some(old) = self.adopt(view, &meta) {
-            old.close().await;
-        }
-        Ok(())
+        Err(Fault::Gone("the checkpoint goes on faster than it is opened".to_owned()))
     }
 
     /// `failed` is of no use any more and nothing could be opened in its place: the next read tries again.
@@ -467,7 +506,7 @@ pub(crate) fn same(a: &Base, b: &Base) -> bool {
 }
 
 /// Opens the newest checkpoint and reads how far it reaches.
-async fn open_newest(engine: &dyn Engine) -> Outcome<(Base, Meta)> {
+pub(crate) async fn open_newest(engine: &dyn Engine) -> Outcome<(Base, Meta)> {
     let Some(view) = engine.open_reader().await? else { return Ok((None, Meta::default())) };
     let meta = read_meta(engine.path(), view.as_ref()).await?;
     Ok((Some(view), meta))

@@ -73,7 +73,7 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
             one(vec![array.clone(), SqlType::Int4], SqlType::Int4)
         }
         ("regexp_split_to_table" | "string_to_table", [_, _])
-        | ("regexp_split_to_table", [_, _, _]) => {
+        | ("regexp_split_to_table" | "string_to_table", [_, _, _]) => {
             one(vec![SqlType::Text; types.len()], SqlType::Text)
         }
         ("regexp_matches", [_, _] | [_, _, _]) => {
@@ -131,9 +131,7 @@ pub(crate) fn rows(
         ("regexp_split_to_table", _) => {
             single(elements(&via("regexp_split_to_array", args, values, context)?))
         }
-        ("string_to_table", [_, _]) => {
-            single(elements(&via("string_to_array", args, values, context)?))
-        }
+        ("string_to_table", _) => single(elements(&via("string_to_array", args, values, context)?)),
         ("regexp_matches", _) => single(telesto_sql_expr::functions::regexps::all(values)?),
         (_, [Datum::Jsonb(document)]) => json_rows(name, document)?,
         (_, [Datum::Json(text)]) => raw_rows(name, text)?,
