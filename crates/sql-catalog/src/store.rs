@@ -22,7 +22,7 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 pub use super::change::CatalogChange;
 use super::model::{Role, Schema};
 pub use super::object::Object;
-use super::object::{has_bits, has_networks};
+use super::object::{has_bits, has_networks, has_ranges};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use crate::acl::Owner;
 use crate::statistics::KnownStatistics;
@@ -69,6 +69,8 @@ const BY_ROW_VERSION: u8 = 11;
 const KEYED_VERSION: u8 = 12;
 /// Objects with a type bit or bit varying.
 const BITS_VERSION: u8 = 13;
+/// Objects with a range or multirange type.
+const RANGES_VERSION: u8 = 60;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -194,6 +196,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.types().any(has_ranges) => RANGES_VERSION,
         object if object.types().any(has_bits) => BITS_VERSION,
         Object::Table(table) if table.key.is_some() => KEYED_VERSION,
         Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
@@ -223,10 +226,12 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=BITS_VERSION), json)) => serde_json::from_slice(json)
-            .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
+        Some((&(OBJECT_VERSION..=BITS_VERSION | RANGES_VERSION), json)) => {
+            serde_json::from_slice(json)
+                .map_err(|error| Error::corrupt(format!("a catalog object: {error}")))
+        }
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {BITS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {RANGES_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

@@ -12,9 +12,11 @@ use super::context::EvalContext;
 use super::fault;
 use super::functions::time;
 use super::ty::{CastContext, Category, Tag, tag};
-use super::value::{bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
+use super::value::{
+    bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, range_of, str_of, text,
+};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Multirange, Numeric, SqlType};
 
 /// Casts a value of type `from` to `to`.
 ///
@@ -163,6 +165,10 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Tag::Inet, Tag::Cidr) => Datum::Network(network_of(&value)?.network()),
         // With the length of a whole address, which the text form leaves out.
         (Tag::Inet | Tag::Cidr, Text | Varchar | Bpchar) => text(network_of(&value)?.whole_text()),
+        (Tag::Range(_), Tag::Multirange(kind)) => {
+            let parts = vec![range_of(&value)?.clone()];
+            Datum::multirange(Multirange::new(kind, parts)?)
+        }
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,

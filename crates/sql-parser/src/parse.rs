@@ -167,6 +167,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     {
         return Ok(Parsed::new(statement, as_of, need));
     }
+    crate::rewrite::exclusion::refuse(&tokens)?;
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
     crate::rewrite::keywords::respell(&mut tokens);
