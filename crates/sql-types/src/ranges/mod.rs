@@ -307,8 +307,9 @@ impl Range {
         let Some([a, b]) = self.both(other) else {
             return if self.is_empty() { other.clone() } else { self.clone() };
         };
-        let lower = if compare(a.0, true, b.0, true).is_le() { a.0 } else { b.0 };
-        let upper = if compare(a.1, false, b.1, false).is_ge() { a.1 } else { b.1 };
+        // Of equal bounds PostgreSQL takes the second's: numbers may be of another scale.
+        let lower = if compare(a.0, true, b.0, true).is_lt() { a.0 } else { b.0 };
+        let upper = if compare(a.1, false, b.1, false).is_gt() { a.1 } else { b.1 };
         Self::between(self.kind, lower, upper)
     }
 
