@@ -310,6 +310,21 @@ fn multirange_bytes(value: &Multirange) -> Vec<u8> {
     if value.kind() == RangeKind::Num { value.stored() } else { value.order_bytes() }
 }
 
+/// The range or multirange of [`range_bytes`] or [`multirange_bytes`].
+fn ranged(bytes: &[u8], ty: &SqlType) -> Option<Datum> {
+    match ty {
+        SqlType::Range(kind @ RangeKind::Num) => Range::from_stored(bytes, *kind).map(Datum::range),
+        SqlType::Range(kind) => Range::from_order_bytes(bytes, *kind).map(Datum::range),
+        SqlType::Multirange(kind @ RangeKind::Num) => {
+            Multirange::from_stored(bytes, *kind).map(Datum::multirange)
+        }
+        SqlType::Multirange(kind) => {
+            Multirange::from_order_bytes(bytes, *kind).map(Datum::multirange)
+        }
+        _ => None,
+    }
+}
+
 /// The text form of a jsonb value.
 fn text_of(value: &Datum) -> String {
     match value {
@@ -373,21 +388,9 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
             Datum::bits(BitString::from_order_bytes(bytes).ok_or_else(wrong)?)
         }
-        T::Range(kind) => {
+        T::Range(_) | T::Multirange(_) => {
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
-            let read = match kind {
-                RangeKind::Num => Range::from_stored(bytes, *kind),
-                kind => Range::from_order_bytes(bytes, *kind),
-            };
-            Datum::range(read.ok_or_else(wrong)?)
-        }
-        T::Multirange(kind) => {
-            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
-            let read = match kind {
-                RangeKind::Num => Multirange::from_stored(bytes, *kind),
-                kind => Multirange::from_order_bytes(bytes, *kind),
-            };
-            Datum::multirange(read.ok_or_else(wrong)?)
+            ranged(bytes, ty).ok_or_else(wrong)?
         }
         T::Inet | T::Cidr => {
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);

@@ -51,6 +51,12 @@ pub fn cast(
             elements,
         })));
     }
+    if let (SqlType::Range(one), SqlType::Multirange(many)) = (from, to)
+        && one == many
+    {
+        let parts = vec![range_of(&value)?.clone()];
+        return Multirange::new(*many, parts).map(Datum::multirange);
+    }
     let base = if from.is_bits() || to.is_bits() {
         bit_strings(value, from, to, context)?
     } else {
@@ -165,10 +171,6 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Tag::Inet, Tag::Cidr) => Datum::Network(network_of(&value)?.network()),
         // With the length of a whole address, which the text form leaves out.
         (Tag::Inet | Tag::Cidr, Text | Varchar | Bpchar) => text(network_of(&value)?.whole_text()),
-        (Tag::Range(_), Tag::Multirange(kind)) => {
-            let parts = vec![range_of(&value)?.clone()];
-            Datum::multirange(Multirange::new(kind, parts)?)
-        }
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
         (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,

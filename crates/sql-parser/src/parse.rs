@@ -161,13 +161,13 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::quantified_comparison::spell_values(&mut tokens);
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
     look(length)?;
+    crate::rewrite::exclusion::refuse(&tokens)?;
     let spelled = crate::rewrite::spelling::spell_types(&mut tokens)?;
     if spelled == crate::rewrite::spelling::Spelled::Plain
         && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
     {
         return Ok(Parsed::new(statement, as_of, need));
     }
-    crate::rewrite::exclusion::refuse(&tokens)?;
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
     crate::rewrite::keywords::respell(&mut tokens);

@@ -213,6 +213,16 @@ fn vector(value: &Datum) -> Result<Datum> {
     Ok(Datum::Array(Arc::new(vector)))
 }
 
+/// A stored range or multirange.
+fn ranged(bytes: &[u8], ty: &SqlType) -> Result<Datum> {
+    match ty {
+        SqlType::Range(kind) => Range::from_stored(bytes, *kind).map(Datum::range),
+        SqlType::Multirange(kind) => Multirange::from_stored(bytes, *kind).map(Datum::multirange),
+        _ => None,
+    }
+    .ok_or_else(|| Error::corrupt(format!("{ty} in a row")))
+}
+
 /// Reads a value of `ty`.
 ///
 /// # Errors
@@ -243,14 +253,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
             Network::from_stored(input.sized()?)
                 .ok_or_else(|| Error::corrupt("a network address in a row"))?,
         ),
-        SqlType::Range(kind) => Datum::range(
-            Range::from_stored(input.sized()?, *kind)
-                .ok_or_else(|| Error::corrupt("a range in a row"))?,
-        ),
-        SqlType::Multirange(kind) => Datum::multirange(
-            Multirange::from_stored(input.sized()?, *kind)
-                .ok_or_else(|| Error::corrupt("a multirange in a row"))?,
-        ),
+        ty if ty.is_ranged() => ranged(input.sized()?, ty)?,
         SqlType::Enum(ty) => {
             Datum::Enum(Arc::clone(ty.by_oid(u32::from_le_bytes(input.array()?))?))
         }
