@@ -134,7 +134,11 @@ fn multirange(rng: &mut StdRng, depth: u32) -> String {
         1 => format!("({a} - {b})"),
         2 => format!("({a} * {b})"),
         3 => format!("multirange({})", range(rng, depth - 1)),
-        4 => format!("int4multirange({}, {})", range(rng, depth - 1), range(rng, depth - 1)),
+        4 => format!(
+            "int4multirange(coalesce({}, 'empty'), coalesce({}, 'empty'))",
+            range(rng, depth - 1),
+            range(rng, depth - 1)
+        ),
         _ => a,
     }
 }
