@@ -70,6 +70,20 @@ async def main():
         await connection.fetchval("select set_config($1, $2, true)", "TimeZone", "Asia/Tokyo")
         check("set_config", await connection.fetchval("select v::text from only_there"), "2024-01-01 09:00:00+09")
     check("set_config was local", await connection.fetchval("show search_path"), '"$user", public')
+    for kind, value in [
+        ("int4range", asyncpg.Range(1, 5)),
+        ("int8range", asyncpg.Range(None, 5, upper_inc=False)),
+        ("numrange", asyncpg.Range(decimal.Decimal("1.50"), decimal.Decimal("2.0"), lower_inc=False, upper_inc=True)),
+        ("daterange", asyncpg.Range(datetime.date(2024, 1, 1), datetime.date(2024, 2, 1))),
+        ("tsrange", asyncpg.Range(datetime.datetime(2024, 1, 1, 10), None)),
+        ("numrange", asyncpg.Range(empty=True)),
+        ("int4multirange", [asyncpg.Range(1, 3), asyncpg.Range(5, 8)]),
+        ("nummultirange", []),
+    ]:
+        check(kind, await connection.fetchval(f"select $1::{kind}", value), value)
+        if "multi" not in kind:
+            check(f"{kind}[]", await connection.fetchval(f"select $1::{kind}[]", [value, None]), [value, None])
+    check("range of a parameter", await connection.fetchval("select $1::int4range @> $2::int4", asyncpg.Range(1, 5), 4), True)
     await fails("unique", asyncpg.UniqueViolationError, connection.execute("insert into kinds (id) values (100)"))
     await fails("cancelled by a time-out", asyncio.TimeoutError, connection.execute("select pg_sleep(60)", timeout=0.2))
     check("after the time-out", await connection.fetchval("select 1"), 1)

@@ -12,6 +12,8 @@ import ipaddress
 import uuid
 
 import psycopg
+from psycopg.types.multirange import Multirange
+from psycopg.types.range import Range
 
 URL = sys.argv[1]
 
@@ -204,6 +206,23 @@ with psycopg.connect(URL) as connection:
     )
     connection.rollback()
     check("and a short one ends well", connection.execute("select 1").fetchone(), (1,))
+
+with psycopg.connect(URL) as connection:
+    for binary in (False, True):
+        cursor = connection.cursor(binary=binary)
+        for kind, value in [
+            ("int4range", Range(1, 5)),
+            ("numrange", Range(decimal.Decimal("1.50"), decimal.Decimal("2.0"), "(]")),
+            ("daterange", Range(datetime.date(2024, 1, 1), None)),
+            ("tsrange", Range(datetime.datetime(2024, 1, 1, 10), datetime.datetime(2024, 1, 1, 11, 30))),
+            ("int8range", Range(empty=True)),
+            ("int4multirange", Multirange([Range(1, 3), Range(5, 8)])),
+            ("datemultirange", Multirange([])),
+        ]:
+            name = f"{kind}, {'binary' if binary else 'text'}"
+            place = "%b" if binary else "%t"
+            row = cursor.execute(f"select {place}::{kind}, array[{place}::{kind}]", (value, value)).fetchone()
+            check(name, row, (value, [value]))
 
 with psycopg.connect(URL, autocommit=True) as listener, psycopg.connect(URL) as sender:
     listener.execute("listen news")

@@ -14,6 +14,7 @@ CREATE TABLE things (
     id serial PRIMARY KEY, t text, n numeric(12,3), m numeric, f double precision, r real, b bytea, d date, ts timestamp, tz timestamptz, i interval,
     u uuid, j json, jb jsonb, ai integer[], at text[], bo boolean, c char(5), s smallint, big bigint, v varchar(10), tm time, feel mood DEFAULT 'happy',
     flags bit(4) DEFAULT B'0101', mask bit varying(9) DEFAULT X'0F', loose "bit", many bit(2)[] DEFAULT '{10,NULL}',
+    held int4range DEFAULT '[1,5]', prices nummultirange DEFAULT '{[1.50,2.0),(3,)}', booked tstzrange[] DEFAULT ARRAY[tstzrange('2024-01-01 00:00+00', NULL)],
     CONSTRAINT positive CHECK (s > 0 AND (s < 100 OR t IS NOT NULL)), parent integer REFERENCES things
 );
 CREATE TABLE empty_one (x integer);
@@ -41,7 +42,7 @@ INSERT INTO things (t, n, m, f, r, b, d, ts, tz, i, u, j, jb, ai, at, bo, c, s, 
  (NULL, NULL, NULL, 0.1, 1e-30, '', '-infinity', 'infinity', '0044-03-15 BC', '-1 mon', NULL, 'null', '[]', '{}', '{}', false, '', 1, 0, '', '24:00', NULL),
  (E'\\N', 0.001, 'NaN', -0.0, 3.4e38, '\x5c4e', '4713-01-01 BC', NULL, NULL, '00:00:00.000001', NULL, '"\u00e4"', '"x\\y"', NULL, NULL, NULL, NULL, 99, NULL, NULL, NULL, 'sad');
 UPDATE things SET parent = 1 WHERE id = 2;
-UPDATE things SET flags = B'1000', mask = '', loose = B'110', many = '{01}' WHERE t IS NULL;
+UPDATE things SET flags = B'1000', mask = '', loose = B'110', many = '{01}', held = 'empty', prices = '{}', booked = '{NULL,empty}' WHERE t IS NULL;
 INSERT INTO round_a VALUES (1, NULL); INSERT INTO round_b VALUES (1, 1); UPDATE round_a SET b = 1;
 SELECT nextval('counter'), nextval('counter');
 INSERT INTO computed (a, c) VALUES (3, 'x'), (-4, NULL);

@@ -50,6 +50,8 @@ all_same() {
     same "rows of public.kid" "SELECT * FROM public.kid ORDER BY id"
     same "rows of public.nopk" "SELECT a, coalesce(b, '<null>') FROM public.nopk ORDER BY a"
     same "bit strings" "SELECT * FROM public.flags ORDER BY 1"
+    same "ranges" "SELECT * FROM public.spans ORDER BY 1"
+    same "views of ranges" "SELECT * FROM public.overlapping ORDER BY 1, 2"
     same "views of bit strings" "SELECT * FROM public.masked ORDER BY 1, 2"
     same "views" "SELECT * FROM shop.big ORDER BY id"
     same "aggregates in views" "SELECT * FROM counts"
@@ -84,7 +86,7 @@ theirs -c "CREATE DATABASE back"
     echo "ok PostgreSQL loads our dump"
     all_same
 )
-ours -c "DROP SCHEMA shop CASCADE; DROP TABLE public.kid, public.kinds, public.nopk, public.flags CASCADE"
+ours -c "DROP SCHEMA shop CASCADE; DROP TABLE public.kid, public.kinds, public.nopk, public.flags, public.spans CASCADE"
 goes_back ours
 echo "ok our dump loads here"
 all_same

@@ -18,6 +18,9 @@ CREATE TABLE shop.orders (
 CREATE INDEX orders_customer ON shop.orders (customer, placed DESC);
 CREATE TABLE public.kinds (a int, b int, PRIMARY KEY (a, b));
 CREATE TABLE public.flags (f bit(4) DEFAULT B'0011' PRIMARY KEY, m bit varying(9) DEFAULT X'F', l bit(3)[], w varbit CHECK (w <> B'0'), v "bit");
+CREATE TABLE public.spans (r int4range DEFAULT '[1,5]' PRIMARY KEY, n numrange CHECK (NOT isempty(n)), t tsrange, m datemultirange DEFAULT datemultirange(daterange('2020-01-01', '2020-01-05')), l int8range[]);
+CREATE INDEX ON public.spans (n DESC, (lower(r)));
+CREATE VIEW public.overlapping AS SELECT r * '[2,9)' AS a, range_merge(m) AS b, n @> 1.5 AS c FROM public.spans WHERE r && '[3,8)' OR upper_inf(t);
 CREATE VIEW public.masked AS SELECT f & B'0110' AS a, m || B'1' AS b, B'101' AS c FROM public.flags WHERE f <> B'1111';
 CREATE TABLE public.nopk (a text, b text);
 CREATE TABLE public.kid (id serial, a int, b int, FOREIGN KEY (a, b) REFERENCES public.kinds (a, b) MATCH FULL ON DELETE SET NULL);
@@ -30,6 +33,8 @@ INSERT INTO shop.orders (customer, placed, total, note, tags, extra, raw, u, dur
  SELECT 10 + 5 * (i % 3), '2024-01-01 00:00:00+00'::timestamptz + i * interval '1 hour', i * 1.25, CASE WHEN i % 2 = 0 THEN 'n' || i END, ARRAY['a', 'b,"c', NULL], jsonb_build_object('i', i), decode('00ff', 'hex'), '00000000-0000-0000-0000-000000000001', interval '1 day 02:03:04.5', i / 3.0, 1.5, i % 2 = 0, '12:34:56.789', 'ab', i FROM generate_series(1, 200) i;
 INSERT INTO kinds VALUES (1, 1), (1, 2);
 INSERT INTO kid (a, b) VALUES (1, 2), (NULL, NULL);
+INSERT INTO spans (n) VALUES ('[1.0,2.50)');
+INSERT INTO spans SELECT int4range(i, i * 2), numrange(i, NULL, '()'), tsrange('2020-01-01 10:00', CASE WHEN i < 9 THEN timestamp '2020-01-02' END), '{[2020-01-01,2020-01-03],[2021-01-01,)}', ARRAY[int8range(i, i), NULL] FROM generate_series(4, 12) i;
 INSERT INTO flags (w) VALUES (NULL);
 INSERT INTO flags SELECT i::bit(4), i::bit(5)::varbit, ARRAY[B'101', NULL], substring(B'101100111000' FROM 1 FOR i), substring(B'0011' FROM 1 FOR i) FROM generate_series(4, 12) i;
 INSERT INTO nopk VALUES ('', NULL), ('x', E'\\N');

@@ -47,6 +47,11 @@ pub(crate) fn has_bits(ty: &SqlType) -> bool {
     ty.element_type().unwrap_or(ty).is_bits()
 }
 
+/// Whether a type is, or is made of, a range or a multirange.
+pub(crate) fn has_ranges(ty: &SqlType) -> bool {
+    ty.element_type().unwrap_or(ty).is_ranged()
+}
+
 impl Object {
     /// The types it is stored with: of columns, of expressions that indexes keep, below a domain.
     pub(crate) fn types(&self) -> Box<dyn Iterator<Item = &SqlType> + '_> {

@@ -22,7 +22,7 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 pub use super::change::CatalogChange;
 use super::model::{Role, Schema};
 pub use super::object::Object;
-use super::object::{has_bits, has_networks};
+use super::object::{has_bits, has_networks, has_ranges};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use crate::acl::Owner;
 use crate::statistics::KnownStatistics;
@@ -72,6 +72,8 @@ const BITS_VERSION: u8 = 13;
 /// Of views with a barrier or a check: a version that does not know them would show conditions what the view hides, and write rows that
 /// it must not write.
 const BARRIER_VERSION: u8 = 14;
+/// Objects with a range or multirange type.
+const RANGES_VERSION: u8 = 15;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -197,6 +199,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.types().any(has_ranges) => RANGES_VERSION,
         Object::View(view) if view.security_barrier || view.check_option.is_some() => {
             BARRIER_VERSION
         }
@@ -229,10 +232,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=BARRIER_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=RANGES_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {BARRIER_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {RANGES_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

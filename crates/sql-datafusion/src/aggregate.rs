@@ -7,7 +7,8 @@
 //! - Every loop over rows looks whether the statement is to end: a result may be made of millions of them.
 
 mod aside;
-mod bitwise;
+mod combined;
+mod gathered;
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -26,7 +27,7 @@ use datafusion::logical_expr::{
 };
 
 use self::aside::state_types;
-pub(crate) use self::bitwise::Bitwise;
+pub(crate) use self::combined::Combined;
 use super::evaluate::Evaluation;
 use super::fault;
 use super::json_folds;
@@ -53,8 +54,10 @@ pub(crate) enum Fold {
     Least,
     /// `max` by PostgreSQL's order.
     Greatest,
-    /// `bit_and`, `bit_or`, `bit_xor` of bit strings.
-    Bits(Bitwise),
+    /// `bit_and`, `bit_or`, `bit_xor` of bit strings, `range_intersect_agg`.
+    Combined(Combined),
+    /// `range_agg`.
+    Ranges,
     /// `string_agg`.
     Joined,
     /// `array_agg`: NULL without rows.
@@ -162,7 +165,8 @@ impl AggregateUDFImpl for FoldFunction {
             Fold::AvgNumeric | Fold::AvgInterval => "avg",
             Fold::Least => "min",
             Fold::Greatest => "max",
-            Fold::Bits(with) => with.name(),
+            Fold::Combined(with) => with.name(),
+            Fold::Ranges => "range_agg",
             Fold::Joined => "string_agg",
             Fold::Array => "array_agg",
             Fold::ArrayOrEmpty => "array",
@@ -320,7 +324,7 @@ impl FoldState {
                 self.interval.2 += i128::from(sign) * i128::from(value.micros);
             }
             // A window's frame moves forward: what is the best may leave it.
-            Fold::Least | Fold::Greatest | Fold::Bits(_) if self.moves => {
+            Fold::Least | Fold::Greatest | Fold::Combined(_) if self.moves => {
                 self.held_bytes += held(first);
                 self.items.push(values);
             }
@@ -331,7 +335,7 @@ impl FoldState {
                     self.best = first.clone();
                 }
             }
-            Fold::Bits(with) => self.best = with.of(&self.best, first)?,
+            Fold::Combined(with) => self.best = with.of(&self.best, first)?,
             Fold::Single if !self.items.is_empty() => {
                 return Err(Error::new(
                     SqlState::CARDINALITY_VIOLATION,
@@ -372,8 +376,9 @@ impl FoldState {
                 };
                 best.cloned().unwrap_or(Datum::Null)
             }
-            Fold::Bits(with) if self.moves => with.of_rows(&self.items)?,
-            Fold::Least | Fold::Greatest | Fold::Bits(_) => self.best.clone(),
+            Fold::Combined(with) if self.moves => with.of_rows(&self.items)?,
+            Fold::Least | Fold::Greatest | Fold::Combined(_) => self.best.clone(),
+            Fold::Ranges if !self.items.is_empty() => gathered::ranges(&self.items, &self.returns)?,
             Fold::Joined if !self.items.is_empty() => self.joined()?,
             Fold::Array if self.items.is_empty() => Datum::Null,
             Fold::Array | Fold::ArrayOrEmpty => self.column(0, &self.args[0])?,
@@ -463,6 +468,8 @@ fn held(value: &Datum) -> usize {
             Datum::Text(text) | Datum::Json(text) => text.len(),
             Datum::Bytea(bytes) => bytes.len(),
             Datum::Bits(bits) => bits.bytes().len(),
+            Datum::Range(range) => range.held(),
+            Datum::Multirange(ranges) => ranges.held(),
             Datum::Array(array) => array.elements.iter().map(held).sum(),
             Datum::Jsonb(value) => json_folds::held(value),
             Datum::Numeric(_) => 64,
@@ -542,7 +549,9 @@ impl Accumulator for FoldState {
                 let list = ArrayValue::new(SqlType::Numeric(None), parts.to_vec());
                 out.push(Datum::Array(Arc::new(list)));
             }
-            Fold::Least | Fold::Greatest | Fold::Bits(_) if compact => out.push(self.best.clone()),
+            Fold::Least | Fold::Greatest | Fold::Combined(_) if compact => {
+                out.push(self.best.clone())
+            }
             _ => {
                 for (at, ty) in self.args.iter().enumerate() {
                     out.push(self.column(at, ty).map_err(fault::to_datafusion)?);

@@ -67,6 +67,9 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
             };
             one(vec![ty.clone(); types.len()], ty)
         }
+        ("unnest", [SqlType::Multirange(kind)]) => {
+            one(vec![SqlType::Multirange(*kind)], SqlType::Range(*kind))
+        }
         ("unnest", [array]) => one(vec![array.clone()], array.element()?.clone()),
         ("generate_subscripts", [array, _]) => {
             array.element()?;
@@ -123,6 +126,9 @@ pub(crate) fn rows(
     Ok(match (name, values) {
         ("generate_series", _) => single(series(args, values, context)?),
         ("unnest", [Datum::Array(array)]) => single(array.elements.clone()),
+        ("unnest", [Datum::Multirange(ranges)]) => {
+            single(ranges.parts().iter().cloned().map(Datum::range).collect())
+        }
         ("generate_subscripts", [Datum::Array(array), Datum::Int4(1)]) => {
             let low = array.dimensions.first().map_or(1, |(_, low)| *low);
             let count = array.elements.len() as i32;

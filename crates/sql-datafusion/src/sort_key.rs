@@ -91,6 +91,8 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Network(v) => v.order_bytes(),
         Datum::Bytea(bytes) => bytes.to_vec(),
         Datum::Bits(v) => v.order_bytes(),
+        Datum::Range(v) => v.order_bytes(),
+        Datum::Multirange(v) => v.order_bytes(),
         Datum::Oid(v) => v.to_be_bytes().to_vec(),
         Datum::Enum(v) => v.order.clone(),
         Datum::Null => Vec::new(),

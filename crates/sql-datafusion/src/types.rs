@@ -13,6 +13,7 @@
 //! | oid and the reg* types | UInt32 |
 //! | enum | Binary: the label's order bytes |
 //! | inet, cidr | Binary: their order bytes |
+//! | ranges, multiranges | Binary: their order bytes; over numeric their stored form, which has the display scales |
 //! | arrays | List |
 //!
 //! # Why numeric is not Decimal128
@@ -46,7 +47,9 @@ use datafusion::common::ScalarValue;
 
 use super::{decimal, fault};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, SqlType};
+use telesto_sql_types::{
+    ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, RangeKind, SqlType,
+};
 
 /// Days from 1970-01-01 to 2000-01-01.
 const EPOCH_DAYS: i32 = 10_957;
@@ -92,6 +95,7 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         | T::Void => DataType::Utf8,
         T::InternalChar => DataType::UInt8,
         T::Bytea | T::Bit(_) | T::Varbit(_) | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
+        T::Range(_) | T::Multirange(_) => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
         T::Date => DataType::Date32,
         T::Time(_) => DataType::Time64(TimeUnit::Microsecond),
@@ -200,6 +204,11 @@ pub(crate) fn array_of<'a>(
             BinaryBuilder::with_capacity(len, len * 8),
             Datum::Bits(v) => v.order_bytes()
         ),
+        T::Range(_) | T::Multirange(_) => build!(
+            BinaryBuilder::with_capacity(len, len * 16),
+            Datum::Range(v) => range_bytes(v),
+            Datum::Multirange(v) => multirange_bytes(v)
+        ),
         T::Inet | T::Cidr => build!(
             BinaryBuilder::with_capacity(len, len * 16),
             Datum::Network(v) => v.order_bytes()
@@ -291,6 +300,31 @@ fn list_of<'a>(
     ))
 }
 
+/// Arrow's form of a range.
+fn range_bytes(value: &Range) -> Vec<u8> {
+    if value.kind() == RangeKind::Num { value.stored() } else { value.order_bytes() }
+}
+
+/// Arrow's form of a multirange.
+fn multirange_bytes(value: &Multirange) -> Vec<u8> {
+    if value.kind() == RangeKind::Num { value.stored() } else { value.order_bytes() }
+}
+
+/// The range or multirange of [`range_bytes`] or [`multirange_bytes`].
+fn ranged(bytes: &[u8], ty: &SqlType) -> Option<Datum> {
+    match ty {
+        SqlType::Range(kind @ RangeKind::Num) => Range::from_stored(bytes, *kind).map(Datum::range),
+        SqlType::Range(kind) => Range::from_order_bytes(bytes, *kind).map(Datum::range),
+        SqlType::Multirange(kind @ RangeKind::Num) => {
+            Multirange::from_stored(bytes, *kind).map(Datum::multirange)
+        }
+        SqlType::Multirange(kind) => {
+            Multirange::from_order_bytes(bytes, *kind).map(Datum::multirange)
+        }
+        _ => None,
+    }
+}
+
 /// The text form of a jsonb value.
 fn text_of(value: &Datum) -> String {
     match value {
@@ -353,6 +387,10 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         T::Bit(_) | T::Varbit(_) => {
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
             Datum::bits(BitString::from_order_bytes(bytes).ok_or_else(wrong)?)
+        }
+        T::Range(_) | T::Multirange(_) => {
+            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
+            ranged(bytes, ty).ok_or_else(wrong)?
         }
         T::Inet | T::Cidr => {
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);

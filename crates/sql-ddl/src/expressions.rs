@@ -40,6 +40,8 @@ fn is_stable_cast(from: &SqlType, to: &SqlType) -> bool {
         || (zoned(to) && time(from) && !zoned(from))
         || (text(from) && to.is_oid_like())
         || (from.is_oid_like() && text(to))
+        || (from.is_ranged() && text(to))
+        || (text(from) && to.is_ranged())
 }
 
 /// Whether an expression gives the same for the same row, whatever the settings and the time.

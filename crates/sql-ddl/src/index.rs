@@ -56,6 +56,18 @@ fn immutable(bound: &Bound, what: &str) -> Result<()> {
     ))
 }
 
+/// 0A000 for an access method other than btree.
+fn no_method(method: &IndexType) -> Error {
+    let name = method.to_string().to_lowercase();
+    let hint = match name.as_str() {
+        "gist" | "spgist" => {
+            "Leave USING away, or leave out the index: a btree index orders ranges by their lower bounds and serves comparisons; &&, @> and their kin look at every row, with any index and with none."
+        }
+        _ => "Leave USING away for a btree index, or leave out the index.",
+    };
+    Error::unsupported(format!("access method \"{name}\"")).hint(hint)
+}
+
 fn no_key_type(ty: &SqlType) -> Error {
     Error::new(
         SqlState::UNDEFINED_OBJECT,
@@ -148,7 +160,7 @@ impl Ddl<'_> {
         self.change.define_temporary(telesto_sql_catalog::temp::is_temporary(table.id.0));
         match &create.using {
             None | Some(IndexType::BTree | IndexType::Hash) => {}
-            Some(other) => return Err(Error::unsupported(format!("access method {other}"))),
+            Some(other) => return Err(no_method(other)),
         }
         if create.columns.len() + create.include.len() > MAX_COLUMNS {
             return Err(Error::new(

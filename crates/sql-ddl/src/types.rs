@@ -86,7 +86,9 @@ impl Ddl<'_> {
                 return Err(Error::unsupported("a composite type"));
             }
             Some(UserDefinedTypeRepresentation::Range { .. }) => {
-                return Err(Error::unsupported("a range type"));
+                return Err(Error::unsupported("CREATE TYPE of a range").hint(
+                    "Use one of int4range, int8range, numrange, daterange, tsrange and tstzrange, or two columns with a CHECK.",
+                ));
             }
             _ => return Err(Error::unsupported("CREATE TYPE of a base or shell type")),
         };

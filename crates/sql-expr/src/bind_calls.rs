@@ -204,6 +204,8 @@ pub fn is_aggregate(name: &str) -> bool {
             | "var_samp"
             | "bit_and"
             | "bit_or"
+            | "range_agg"
+            | "range_intersect_agg"
             | "corr"
             | "mode"
             | "percentile_cont"

@@ -12,9 +12,11 @@ use super::context::EvalContext;
 use super::fault;
 use super::functions::time;
 use super::ty::{CastContext, Category, Tag, tag};
-use super::value::{bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, str_of, text};
+use super::value::{
+    bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, range_of, str_of, text,
+};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Multirange, Numeric, SqlType};
 
 /// Casts a value of type `from` to `to`.
 ///
@@ -48,6 +50,12 @@ pub fn cast(
             dimensions: array.dimensions.clone(),
             elements,
         })));
+    }
+    if let (SqlType::Range(one), SqlType::Multirange(many)) = (from, to)
+        && one == many
+    {
+        let parts = vec![range_of(&value)?.clone()];
+        return Multirange::new(*many, parts).map(Datum::multirange);
     }
     let base = if from.is_bits() || to.is_bits() {
         bit_strings(value, from, to, context)?

@@ -130,6 +130,9 @@ fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
         return false;
     }
     let text = |ty: &SqlType| ty.is_string() || *ty == SqlType::Unknown;
+    if from.is_ranged() || to.is_ranged() {
+        return !(text(from) || text(to));
+    }
     let named = |ty: &SqlType| ty.with_names().is_some();
     if text(from) {
         // Also what is read from JSON or arrays as text.

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use super::context::Call;
 use super::ty::{CastContext, Category, Tag, can_cast, common_type, plain_type, tag};
 use telesto_sql_types::error::{Error, Result};
-use telesto_sql_types::{Datum, SqlType};
+use telesto_sql_types::{Datum, RangeKind, SqlType};
 
 /// How far a result depends on more than the arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,6 +48,10 @@ pub enum Returns {
     Element,
     /// An array of that type.
     ElementArray,
+    /// The range type over that type.
+    Range,
+    /// The multirange type over that type.
+    Multirange,
 }
 
 /// One overload.
@@ -322,6 +326,18 @@ impl Candidate {
                     }
                     (array, Tag::Array)
                 }
+                Tag::AnyRange | Tag::AnyMultirange => {
+                    let kind = RangeKind::over(element.as_ref()?)?;
+                    let whole = if *declared == Tag::AnyRange {
+                        SqlType::Range(kind)
+                    } else {
+                        SqlType::Multirange(kind)
+                    };
+                    if *own != Tag::Unknown && *own != tag(&whole) {
+                        return None;
+                    }
+                    (whole.clone(), tag(&whole))
+                }
                 Tag::TextArray => {
                     match ty {
                         SqlType::Array(inner) if tag(inner).category() != Category::String => {
@@ -367,12 +383,19 @@ impl Candidate {
             .count()
     }
 
+    /// The range or multirange type over the element.
+    fn over(&self, of: fn(RangeKind) -> SqlType) -> SqlType {
+        self.element.as_ref().and_then(RangeKind::over).map_or(SqlType::Text, of)
+    }
+
     fn resolved(&self) -> Resolved {
         let returns = match self.function.returns {
             Returns::Type(tag) => plain_type(tag),
             Returns::ArrayOf(tag) => SqlType::Array(Box::new(plain_type(tag))),
             Returns::Same(at) => self.args[at].without_modifier(),
             Returns::Element => self.element.clone().unwrap_or(SqlType::Text),
+            Returns::Range => self.over(SqlType::Range),
+            Returns::Multirange => self.over(SqlType::Multirange),
             Returns::ElementArray => {
                 SqlType::Array(Box::new(self.element.clone().unwrap_or(SqlType::Text)))
             }
@@ -391,6 +414,9 @@ fn same(declared: Tag, own: Tag) -> bool {
 /// The element type that polymorphic arguments agree on; outer `None`: they do not.
 #[allow(clippy::option_option)] // Outer: whether the candidate fits; inner: whether it is polymorphic at all.
 fn polymorphic_element(declared: &[Tag], types: &[SqlType]) -> Option<Option<SqlType>> {
+    if declared.iter().any(|tag| matches!(tag, Tag::AnyRange | Tag::AnyMultirange)) {
+        return range_element(declared, types).map(Some);
+    }
     let mut found = Vec::new();
     let mut any = false;
     for (declared, ty) in declared.iter().zip(types) {
@@ -416,6 +442,21 @@ fn polymorphic_element(declared: &[Tag], types: &[SqlType]) -> Option<Option<Sql
         return Some(None);
     }
     common_type(&found).ok().map(Some)
+}
+
+/// The element type that ranges and elements agree on. Unlike arrays they convert nothing: `numrange @> integer` does not exist.
+fn range_element(declared: &[Tag], types: &[SqlType]) -> Option<SqlType> {
+    let kind = declared.iter().zip(types).find_map(|(declared, ty)| match (declared, ty) {
+        (Tag::AnyRange, SqlType::Range(kind)) | (Tag::AnyMultirange, SqlType::Multirange(kind)) => {
+            Some(*kind)
+        }
+        _ => None,
+    })?;
+    let element = kind.subtype();
+    let fits = declared.iter().zip(types).all(|(declared, ty)| {
+        *declared != Tag::AnyElement || *ty == SqlType::Unknown || ty.same_base(&element)
+    });
+    fits.then_some(element)
 }
 
 fn exact_match<'a>(

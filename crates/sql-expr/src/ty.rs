@@ -9,9 +9,9 @@
 //! - An implicit cast never fails for reasons of type; it may fail for the value (out of range).
 //!
 //! # Limits
-//! No composite or range types.
+//! No composite types.
 
-use telesto_sql_types::SqlType;
+use telesto_sql_types::{RangeKind, SqlType};
 
 /// A type without modifiers; also the polymorphic pseudo-types functions are declared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +42,8 @@ pub enum Tag {
     Interval,
     Json,
     Jsonb,
+    Range(RangeKind),
+    Multirange(RangeKind),
     Oid,
     /// An array of anything; the element type is kept beside the tag.
     Array,
@@ -65,6 +67,10 @@ pub enum Tag {
     Enum,
     /// One enum type for all such arguments.
     AnyEnum,
+    /// A range type; elements and multiranges beside it are of the same kind.
+    AnyRange,
+    /// A multirange type.
+    AnyMultirange,
     /// `text[]`.
     TextArray,
 }
@@ -92,6 +98,8 @@ pub enum Category {
     Enum,
     /// `V`.
     BitString,
+    /// `R`.
+    Range,
     /// `U`.
     User,
 }
@@ -117,6 +125,7 @@ impl Tag {
             Self::Interval => Category::Timespan,
             Self::Inet | Self::Cidr => Category::Network,
             Self::Bit | Self::Varbit => Category::BitString,
+            Self::Range(_) | Self::Multirange(_) => Category::Range,
             Self::Array | Self::TextArray => Category::Array,
             Self::Enum | Self::AnyEnum => Category::Enum,
             _ => Category::User,
@@ -142,7 +151,15 @@ impl Tag {
     /// Whether this is a pseudo-type of declarations.
     #[must_use]
     pub fn polymorphic(self) -> bool {
-        matches!(self, Self::Any | Self::AnyElement | Self::AnyArray | Self::AnyEnum)
+        matches!(
+            self,
+            Self::Any
+                | Self::AnyElement
+                | Self::AnyArray
+                | Self::AnyEnum
+                | Self::AnyRange
+                | Self::AnyMultirange
+        )
     }
 }
 
@@ -196,6 +213,7 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         (Tag::Inet, Tag::Cidr) => CastContext::Assignment,
         (Tag::Bit, Tag::Varbit) | (Tag::Varbit, Tag::Bit) => CastContext::Implicit,
         (Int4 | Int8, Tag::Bit) | (Tag::Bit, Int4 | Int8) => CastContext::Explicit,
+        (Tag::Range(a), Tag::Multirange(b)) if a == b => CastContext::Explicit,
         // JSON.
         (Json, Jsonb) | (Jsonb, Json) => CastContext::Assignment,
         (Jsonb, Bool | Int2 | Int4 | Int8 | Numeric | Float4 | Float8) => CastContext::Explicit,
@@ -301,6 +319,8 @@ pub fn tag(ty: &SqlType) -> Tag {
         SqlType::Interval => Tag::Interval,
         SqlType::Json => Tag::Json,
         SqlType::Jsonb => Tag::Jsonb,
+        SqlType::Range(kind) => Tag::Range(*kind),
+        SqlType::Multirange(kind) => Tag::Multirange(*kind),
         SqlType::Oid => Tag::Oid,
         SqlType::RegClass
         | SqlType::RegType
@@ -344,6 +364,8 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Interval => SqlType::Interval,
         Tag::Json => SqlType::Json,
         Tag::Jsonb => SqlType::Jsonb,
+        Tag::Range(kind) => SqlType::Range(kind),
+        Tag::Multirange(kind) => SqlType::Multirange(kind),
         Tag::Oid => SqlType::Oid,
         Tag::Reg => SqlType::RegClass,
         Tag::RegType => SqlType::RegType,
@@ -356,7 +378,9 @@ pub fn plain_type(tag: Tag) -> SqlType {
         | Tag::AnyElement
         | Tag::AnyArray
         | Tag::Enum
-        | Tag::AnyEnum => SqlType::Text,
+        | Tag::AnyEnum
+        | Tag::AnyRange
+        | Tag::AnyMultirange => SqlType::Text,
     }
 }
 
@@ -391,6 +415,8 @@ pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
         (T::Array(a), T::Array(b)) => stable_cast(a, b),
         (T::Array(_), b) => text(b),
         (a, T::Array(_)) => text(a),
+        // As PostgreSQL has it, whatever the bounds are.
+        (a, b) if a.is_ranged() || b.is_ranged() => text(a) || text(b),
         (T::Time(_), b) if text(b) => false,
         (a, b) if moment(a) && moment(b) => zoned(a) != zoned(b),
         (a, b) => (text(a) && moment(b)) || (moment(a) && text(b)),

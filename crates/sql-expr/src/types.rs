@@ -202,12 +202,18 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "serial" | "serial4" | "bigserial" | "serial8" | "smallserial" | "serial2" => {
             return Err(no_such(&folded));
         }
+        other if ranged(other).is_some() => ranged(other).ok_or_else(|| no_such(other))?,
         other => match (users.find(name), other.strip_prefix('_')) {
             (Ok(ty), _) => ty,
             (Err(_), Some(element)) => parse_name(element, users)?.array_of(),
             (Err(error), None) => return Err(error),
         },
     })
+}
+
+/// The range or multirange type of this name.
+fn ranged(name: &str) -> Option<SqlType> {
+    crate::type_name::parse_internal_name(name).filter(SqlType::is_ranged)
 }
 
 fn char_length(length: &CharacterLength) -> Result<u32> {

@@ -13,7 +13,9 @@ use super::calendar;
 use super::context::Call;
 use super::fault;
 use telesto_sql_types::error::Result;
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::{
+    ArrayValue, BitString, Datum, Interval, Multirange, Network, Numeric, Range, SqlType,
+};
 
 /// Days from 1970-01-01 to 2000-01-01, the origin of stored dates.
 pub const EPOCH_DAYS: i64 = 10_957;
@@ -57,6 +59,22 @@ pub fn bits_of(value: &Datum) -> Result<&BitString> {
     match value {
         Datum::Bits(v) => Ok(v),
         _ => Err(fault::kind("a bit string")),
+    }
+}
+
+/// A range.
+pub fn range_of(value: &Datum) -> Result<&Range> {
+    match value {
+        Datum::Range(v) => Ok(v),
+        _ => Err(fault::kind("a range")),
+    }
+}
+
+/// A multirange.
+pub fn multirange_of(value: &Datum) -> Result<&Multirange> {
+    match value {
+        Datum::Multirange(v) => Ok(v),
+        _ => Err(fault::kind("a multirange")),
     }
 }
 

@@ -18,11 +18,14 @@ const STEADY: &[&str] = &[
     "#>>",
     "&",
     "&&",
+    "&<",
+    "&>",
     "*",
     "+",
     "-",
     "->",
     "->>",
+    "-|-",
     "<<",
     "<<=",
     "<@",
@@ -55,18 +58,23 @@ const STEADY: &[&str] = &[
     "hostmask",
     "inet_same_family",
     "initcap",
+    "isempty",
     "jsonb_typeof",
     "left",
     "length",
     "lower",
+    "lower_inc",
+    "lower_inf",
     "ltrim",
     "masklen",
     "md5",
+    "multirange",
     "netmask",
     "network",
     "now",
     "octet_length",
     "position",
+    "range_merge",
     "replace",
     "reverse",
     "right",
@@ -80,6 +88,8 @@ const STEADY: &[&str] = &[
     "trim",
     "trunc",
     "upper",
+    "upper_inc",
+    "upper_inf",
     "|",
     "||",
 ];
@@ -95,8 +105,10 @@ pub fn call_may_fail(function: &Function, pattern: bool) -> bool {
     if MATCHING.contains(&function.name) {
         return pattern;
     }
+    // Two ranges apart are not one.
+    let apart = matches!(function.name, "+" | "-") && function.args.contains(&Tag::AnyRange);
     let overloaded = OVERLOADED.contains(&function.name) && function.args.iter().any(refuses);
-    overloaded || STEADY.binary_search(&function.name).is_err()
+    apart || overloaded || STEADY.binary_search(&function.name).is_err()
 }
 
 /// Whether a cast may fail.

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use super::definitions::index_definition;
 use super::procedures;
 use super::relations::{
-    HEAP, align_of, attributes, classes, collation_of, default_oid, defaults, indexes, numbers,
-    storage_of,
+    HEAP, align_of, attributes, classes, collation_of, defaults, indexes, numbers, storage_of,
 };
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
@@ -56,6 +55,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_default_acl" => super::acls::defaults(out, catalog),
         "pg_database" => databases(out, catalog),
         "pg_proc" => procedures::rows(out),
+        "pg_range" => super::range_types::rows(out),
         "pg_opclass" => super::operator_classes::classes(out),
         "pg_am" => {
             out.row()
@@ -103,11 +103,9 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         }
         "pg_description" => descriptions(out, catalog),
         "pg_depend" => {
-            dependencies(out, catalog);
-            default_dependencies(out, catalog);
-            view_dependencies(out, catalog);
+            super::dependencies::rows(out, catalog);
         }
-        "pg_rewrite" => rewrites(out, catalog),
+        "pg_rewrite" => super::dependencies::rewrites(out, catalog),
         "pg_sequence" => sequences(out, catalog),
         "pg_sequences" => sequence_views(out, catalog),
         "pg_policy" => super::policies::policies(out, catalog),
@@ -232,6 +230,7 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
         SqlType::Interval => "T",
         SqlType::Inet | SqlType::Cidr => "I",
         SqlType::Bit(_) | SqlType::Varbit(_) => "V",
+        SqlType::Range(_) | SqlType::Multirange(_) => "R",
         SqlType::Unknown => "X",
         SqlType::Record(_) | SqlType::Void => "P",
         _ => "U",
@@ -242,7 +241,13 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
     let one = |out: &mut RowSet<'_>, ty: &SqlType, element: u32| {
         let pseudo = category(ty) == "P" || *ty == SqlType::Unknown;
         let name = ty.internal_name();
-        let functions = if element > 0 { "array" } else { &name };
+        let (kind, functions) = match ty {
+            _ if element > 0 => ("b", "array"),
+            _ if pseudo => ("p", name.as_str()),
+            SqlType::Range(_) => ("r", "range"),
+            SqlType::Multirange(_) => ("m", "multirange"),
+            _ => ("b", name.as_str()),
+        };
         // An array takes the modifiers of its elements.
         let modifiers = name.trim_start_matches('_');
         out.row()
@@ -251,7 +256,7 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
             .set("typowner", OWNER_OID)
             .set("typlen", i32::from(ty.typlen()))
             .set("typbyval", matches!(ty.typlen(), 1..=8))
-            .set("typtype", if pseudo { "p" } else { "b" })
+            .set("typtype", if pseudo { "p" } else { kind })
             .set("typcategory", category(ty))
             .set(
                 "typispreferred",
@@ -284,7 +289,13 @@ fn types(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settin
                 telesto_sql_catalog::builtin::procedures::of_type(modifiers, "typmodout"),
             )
             .set("typsubscript", if element > 0 { "array_subscript_handler" } else { "" })
-            .set("typanalyze", if element > 0 { "array_typanalyze" } else { "" })
+            .set(
+                "typanalyze",
+                match functions {
+                    "array" | "range" | "multirange" => format!("{functions}_typanalyze"),
+                    _ => String::new(),
+                },
+            )
             .set("typalign", align_of(ty))
             .set("typstorage", storage_of(ty))
             .set("typtypmod", -1)
@@ -370,9 +381,9 @@ fn databases(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
 }
 
 /// OID of pg_class, as other tables refer to it.
-const PG_CLASS: u32 = 1259;
-const PG_ATTRDEF: u32 = 2604;
-const PG_REWRITE: u32 = 2618;
+pub(super) const PG_CLASS: u32 = 1259;
+pub(super) const PG_ATTRDEF: u32 = 2604;
+pub(super) const PG_REWRITE: u32 = 2618;
 const PG_CONSTRAINT: u32 = 2606;
 /// OID of pg_type.
 const PG_TYPE: u32 = 1247;
@@ -414,87 +425,6 @@ fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
     for ty in catalog.user_types() {
         one(ty.oid, PG_TYPE, 0, &ty.comment);
-    }
-}
-
-fn dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
-    for sequence in catalog.sequences() {
-        if let Some((table, column)) = sequence.owned_by {
-            let number =
-                catalog.table(table).and_then(|t| t.columns.get(column)).map_or(0, |c| c.id);
-            out.row()
-                .set("classid", PG_CLASS)
-                .set("objid", sequence.oid)
-                .set("refclassid", PG_CLASS)
-                .set("refobjid", table.0)
-                .set("refobjsubid", i32::from(number))
-                .set("deptype", if sequence.identity { "i" } else { "a" });
-        }
-    }
-}
-
-/// The sequences that defaults name, by their OID, and the column each default is of.
-fn default_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
-    let sequences: Vec<(u32, String)> = catalog
-        .sequences()
-        .map(|sequence| (sequence.oid, format!("'{}'::regclass", sequence.oid)))
-        .collect();
-    for table in catalog.tables() {
-        for (_, column) in table.visible_columns() {
-            let Some(text) = &column.default else { continue };
-            let text = text.to_ascii_lowercase();
-            let mut depends = |on: u32, part: i32, kind: &str| {
-                out.row()
-                    .set("classid", PG_ATTRDEF)
-                    .set("objid", default_oid(table, column.id))
-                    .set("refclassid", PG_CLASS)
-                    .set("refobjid", on)
-                    .set("refobjsubid", part)
-                    .set("deptype", kind);
-            };
-            depends(table.id.0, i32::from(column.id), "a");
-            for (oid, _) in sequences.iter().filter(|(_, named)| text.contains(named.as_str())) {
-                depends(*oid, 0, "n");
-            }
-        }
-    }
-}
-
-/// The rule of a view has the view's OID, in a table of its own.
-fn rewrites(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
-    for view in catalog.views() {
-        out.row()
-            .set("oid", view.oid)
-            .set("rulename", "_RETURN")
-            .set("ev_class", view.oid)
-            .set("ev_type", "1")
-            .set("ev_enabled", "O")
-            .set("is_instead", true);
-    }
-}
-
-/// What the rules of views need: their view, and the relations that it names.
-fn view_dependencies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
-    let mut relations: Vec<(u32, u32, &str)> = Vec::new();
-    relations.extend(catalog.tables().map(|table| (table.id.0, table.schema, &*table.name)));
-    relations.extend(catalog.views().map(|view| (view.oid, view.schema, &*view.name)));
-    let mut depends = |rule: u32, on: u32, kind: &str| {
-        out.row()
-            .set("classid", PG_REWRITE)
-            .set("objid", rule)
-            .set("refclassid", PG_CLASS)
-            .set("refobjid", on)
-            .set("deptype", kind);
-    };
-    for view in catalog.views() {
-        depends(view.oid, view.oid, "i");
-        let named = relations.iter().map(|(_, schema, name)| (catalog.schema_name(*schema), *name));
-        let found = telesto_sql_parser::view_query::relations_in(&view.query, named);
-        for ((oid, ..), used) in relations.iter().zip(found) {
-            if used && *oid != view.oid {
-                depends(view.oid, *oid, "n");
-            }
-        }
     }
 }
 

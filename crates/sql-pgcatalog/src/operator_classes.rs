@@ -32,15 +32,19 @@ const CLASSES: &[(u32, &str, u32, u32)] = &[
     (10043, "varbit_ops", 2002, 1562),
     (10065, "uuid_ops", 2968, 2950),
     (10069, "enum_ops", 3522, 3500),
+    (10076, "range_ops", 3901, 3831),
+    (10080, "multirange_ops", 4199, 4537),
 ];
 
 /// The class that orders a type; 0: no index can be over it.
-fn class_of(ty: &SqlType) -> u32 {
+pub(super) fn class_of(ty: &SqlType) -> u32 {
     match ty {
         SqlType::Domain(domain) => class_of(&domain.base),
         SqlType::Enum(_) => 10069,
         SqlType::Varchar(_) => 3126,
         SqlType::Cidr => 10015,
+        SqlType::Range(_) => 10076,
+        SqlType::Multirange(_) => 10080,
         ty if ty.is_oid_like() => 1981,
         ty if ty.element_type().is_some() => 10000,
         ty => CLASSES.iter().find(|class| class.3 == ty.oid()).map_or(0, |class| class.0),

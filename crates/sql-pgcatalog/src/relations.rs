@@ -245,9 +245,16 @@ pub(super) fn storage_of(ty: &SqlType) -> &'static str {
     }
 }
 
+/// Whether it is a range or multirange over values of eight bytes.
+fn has_wide_bounds(ty: &SqlType) -> bool {
+    let (SqlType::Range(kind) | SqlType::Multirange(kind)) = ty else { return false };
+    kind.subtype().typlen() == 8
+}
+
 pub(super) fn align_of(ty: &SqlType) -> &'static str {
     match ty.typlen() {
         _ if matches!(ty.element_type().unwrap_or(ty), SqlType::Record(_)) => "d",
+        _ if has_wide_bounds(ty.element_type().unwrap_or(ty)) => "d",
         1 => "c",
         2 => "s",
         8 | 16 if *ty != SqlType::Uuid => "d",

@@ -17,6 +17,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::json;
 use crate::network::Network;
 use crate::numeric::{Numeric, pow10};
+use crate::ranges::{Multirange, Range};
 use crate::sql_type::SqlType;
 use crate::text::TextStyle;
 
@@ -170,6 +171,10 @@ impl Datum {
                 }
                 Self::Jsonb(Arc::new(json::parse_jsonb(r.text()?)?))
             }
+            SqlType::Range(kind) => return Range::from_wire(bytes, *kind).map(Self::range),
+            SqlType::Multirange(kind) => {
+                return Multirange::from_wire(bytes, *kind).map(Self::multirange);
+            }
             SqlType::Domain(domain) => return Self::from_binary(bytes, &domain.base),
             SqlType::Enum(ty) => Self::Enum(Arc::clone(ty.by_label(r.text()?)?)),
             SqlType::Array(element) => read_array(&mut r, element, element)?,
@@ -221,6 +226,8 @@ impl Datum {
                 out.put_i32(v.len() as i32);
                 out.put_slice(v.bytes());
             }
+            Self::Range(v) => v.to_wire(out),
+            Self::Multirange(v) => v.to_wire(out),
             Self::Uuid(v) => out.put_slice(v),
             Self::Network(v) => out.put_slice(&v.to_wire(*ty == SqlType::Cidr)),
             Self::Interval(v) => {

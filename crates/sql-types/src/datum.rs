@@ -12,6 +12,7 @@ use crate::bits::BitString;
 use crate::enums::EnumLabel;
 use crate::network::Network;
 use crate::numeric::Numeric;
+use crate::ranges::{Multirange, Range};
 use crate::sql_type::SqlType;
 
 /// Microseconds of a day.
@@ -116,6 +117,10 @@ pub enum Datum {
     Jsonb(Arc<serde_json::Value>),
     /// oid and the reg* types
     Oid(u32),
+    /// int4range and its kin
+    Range(Arc<Range>),
+    /// int4multirange and its kin
+    Multirange(Arc<Multirange>),
     /// a label of an enum type
     Enum(Arc<EnumLabel>),
     /// array
@@ -137,6 +142,18 @@ impl Datum {
     #[must_use]
     pub fn bits(value: BitString) -> Self {
         Self::Bits(Arc::new(value))
+    }
+
+    /// A range.
+    #[must_use]
+    pub fn range(value: Range) -> Self {
+        Self::Range(Arc::new(value))
+    }
+
+    /// A multirange.
+    #[must_use]
+    pub fn multirange(value: Multirange) -> Self {
+        Self::Multirange(Arc::new(value))
     }
 
     /// A numeric value.
@@ -206,6 +223,8 @@ impl Datum {
             (Self::InternalChar(a), Self::InternalChar(b)) => a.cmp(b),
             (Self::Bytea(a), Self::Bytea(b)) => a.cmp(b),
             (Self::Bits(a), Self::Bits(b)) => a.cmp(b),
+            (Self::Range(a), Self::Range(b)) => a.cmp(b),
+            (Self::Multirange(a), Self::Multirange(b)) => a.cmp(b),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
             (Self::Network(a), Self::Network(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.span().cmp(&b.span()),
@@ -275,6 +294,8 @@ impl Datum {
             Self::Enum(_) => 22,
             Self::Network(_) => 23,
             Self::Bits(_) => 24,
+            Self::Range(_) => 25,
+            Self::Multirange(_) => 26,
         }
     }
 }

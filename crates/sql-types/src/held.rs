@@ -98,6 +98,8 @@ pub fn row_bytes(row: &crate::Row) -> u64 {
             Datum::Numeric(_) => 64,
             Datum::Jsonb(_) => 256,
             Datum::Array(a) => a.elements.len() * 40 + 64,
+            Datum::Range(v) => v.held(),
+            Datum::Multirange(v) => v.held(),
             _ => 0,
         })
         .sum();

@@ -33,6 +33,9 @@ mod interval_parse;
 pub mod json;
 pub mod network;
 pub mod numeric;
+pub mod numeric_order;
+pub mod ranges;
+mod raw_text;
 pub mod record;
 pub mod sql_type;
 pub mod text;
@@ -45,6 +48,7 @@ pub use enums::{EnumLabel, EnumType};
 pub use error::{Error, Result, SqlState};
 pub use network::Network;
 pub use numeric::Numeric;
+pub use ranges::{Multirange, Range, RangeKind};
 pub use sql_type::{NumericMod, SqlType, oid};
 pub use text::TextStyle;
 

@@ -3,55 +3,14 @@
 //! # Limits
 //! Multi-dimensional arrays share the type of one-dimensional ones, as in PostgreSQL.
 
+pub mod oid;
+
 use std::fmt;
 use std::sync::Arc;
 
 use crate::domains::DomainType;
 use crate::enums::{self, EnumType};
-
-/// PostgreSQL's fixed type OIDs.
-#[allow(missing_docs)]
-pub mod oid {
-    pub const BOOL: u32 = 16;
-    pub const BYTEA: u32 = 17;
-    pub const INTERNAL_CHAR: u32 = 18;
-    pub const NAME: u32 = 19;
-    pub const INT8: u32 = 20;
-    pub const INT2: u32 = 21;
-    pub const INT2VECTOR: u32 = 22;
-    pub const INT4: u32 = 23;
-    pub const REGPROC: u32 = 24;
-    pub const TEXT: u32 = 25;
-    pub const OID: u32 = 26;
-    pub const XID: u32 = 28;
-    pub const OIDVECTOR: u32 = 30;
-    pub const JSON: u32 = 114;
-    pub const PG_NODE_TREE: u32 = 194;
-    pub const CIDR: u32 = 650;
-    pub const FLOAT4: u32 = 700;
-    pub const FLOAT8: u32 = 701;
-    pub const UNKNOWN: u32 = 705;
-    pub const INET: u32 = 869;
-    pub const BPCHAR: u32 = 1042;
-    pub const VARCHAR: u32 = 1043;
-    pub const DATE: u32 = 1082;
-    pub const TIME: u32 = 1083;
-    pub const TIMESTAMP: u32 = 1114;
-    pub const TIMESTAMPTZ: u32 = 1184;
-    pub const INTERVAL: u32 = 1186;
-    pub const TIMETZ: u32 = 1266;
-    pub const BIT: u32 = 1560;
-    pub const VARBIT: u32 = 1562;
-    pub const NUMERIC: u32 = 1700;
-    pub const REGCLASS: u32 = 2205;
-    pub const REGTYPE: u32 = 2206;
-    pub const RECORD: u32 = 2249;
-    pub const VOID: u32 = 2278;
-    pub const UUID: u32 = 2950;
-    pub const JSONB: u32 = 3802;
-    pub const REGNAMESPACE: u32 = 4089;
-    pub const REGROLE: u32 = 4096;
-}
+use crate::ranges::RangeKind;
 
 /// Precision and scale of `numeric(p, s)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -115,6 +74,10 @@ pub enum SqlType {
     Json,
     /// jsonb
     Jsonb,
+    /// int4range and its kin
+    Range(RangeKind),
+    /// int4multirange and its kin
+    Multirange(RangeKind),
     /// oid
     Oid,
     /// regclass: an oid shown as a relation's name
@@ -192,6 +155,8 @@ impl SqlType {
             Self::RegProc => oid::REGPROC,
             Self::RegNamespace => oid::REGNAMESPACE,
             Self::RegRole => oid::REGROLE,
+            Self::Range(kind) => kind.oids()[0],
+            Self::Multirange(kind) => kind.oids()[2],
             Self::Enum(ty) => ty.oid,
             Self::Domain(ty) => ty.oid,
             Self::Record(_) => oid::RECORD,
@@ -258,6 +223,8 @@ impl SqlType {
             Self::RegRole => 4097,
             Self::Int2Vector => 1006,
             Self::OidVector => 1013,
+            Self::Range(kind) => kind.oids()[1],
+            Self::Multirange(kind) => kind.oids()[3],
             Self::Enum(ty) => ty.array_oid,
             Self::Domain(ty) => ty.array_oid,
             Self::Array(_) | Self::Void | Self::Unknown => 0,
@@ -357,6 +324,7 @@ impl SqlType {
         match (self, other) {
             (Self::Array(a), Self::Array(b)) => a.same_base(b),
             (Self::Enum(a), Self::Enum(b)) => a == b,
+            (Self::Range(a), Self::Range(b)) | (Self::Multirange(a), Self::Multirange(b)) => a == b,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
     }
@@ -401,6 +369,8 @@ impl SqlType {
             Self::Unknown => "unknown",
             Self::Int2Vector => "int2vector",
             Self::OidVector => "oidvector",
+            Self::Range(kind) => kind.name(),
+            Self::Multirange(kind) => kind.multirange_name(),
             Self::Enum(ty) => return ty.name.clone(),
             Self::Domain(ty) => return ty.name.clone(),
             Self::Array(element) => return format!("_{}", element.internal_name()),
@@ -430,6 +400,12 @@ impl SqlType {
     #[must_use]
     pub fn is_bits(&self) -> bool {
         matches!(self, Self::Bit(_) | Self::Varbit(_))
+    }
+
+    /// Whether it is a range or a multirange.
+    #[must_use]
+    pub fn is_ranged(&self) -> bool {
+        matches!(self, Self::Range(_) | Self::Multirange(_))
     }
 
     /// Whether it is inet or cidr.
@@ -496,6 +472,18 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::Interval,
     SqlType::Json,
     SqlType::Jsonb,
+    SqlType::Range(RangeKind::Int4),
+    SqlType::Multirange(RangeKind::Int4),
+    SqlType::Range(RangeKind::Int8),
+    SqlType::Multirange(RangeKind::Int8),
+    SqlType::Range(RangeKind::Num),
+    SqlType::Multirange(RangeKind::Num),
+    SqlType::Range(RangeKind::Date),
+    SqlType::Multirange(RangeKind::Date),
+    SqlType::Range(RangeKind::Ts),
+    SqlType::Multirange(RangeKind::Ts),
+    SqlType::Range(RangeKind::Tstz),
+    SqlType::Multirange(RangeKind::Tstz),
     SqlType::Oid,
     SqlType::RegClass,
     SqlType::RegType,

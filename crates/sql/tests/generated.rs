@@ -20,6 +20,8 @@ mod grammar;
 mod guards;
 #[path = "generated/queries.rs"]
 mod queries;
+#[path = "generated/ranges.rs"]
+mod ranges;
 #[path = "generated/tables.rs"]
 mod tables;
 
@@ -419,19 +421,28 @@ async fn generate_guards() {
 
 #[test]
 fn bit_strings_answer_as_on_postgres() {
-    on_a_large_stack(generate_bits);
+    on_a_large_stack(|| generate_type("bits", bits::tables, bits::query));
 }
 
-/// Bit strings, on whichever path takes the query and once more on DataFusion.
-async fn generate_bits() {
+#[test]
+fn ranges_answer_as_on_postgres() {
+    on_a_large_stack(|| generate_type("ranges", ranges::tables, ranges::query));
+}
+
+/// Values of one family of types, on whichever path takes the query and once more on DataFusion.
+async fn generate_type(
+    name: &str,
+    tables: fn(&mut StdRng) -> Vec<String>,
+    query: fn(&mut StdRng) -> (String, bool),
+) {
     let seed = setting("TELESTO_GENERATED_SEED", 1);
-    let rounds = setting("TELESTO_GENERATED_BIT_ROUNDS", 3);
+    let rounds = setting("TELESTO_GENERATED_TYPE_ROUNDS", 3);
     let server = Server::start();
     let admin = server.connect("postgres").await.expect("PostgreSQL answers");
     let mut tally = Tally::default();
     let mut failed = 0;
     for number in 0..rounds {
-        let database = format!("bits{number}");
+        let database = format!("{name}{number}");
         admin.simple_query(&format!("create database {database}")).await.expect("a database");
         let mut pair = Pair {
             session: support::session().await.expect("a session"),
@@ -441,11 +452,11 @@ async fn generate_bits() {
             round: number,
         };
         let mut rng = StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(number));
-        for sql in bits::tables(&mut rng) {
+        for sql in tables(&mut rng) {
             assert!(pair.run(&sql, false).await.1, "{sql}");
         }
         for _ in 0..150 {
-            let (sql, ordered) = bits::query(&mut rng);
+            let (sql, ordered) = query(&mut rng);
             let (theirs, _) = pair.run(&sql, ordered).await;
             pair.run_again(&sql, ordered, &theirs).await;
             failed += usize::from(matches!(theirs, Outcome::Failed { .. }));

@@ -108,6 +108,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use telesto_sql::types::RangeKind;
 
     proptest! {
         #[test]
@@ -123,12 +124,13 @@ mod tests {
         fn value_of_any_bytes_in_any_type_never_panics(
             raw in proptest::collection::vec(any::<u8>(), 0..40),
             text in ".{0,20}",
-            at in 0usize..14,
+            at in 0usize..16,
         ) {
             let types = [
                 SqlType::Bool, SqlType::Int2, SqlType::Int4, SqlType::Int8, SqlType::Float4,
                 SqlType::Float8, SqlType::Text, SqlType::Bytea, SqlType::Uuid, SqlType::Date,
                 SqlType::Timestamp(None), SqlType::TimestampTz(None), SqlType::Jsonb, SqlType::Varbit(None),
+                SqlType::Range(RangeKind::Num), SqlType::Multirange(RangeKind::Date),
             ];
             let ty = &types[at];
             let style = TextStyle::default();

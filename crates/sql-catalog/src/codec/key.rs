@@ -4,29 +4,30 @@
 //!
 //! | type | bytes inside the element |
 //! | --- | --- |
-//! | numeric | class (0 -inf, 1 negative, 2 zero, 3 positive, 4 +inf, 5 NaN); for 1 and 3: exponent, i32 with flipped sign bit, big endian, of `0.d1d2… × 10^exponent`; then the digits in pairs, each + 1 (1 to 100), trailing zeros dropped. Of negatives everything after the class is inverted and closed with `FF` |
+//! | numeric | the order bytes ([`telesto_sql_types::numeric_order`]) |
 //! | interval | its span in microseconds (months of 30 days), i128 with flipped sign bit |
 //! | enum | the label's order bytes (`types::enums`) |
 //! | bit, bit varying | the order bytes ([`BitString::order_bytes`]) |
+//! | ranges, multiranges | the order bytes ([`Range::order_bytes`]) |
 //! | jsonb | refused (0A000) |
 //! | array | the elements as key elements, then number of dimensions (`00`, count) and each bound |
 //! | char(n) | the text without trailing blanks |
 //!
 //! # Limits
-//! Not everything comes back as it was: numeric loses its scale, interval its split, `char(n)` its padding. The
+//! Not everything comes back as it was: numeric, also in ranges, loses its scale, interval its split, `char(n)` its padding. The
 //! row holds the exact value.
 
 use std::sync::Arc;
 
-use num_bigint::{BigInt, Sign};
-use num_traits::Zero;
 use telesto_common::key::{Direction, KeyReader, KeyWriter};
 
 use crate::{IndexColumn, Table};
 use telesto_sql_types::datum::DAY_MICROS;
 use telesto_sql_types::error::{Error, Result};
-use telesto_sql_types::numeric::pow10;
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::numeric_order;
+use telesto_sql_types::{
+    ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, SqlType,
+};
 
 /// Whether values of `ty` can be in keys.
 #[must_use]
@@ -70,11 +71,19 @@ pub fn write_datum_key(
         (Datum::InternalChar(v), SqlType::InternalChar) => key.bytes(&[*v], direction),
         (Datum::Bytea(v), SqlType::Bytea) => key.bytes(v, direction),
         (Datum::Bits(v), ty) if ty.is_bits() => key.bytes(&v.order_bytes(), direction),
+        (Datum::Range(v), SqlType::Range(kind)) if v.kind() == *kind => {
+            key.bytes(&v.order_bytes(), direction)
+        }
+        (Datum::Multirange(v), SqlType::Multirange(kind)) if v.kind() == *kind => {
+            key.bytes(&v.order_bytes(), direction)
+        }
         (Datum::Uuid(v), SqlType::Uuid) => key.raw16(*v, direction),
         (Datum::Network(v), ty) if ty.is_network() => key.bytes(&v.order_bytes(), direction),
         (Datum::Enum(v), SqlType::Enum(_)) => key.bytes(&v.order, direction),
         (Datum::Oid(v), ty) if ty.is_oid_like() => key.u64(u64::from(*v), direction),
-        (Datum::Numeric(v), SqlType::Numeric(_)) => key.bytes(&numeric_bytes(v), direction),
+        (Datum::Numeric(v), SqlType::Numeric(_)) => {
+            key.bytes(&numeric_order::order_bytes(v), direction)
+        }
         (Datum::Interval(v), SqlType::Interval) => {
             key.raw16((v.span() as u128 ^ (1 << 127)).to_be_bytes(), direction)
         }
@@ -180,7 +189,18 @@ pub fn read_datum_key(
         ty if ty.is_oid_like() => Datum::Oid(
             u32::try_from(key.u64(direction)?).map_err(|_| Error::corrupt("an oid in a key"))?,
         ),
-        SqlType::Numeric(_) => Datum::numeric(read_numeric(&key.bytes(direction)?)?),
+        SqlType::Numeric(_) => Datum::numeric(
+            numeric_order::from_order_bytes(&key.bytes(direction)?)
+                .ok_or_else(|| Error::corrupt("a numeric in a key"))?,
+        ),
+        SqlType::Range(kind) => Datum::range(
+            Range::from_order_bytes(&key.bytes(direction)?, *kind)
+                .ok_or_else(|| Error::corrupt("a range in a key"))?,
+        ),
+        SqlType::Multirange(kind) => Datum::multirange(
+            Multirange::from_order_bytes(&key.bytes(direction)?, *kind)
+                .ok_or_else(|| Error::corrupt("a multirange in a key"))?,
+        ),
         SqlType::Interval => {
             let span = (u128::from_be_bytes(key.raw16(direction)?) ^ (1 << 127)) as i128;
             let days = span.div_euclid(i128::from(DAY_MICROS));
@@ -204,79 +224,14 @@ pub fn read_datum_key(
     })
 }
 
-fn numeric_bytes(value: &Numeric) -> Vec<u8> {
-    let (unscaled, scale) = match value {
-        Numeric::NegInfinity => return vec![0],
-        Numeric::Infinity => return vec![4],
-        Numeric::NaN => return vec![5],
-        Numeric::Finite { unscaled, .. } if unscaled.is_zero() => return vec![2],
-        Numeric::Finite { unscaled, scale } => (unscaled, *scale),
-    };
-    let digits = unscaled.magnitude().to_string();
-    let exponent = digits.len() as i32 - scale as i32;
-    let digits = digits.trim_end_matches('0').as_bytes();
-    let mut out = Vec::with_capacity(6 + digits.len() / 2);
-    out.extend_from_slice(&(exponent as u32 ^ (1 << 31)).to_be_bytes());
-    for pair in digits.chunks(2) {
-        let tens = pair[0] - b'0';
-        let ones = pair.get(1).map_or(0, |b| b - b'0');
-        out.push(tens * 10 + ones + 1);
-    }
-    if unscaled.sign() == Sign::Minus {
-        for byte in &mut out {
-            *byte = !*byte;
-        }
-        out.push(0xFF);
-        out.insert(0, 1);
-    } else {
-        out.insert(0, 3);
-    }
-    out
-}
-
-fn read_numeric(bytes: &[u8]) -> Result<Numeric> {
-    let corrupt = || Error::corrupt("a numeric in a key");
-    let (class, rest) = bytes.split_first().ok_or_else(corrupt)?;
-    let (negative, body) = match class {
-        0 => return Ok(Numeric::NegInfinity),
-        2 => return Ok(Numeric::zero()),
-        4 => return Ok(Numeric::Infinity),
-        5 => return Ok(Numeric::NaN),
-        1 => (
-            true,
-            rest.strip_suffix(&[0xFF]).ok_or_else(corrupt)?.iter().map(|b| !b).collect::<Vec<u8>>(),
-        ),
-        3 => (false, rest.to_vec()),
-        _ => return Err(corrupt()),
-    };
-    let (exponent, pairs) = body.split_first_chunk::<4>().ok_or_else(corrupt)?;
-    let exponent = i64::from((u32::from_be_bytes(*exponent) ^ (1 << 31)) as i32);
-    let mut unscaled = BigInt::zero();
-    for pair in pairs {
-        if !(1..=100).contains(pair) {
-            return Err(corrupt());
-        }
-        unscaled = unscaled * 100 + (pair - 1);
-    }
-    if negative {
-        unscaled = -unscaled;
-    }
-    let scale = pairs.len() as i64 * 2 - exponent;
-    if scale.abs() > 150_000 {
-        return Err(corrupt());
-    }
-    let number = if scale >= 0 {
-        Numeric::new(unscaled, scale as u32).normalized()
-    } else {
-        Numeric::new(unscaled * pow10(scale.unsigned_abs() as u32), 0)
-    };
-    Ok(number)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use num_bigint::BigInt;
     use proptest::prelude::*;
+    use telesto_sql_types::numeric::pow10;
+    use telesto_sql_types::ranges::Bound;
+    use telesto_sql_types::{Numeric, RangeKind};
 
     fn key_of(value: &Datum, ty: &SqlType, direction: Direction) -> Vec<u8> {
         let mut key = KeyWriter::new();
@@ -294,6 +249,36 @@ mod tests {
             Just(Numeric::Infinity),
             Just(Numeric::NegInfinity),
         ]
+    }
+
+    /// Ranges over few values, so that bounds are equal often.
+    fn ranges(kind: RangeKind) -> impl Strategy<Value = Datum> {
+        let value = move || {
+            (-3_i32..4, numerics(), proptest::bool::ANY).prop_map(move |(small, number, wide)| {
+                match kind {
+                    RangeKind::Int4 => Datum::Int4(small),
+                    RangeKind::Int8 => Datum::Int8(i64::from(small) << 33),
+                    RangeKind::Date if small == 3 => Datum::Date(i32::MAX),
+                    RangeKind::Date => Datum::Date(small),
+                    RangeKind::Ts => Datum::Timestamp(i64::from(small)),
+                    RangeKind::Tstz => Datum::TimestampTz(i64::from(small) << 40),
+                    RangeKind::Num if wide => Datum::numeric(number),
+                    RangeKind::Num => Datum::numeric(Numeric::new(small * 10, 1)),
+                }
+            })
+        };
+        let bound = move || {
+            (proptest::option::weighted(0.8, value()), proptest::bool::ANY)
+                .prop_map(|(value, inclusive)| Bound::new(value.unwrap_or(Datum::Null), inclusive))
+        };
+        (bound(), bound(), 0..20).prop_map(move |(a, b, empty)| {
+            let range = match Range::new(kind, a.clone(), b.clone()) {
+                _ if empty == 0 => Range::empty(kind),
+                Ok(range) => range,
+                Err(_) => Range::new(kind, b, a).expect("the other way round"),
+            };
+            Datum::range(range)
+        })
     }
 
     fn datums() -> impl Strategy<Value = (Datum, Datum, SqlType)> {
@@ -315,7 +300,26 @@ mod tests {
             )
             .prop_map(|v| Datum::Array(Arc::new(ArrayValue::new(SqlType::Int4, v))))
         };
+        let one = (0_usize..6).prop_flat_map(|at| {
+            let kind = RangeKind::ALL[at];
+            (ranges(kind), ranges(kind), Just(SqlType::Range(kind)))
+        });
+        let many = (0_usize..6).prop_flat_map(|at| {
+            let kind = RangeKind::ALL[at];
+            let several = || {
+                proptest::collection::vec(ranges(kind), 0..4).prop_map(move |parts| {
+                    let parts = parts.iter().map(|part| match part {
+                        Datum::Range(range) => range.as_ref().clone(),
+                        other => panic!("{other:?}"),
+                    });
+                    Datum::multirange(Multirange::new(kind, parts.collect()).expect("parts"))
+                })
+            };
+            (several(), several(), Just(SqlType::Multirange(kind)))
+        });
         prop_oneof![
+            one,
+            many,
             (numeric(), numeric(), Just(SqlType::Numeric(None))),
             (interval(), interval(), Just(SqlType::Interval)),
             (bits(), bits(), Just(SqlType::Varbit(None))),

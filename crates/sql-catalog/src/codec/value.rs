@@ -10,7 +10,9 @@ use num_bigint::BigInt;
 
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::json::{document, shallow};
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Network, Numeric, SqlType};
+use telesto_sql_types::{
+    ArrayValue, BitString, Datum, Interval, Multirange, Network, Numeric, Range, SqlType,
+};
 
 /// Appends a varint (LEB128).
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -137,6 +139,10 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (SqlType::Uuid, Datum::Uuid(v)) => out.extend_from_slice(v),
         (ty, Datum::Bits(v)) if ty.is_bits() => sized(out, &v.stored()),
         (ty, Datum::Network(v)) if ty.is_network() => sized(out, &v.stored()),
+        (SqlType::Range(kind), Datum::Range(v)) if v.kind() == *kind => sized(out, &v.stored()),
+        (SqlType::Multirange(kind), Datum::Multirange(v)) if v.kind() == *kind => {
+            sized(out, &v.stored());
+        }
         (SqlType::Interval, Datum::Interval(v)) => {
             out.extend_from_slice(&v.micros.to_le_bytes());
             out.extend_from_slice(&v.days.to_le_bytes());
@@ -207,6 +213,16 @@ fn vector(value: &Datum) -> Result<Datum> {
     Ok(Datum::Array(Arc::new(vector)))
 }
 
+/// A stored range or multirange.
+fn ranged(bytes: &[u8], ty: &SqlType) -> Result<Datum> {
+    match ty {
+        SqlType::Range(kind) => Range::from_stored(bytes, *kind).map(Datum::range),
+        SqlType::Multirange(kind) => Multirange::from_stored(bytes, *kind).map(Datum::multirange),
+        _ => None,
+    }
+    .ok_or_else(|| Error::corrupt(format!("{ty} in a row")))
+}
+
 /// Reads a value of `ty`.
 ///
 /// # Errors
@@ -237,6 +253,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
             Network::from_stored(input.sized()?)
                 .ok_or_else(|| Error::corrupt("a network address in a row"))?,
         ),
+        ty if ty.is_ranged() => ranged(input.sized()?, ty)?,
         SqlType::Enum(ty) => {
             Datum::Enum(Arc::clone(ty.by_oid(u32::from_le_bytes(input.array()?))?))
         }

@@ -18,7 +18,7 @@ pub(super) fn state_types(fold: Fold, args: &[SqlType], distinct: bool) -> Vec<S
         Fold::SumInterval | Fold::AvgInterval => {
             types.push(SqlType::Numeric(None).array_of());
         }
-        Fold::Least | Fold::Greatest | Fold::Bits(_) => types.extend(args.iter().cloned()),
+        Fold::Least | Fold::Greatest | Fold::Combined(_) => types.extend(args.iter().cloned()),
         _ => types.extend(args.iter().map(|ty| ty.clone().array_of())),
     }
     types
@@ -49,7 +49,7 @@ impl FoldState {
                 self.interval.1 += narrow(part(1))?;
                 self.interval.2 += part(2);
             }
-            (Fold::Least | Fold::Greatest | Fold::Bits(_), best) if compact => {
+            (Fold::Least | Fold::Greatest | Fold::Combined(_), best) if compact => {
                 if !best.is_null() {
                     self.add(vec![best.clone()], 1)?;
                 }

@@ -5,8 +5,6 @@
 //! Aggregates return PostgreSQL's types: `count` bigint, `sum(int)` bigint, `sum(bigint)` and averages of whole
 //! numbers numeric.
 
-use std::sync::Arc;
-
 use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate as fa;
 use datafusion::functions_window as fw;
@@ -23,7 +21,7 @@ use super::levels::refuse_inside;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::{Binder, Typed};
-use crate::aggregate::{Bitwise, Fold, folding};
+use crate::aggregate::{Fold, folding};
 use crate::looking::looking;
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
@@ -46,16 +44,8 @@ pub(super) struct Aggregate {
 /// Whether there is a `min` and a `max` of the type.
 fn has_extremes(ty: &SqlType) -> bool {
     use SqlType as T;
-    !matches!(ty, T::Bool | T::Jsonb | T::Uuid | T::Record(_) | T::Bit(_) | T::Varbit(_))
-}
-
-/// `bit_and` and its kin of integers.
-fn of_integer_bits(name: &str) -> Arc<AggregateUDF> {
-    match name {
-        "bit_and" => fa::bit_and_or_xor::bit_and_udaf(),
-        "bit_or" => fa::bit_and_or_xor::bit_or_udaf(),
-        _ => fa::bit_and_or_xor::bit_xor_udaf(),
-    }
+    let none = matches!(ty, T::Bool | T::Jsonb | T::Uuid | T::Record(_));
+    !(none || ty.is_bits() || ty.is_ranged())
 }
 
 impl Binder<'_> {
@@ -357,15 +347,9 @@ impl Binder<'_> {
                 };
                 ready(function, vec![arg], SqlType::Bool)
             }
-            "bit_and" | "bit_or" | "bit_xor" => {
+            "bit_and" | "bit_or" | "bit_xor" | "range_agg" | "range_intersect_agg" => {
                 arity(1)?;
-                let (arg, ty) = first()?;
-                if ty.is_bits() {
-                    let fold = Fold::Bits(Bitwise::named(name));
-                    return folded(fold, vec![arg], &[ty], SqlType::Bit(None));
-                }
-                let function = of_integer_bits(name);
-                ready(function, vec![arg], ty)
+                self.combined(name, args)
             }
             "array_agg" => {
                 arity(1)?;

@@ -15,6 +15,7 @@ mod arguments;
 mod array_query;
 mod call;
 mod case;
+mod combined;
 mod distinct_on;
 mod equality;
 mod expr;

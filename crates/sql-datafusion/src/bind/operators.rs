@@ -21,11 +21,15 @@ use telesto_sql_expr::comparison_type;
 use telesto_sql_expr::registry::{ResolveError, registry};
 use telesto_sql_expr::ty::castable;
 use telesto_sql_expr::ty::{CastContext, common_type};
-use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::{RangeKind, SqlType};
 
 /// Whether Arrow compares values of this type as PostgreSQL does.
 pub(crate) fn natively_ordered(ty: &SqlType) -> bool {
+    if let SqlType::Range(kind) | SqlType::Multirange(kind) = ty {
+        // Numbers carry their scale.
+        return *kind != RangeKind::Num;
+    }
     matches!(
         ty,
         SqlType::Bool

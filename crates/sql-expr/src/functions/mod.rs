@@ -14,6 +14,7 @@ pub mod math;
 mod more;
 pub mod network;
 pub mod ordered;
+mod ranges;
 pub mod regexps;
 pub mod rows;
 pub mod system;
@@ -38,6 +39,8 @@ pub const TABLES: &[&[Function]] = &[
     bit_strings::TABLE,
     bits::TABLE,
     ordered::TABLE,
+    ranges::TABLE,
+    ranges::OPERATORS,
     regexps::TABLE,
     rows::TABLE,
     system::TABLE,

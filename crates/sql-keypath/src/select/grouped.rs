@@ -114,6 +114,8 @@ fn groupable(key: Expr) -> Result<Expr> {
             | T::Varbit(_)
             | T::Inet
             | T::Cidr
+            | T::Range(_)
+            | T::Multirange(_)
             | T::Date
             | T::Time(_)
             | T::Timestamp(_)

@@ -13,6 +13,7 @@
 
 pub mod constructs;
 pub mod copy_words;
+pub mod exclusion;
 pub mod expand_array;
 pub mod keywords;
 mod nested_joins;

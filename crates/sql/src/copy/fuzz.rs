@@ -14,6 +14,7 @@ use super::lines::{Decoder, Field, encode, owned};
 use super::options::Options;
 use crate::error::Result;
 use crate::plan::CopyFormat;
+use crate::types::RangeKind;
 use crate::types::Row;
 use crate::types::SqlType;
 
@@ -109,6 +110,7 @@ pub fn binary_lines(bytes: &[u8]) {
             SqlType::Date,
             SqlType::Inet,
             SqlType::Varbit(Some(9)),
+            SqlType::Range(RangeKind::Num),
         ],
     };
     let columns: Vec<_> = types.iter().map(|ty| ("c".to_owned(), ty.clone())).collect();

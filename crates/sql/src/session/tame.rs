@@ -159,6 +159,8 @@ pub(super) fn large(parameters: &[Datum]) -> bool {
             Datum::Text(text) | Datum::Json(text) => text.len(),
             Datum::Bytea(raw) => raw.len(),
             Datum::Bits(bits) => bits.len(),
+            Datum::Range(range) => range.held(),
+            Datum::Multirange(ranges) => ranges.held(),
             // How much is inside only a walk could tell.
             Datum::Jsonb(_) | Datum::Numeric(_) => SMALL_PARAMETERS / 16,
             Datum::Array(array) => array.elements.len() * (SMALL_PARAMETERS / 256),

@@ -1,4 +1,4 @@
-//! `bit_and`, `bit_or` and `bit_xor` of bit strings.
+//! `bit_and`, `bit_or` and `bit_xor` of bit strings, and `range_intersect_agg`: aggregates that put two values together.
 //!
 //! # Invariants
 //! The order of the rows does not matter.
@@ -6,29 +6,32 @@
 //! # On failure
 //! 22026 when the strings are not of one length.
 
-use telesto_sql_expr::value::bits_of;
+use telesto_sql_expr::value::{bits_of, multirange_of};
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::interrupt::Steps;
 
-/// How the bits of two values are put together.
+/// How two values are put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Bitwise {
-    /// Set in both.
+pub(crate) enum Combined {
+    /// The bits set in both.
     And,
     /// Set in one.
     Or,
     /// Set in one of them only.
     Xor,
+    /// What is in both ranges, or multiranges.
+    Intersection,
 }
 
-impl Bitwise {
-    /// That of the aggregate `bit_and`, `bit_or` or `bit_xor`.
+impl Combined {
+    /// That of the aggregate `bit_and`, `bit_or`, `bit_xor` or `range_intersect_agg`.
     pub(crate) fn named(name: &str) -> Self {
         match name {
             "bit_and" => Self::And,
             "bit_or" => Self::Or,
-            _ => Self::Xor,
+            "bit_xor" => Self::Xor,
+            _ => Self::Intersection,
         }
     }
 
@@ -38,6 +41,7 @@ impl Bitwise {
             Self::And => "bit_and",
             Self::Or => "bit_or",
             Self::Xor => "bit_xor",
+            Self::Intersection => "range_intersect_agg",
         }
     }
 
@@ -50,6 +54,7 @@ impl Bitwise {
             Self::And => ("AND", |a, b| a & b),
             Self::Or => ("OR", |a, b| a | b),
             Self::Xor => ("XOR", |a, b| a ^ b),
+            Self::Intersection => return intersection(before, value),
         };
         bits_of(before)?.combined(bits_of(value)?, what, with).map(Datum::bits)
     }
@@ -61,5 +66,12 @@ impl Bitwise {
             steps.step()?;
             self.of(&before, &row[0])
         })
+    }
+}
+
+fn intersection(a: &Datum, b: &Datum) -> Result<Datum> {
+    match (a, b) {
+        (Datum::Range(a), Datum::Range(b)) => Ok(Datum::range(a.intersection(b))),
+        (a, b) => multirange_of(a)?.intersection(multirange_of(b)?).map(Datum::multirange),
     }
 }
