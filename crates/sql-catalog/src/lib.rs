@@ -45,7 +45,7 @@ pub mod uses;
 
 pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{
-    BuildState, CheckConstraint, Column, DatabaseRights, DefaultAcl, Dropped, ForeignKey,
+    BuildState, CheckConstraint, Column, DatabaseRights, DefaultAcl, Deferral, Dropped, ForeignKey,
     ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild, IndexColumn, IndexExpression,
     Membership, Role, Schema, Sequence, Table, TableKind, View,
 };

@@ -69,6 +69,8 @@ const BY_ROW_VERSION: u8 = 11;
 const KEYED_VERSION: u8 = 12;
 /// Objects with a type bit or bit varying.
 const BITS_VERSION: u8 = 13;
+/// Tables with a key that is deferrable: its index holds rows that a reader of [`BITS_VERSION`] would not compare.
+const DEFERRABLE_VERSION: u8 = 14;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -194,6 +196,9 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.known_indexes().any(|index| index.deferral.is_some()) => {
+            DEFERRABLE_VERSION
+        }
         object if object.types().any(has_bits) => BITS_VERSION,
         Object::Table(table) if table.key.is_some() => KEYED_VERSION,
         Object::Table(table) if table.placement.sent_by_all => BY_ROW_VERSION,
@@ -223,10 +228,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=BITS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=DEFERRABLE_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {BITS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {DEFERRABLE_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

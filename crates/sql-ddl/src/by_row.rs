@@ -133,7 +133,7 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
         ));
     }
     if let Some(index) = table.indexes.iter().find(|index| !leads(index)) {
-        let what = if index.unique { "unique key" } else { "index" };
+        let what = if index.is_key() { "unique key" } else { "index" };
         return Err(refused(
             format!(
                 "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is not the first one of {what} \"{}\"",
