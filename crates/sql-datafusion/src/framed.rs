@@ -444,13 +444,14 @@ impl<'f> Frames<'f> {
     fn of(&self, row: usize) -> Vec<Range<usize>> {
         let (start, end) = (self.start(row), self.end(row));
         let peers = || self.groups[self.group_of[row]].clone();
+        let nothing = end..end;
         let gone = match self.frame.exclude {
-            Exclusion::None => vec![],
-            Exclusion::Row => vec![row..row + 1],
-            Exclusion::Group => vec![peers()],
+            Exclusion::None => [nothing.clone(), nothing],
+            Exclusion::Row => [row..row + 1, nothing],
+            Exclusion::Group => [peers(), nothing],
             Exclusion::Ties => {
                 let peers = peers();
-                vec![peers.start..row, row + 1..peers.end]
+                [peers.start..row, row + 1..peers.end]
             }
         };
         let mut out = Vec::new();

@@ -84,6 +84,17 @@ struct Modes {
     named: BTreeMap<u32, bool>,
 }
 
+/// Tables with rows that deferred constraints are about, and these constraints.
+type Queued = BTreeSet<(TableId, u32)>;
+
+/// What a rollback to a savepoint brings back: the modes, how much waited, what was queued.
+#[derive(Clone, Debug)]
+struct Savepoint {
+    modes: Modes,
+    waiting: usize,
+    queued: Queued,
+}
+
 #[derive(Debug, Default)]
 struct State {
     modes: Modes,
@@ -93,8 +104,8 @@ struct State {
     keys: Vec<(u32, bool, Bytes)>,
     held: Option<Reservation>,
     /// Tables with rows that deferred constraints are about, and these constraints.
-    queued: BTreeSet<(TableId, u32)>,
-    savepoints: Vec<(Modes, usize, BTreeSet<(TableId, u32)>)>,
+    queued: Queued,
+    savepoints: Vec<Savepoint>,
 }
 
 /// The deferred constraints of one session's transaction.
@@ -201,9 +212,12 @@ impl Deferred {
         state.savepoints.truncate(count);
         while state.savepoints.len() < count {
             let queued = state.queued.clone();
-            state.savepoints.push((state.modes.clone(), state.waiting.len(), queued));
+            let (modes, waiting) = (state.modes.clone(), state.waiting.len());
+            state.savepoints.push(Savepoint { modes, waiting, queued });
         }
-        if undone && let Some((modes, waiting, queued)) = state.savepoints.last().cloned() {
+        if undone
+            && let Some(Savepoint { modes, waiting, queued }) = state.savepoints.last().cloned()
+        {
             state.modes = modes;
             state.queued = queued;
             state.waiting.truncate(waiting);
