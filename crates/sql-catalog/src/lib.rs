@@ -45,9 +45,9 @@ pub mod uses;
 
 pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{
-    BuildState, CheckConstraint, CheckOption, Column, DatabaseRights, DefaultAcl, Dropped,
-    ForeignKey, ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild, IndexColumn,
-    IndexExpression, Membership, Role, Schema, Sequence, Table, TableKind, View,
+    BuildState, CheckConstraint, CheckOption, Column, DatabaseRights, DefaultAcl, Deferral,
+    Dropped, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild,
+    IndexColumn, IndexExpression, Membership, Role, Schema, Sequence, Table, TableKind, View,
 };
 pub use rights::{Actor, Guarded};
 pub use sequence::SequenceSession;

@@ -167,6 +167,19 @@ impl IndexColumn {
     }
 }
 
+/// A key that rows may share until the end of a statement or the commit: a constraint declared DEFERRABLE.
+///
+/// Its index holds one entry for each row, as any index that is not unique, so [`Index::unique`] is false: nobody may take a key of
+/// it for that of one row. That no two rows have it is checked by reading the key's range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deferral {
+    /// INITIALLY DEFERRED.
+    pub initially_deferred: bool,
+    /// PRIMARY KEY. The rows lie in the order of their hidden ids all the same.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub primary: bool,
+}
+
 /// An index. Its keys are described in `codec::index`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
@@ -178,8 +191,11 @@ pub struct Index {
     pub name: String,
     /// Key columns.
     pub columns: Vec<IndexColumn>,
-    /// UNIQUE.
+    /// UNIQUE, but for what is [`Index::deferral`].
     pub unique: bool,
+    /// A UNIQUE or PRIMARY KEY constraint that is DEFERRABLE.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deferral: Option<Deferral>,
     /// NULLS NOT DISTINCT.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nulls_not_distinct: bool,
@@ -198,6 +214,24 @@ pub struct Index {
 }
 
 impl Index {
+    /// Whether no two rows may have the same key in the end.
+    #[must_use]
+    pub fn is_key(&self) -> bool {
+        self.id == 0 || self.unique || self.deferral.is_some()
+    }
+
+    /// Whether it is the table's PRIMARY KEY.
+    #[must_use]
+    pub fn is_primary(&self) -> bool {
+        self.id == 0 || self.deferral.is_some_and(|deferral| deferral.primary)
+    }
+
+    /// Whether its constraint is DEFERRABLE, and INITIALLY DEFERRED.
+    #[must_use]
+    pub fn deferrable(&self) -> (bool, bool) {
+        (self.deferral.is_some(), self.deferral.is_some_and(|d| d.initially_deferred))
+    }
+
     /// Whether it has parts that a reader of object format 1 would not know.
     #[must_use]
     pub fn is_extended(&self) -> bool {
@@ -458,6 +492,12 @@ impl Table {
     #[must_use]
     pub fn is_filling(&self, id: u32) -> bool {
         self.building.iter().any(|b| b.index.id == id && b.state == BuildState::Filling)
+    }
+
+    /// The PRIMARY KEY, a deferrable one too, which does not give the rows their places.
+    #[must_use]
+    pub fn primary_key(&self) -> Option<&Index> {
+        self.all_indexes().find(|index| index.is_primary())
     }
 
     /// The index with this number, if it is not whole.

@@ -74,6 +74,8 @@ const BITS_VERSION: u8 = 13;
 const BARRIER_VERSION: u8 = 14;
 /// Objects with a range or multirange type.
 const RANGES_VERSION: u8 = 15;
+/// Tables with a key that is deferrable: its index holds rows that a reader of [`RANGES_VERSION`] would not compare.
+const DEFERRABLE_VERSION: u8 = 16;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -199,6 +201,9 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if table.known_indexes().any(|index| index.deferral.is_some()) => {
+            DEFERRABLE_VERSION
+        }
         object if object.types().any(has_ranges) => RANGES_VERSION,
         Object::View(view) if view.security_barrier || view.check_option.is_some() => {
             BARRIER_VERSION
@@ -232,10 +237,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=RANGES_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=DEFERRABLE_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {RANGES_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {DEFERRABLE_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

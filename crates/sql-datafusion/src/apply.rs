@@ -31,13 +31,15 @@ use datafusion::logical_expr::expr::Placeholder;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator,
-    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Subquery, Volatility, binary_expr,
+    ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Subquery, TypeSignature, Volatility,
+    binary_expr,
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
 use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
 
+use super::asked::asked;
 use super::{guards, outer};
 
 /// What the subquery's rows become.
@@ -103,10 +105,13 @@ pub(crate) fn call(
     state: &Arc<SessionState>,
 ) -> ScalarUDF {
     let args = outer.len() + usize::from(shape.has_left());
-    let signature = match args {
-        0 => Signature::nullary(Volatility::Volatile),
-        args => Signature::any(args, Volatility::Volatile),
+    let own = match args {
+        0 => TypeSignature::Nullary,
+        args => TypeSignature::Any(args),
     };
+    // One more where the row may not ask for it ([`crate::asked`]).
+    let signature =
+        Signature::one_of(vec![own, TypeSignature::Any(args + 1)], Volatility::Volatile);
     AsyncScalarUDF::new(Arc::new(Apply {
         id,
         shape,
@@ -173,7 +178,12 @@ impl AsyncScalarUDFImpl for Apply {
                     ColumnarValue::Scalar(value) => Ok(value.clone()),
                 })
                 .collect::<DfResult<Vec<_>>>()?;
-            out.push(self.row(&values).await?);
+            let own = self.outer.len() + usize::from(self.shape.has_left());
+            let asked = values.get(own).is_none_or(|asked| *asked == ScalarValue::from(true));
+            out.push(match asked {
+                true => self.row(&values[..own]).await?,
+                false => ScalarValue::try_from(&self.returns)?,
+            });
         }
         if out.is_empty() {
             return Ok(ColumnarValue::Array(arrow::array::new_empty_array(&self.returns)));
@@ -197,7 +207,7 @@ impl Apply {
 
     /// Runs the subquery as far as its rows matter.
     async fn run(&self, plan: LogicalPlan) -> DfResult<Gathered> {
-        let plan = guards::in_order(awaited_last(self.state.optimize(&plan)?)?)?;
+        let plan = guards::in_order(awaited_last(asked(self.state.optimize(&plan)?)?)?)?;
         let planner = self.state.query_planner();
         let plan = planner.create_physical_plan(&plan, self.state.as_ref()).await?;
         let mut batches = execute_stream(plan, self.state.task_ctx())?;
@@ -348,6 +358,11 @@ pub(crate) fn awaits(expr: &Expr) -> bool {
 /// Whether `expr` is such a call.
 pub(crate) fn is_awaited(expr: &Expr) -> bool {
     matches!(expr, Expr::ScalarFunction(call) if call.func.as_async().is_some())
+}
+
+/// Whether a call is a subquery's.
+pub(crate) fn is_subquery(call: &datafusion::logical_expr::expr::ScalarFunction) -> bool {
+    call.func.as_async().is_some() && call.func.name() == "subquery"
 }
 
 /// Whether a plan has such a call where nothing awaits it.
@@ -502,6 +517,7 @@ pub(crate) fn runs(plan: &LogicalPlan, outer: &[(Column, Expr)], state: &Session
     let columns: Vec<Column> = outer.iter().map(|(column, _)| column.clone()).collect();
     bound(plan.clone(), &columns, &values)
         .and_then(|plan| state.optimize(&plan))
+        .and_then(asked)
         .and_then(awaited_last)
         .is_ok_and(|plan| !nested(&plan) && !misplaced(&plan).unwrap_or(true))
 }

@@ -20,6 +20,7 @@
 mod aggregate;
 mod apply;
 mod arithmetic;
+mod asked;
 mod bind;
 mod columns;
 mod decimal;
@@ -29,6 +30,7 @@ mod estimates;
 mod evaluate;
 mod fault;
 mod filter_pushdown;
+mod framed;
 mod guards;
 mod json_folds;
 mod looking;
@@ -355,8 +357,11 @@ async fn operators(
     plan: &LogicalPlan,
     waiting: Option<&waiting::BoundCalls>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan =
-        state.optimize(plan).and_then(apply::awaited_last).map_err(fault::from_datafusion)?;
+    let plan = state
+        .optimize(plan)
+        .and_then(asked::asked)
+        .and_then(apply::awaited_last)
+        .map_err(fault::from_datafusion)?;
     interrupt::check_long()?;
     let plan = guards::in_order(plan).map_err(fault::from_datafusion)?;
     interrupt::check_long()?;

@@ -86,6 +86,10 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
         ("jsonb_array_elements", [_]) => value(SqlType::Jsonb, SqlType::Jsonb),
         ("json_array_elements_text", [_]) => value(SqlType::Json, SqlType::Text),
         ("jsonb_array_elements_text", [_]) => value(SqlType::Jsonb, SqlType::Text),
+        ("jsonb_path_query", [_, _] | [_, _, _] | [_, _, _, _]) => {
+            let args = [SqlType::Jsonb, SqlType::Text, SqlType::Jsonb, SqlType::Bool];
+            one(args[..types.len()].to_vec(), SqlType::Jsonb)
+        }
         ("json_object_keys", [_]) => one(vec![SqlType::Json], SqlType::Text),
         ("jsonb_object_keys", [_]) => one(vec![SqlType::Jsonb], SqlType::Text),
         ("json_each" | "jsonb_each" | "json_each_text" | "jsonb_each_text", [_]) => {
@@ -138,6 +142,7 @@ pub(crate) fn rows(
             single(elements(&via("regexp_split_to_array", args, values, context)?))
         }
         ("string_to_table", _) => single(elements(&via("string_to_array", args, values, context)?)),
+        ("jsonb_path_query", _) => single(telesto_sql_expr::functions::json_paths::query(values)?),
         ("regexp_matches", _) => single(telesto_sql_expr::functions::regexps::all(values)?),
         (_, [Datum::Jsonb(document)]) => json_rows(name, document)?,
         (_, [Datum::Json(text)]) => raw_rows(name, text)?,

@@ -240,6 +240,10 @@ impl Tables for CatalogTables {
             .collect())
     }
 
+    fn domain_of(&self, table: TableId, position: usize) -> Option<u32> {
+        self.catalog.table(table)?.visible_columns().nth(position)?.1.domain
+    }
+
     fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
         let users =
             telesto_sql_expr::types::UserTypes { catalog: &self.catalog, settings: &self.settings };

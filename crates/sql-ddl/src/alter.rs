@@ -204,7 +204,7 @@ impl Ddl<'_> {
                 self.alter_column(table, position, change).await
             }
             Action::AddConstraint { constraint, not_valid } => {
-                self.add_constraint(table, constraint, false, *not_valid)
+                self.add_constraint(table, constraint, false, *not_valid).await
             }
             Action::DropConstraint { if_exists, name, cascade } => {
                 self.drop_constraint(table, &fold(name), *if_exists, *cascade).await
@@ -317,7 +317,7 @@ impl Ddl<'_> {
         }
         self.change.put(Object::Table(table.clone()));
         for constraint in &constraints {
-            self.add_constraint(table, constraint, false, false)?;
+            self.add_constraint(table, constraint, false, false).await?;
         }
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use telesto_common::TableId;
-use telesto_common::key::KeyRange;
+use telesto_common::key::{KeyRange, KeyReader};
 use telesto_txn::{ReadFor, ScanOptions};
 
-use telesto_sql_catalog::codec::{RowCodec, encode_row, index_prefix};
+use telesto_sql_catalog::codec::{RowCodec, encode_row, index_prefix, read_index_key};
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
@@ -84,6 +84,53 @@ async fn put_entry(
 pub(super) fn compiled(context: &ExecContext, table: TableId) -> Result<CompiledTable> {
     let table = context.catalog.table(table).ok_or_else(|| Error::internal("a table is gone"))?;
     CompiledTable::new(&context.catalog, &context.settings, table)
+}
+
+/// Looks through the keys of a deferrable constraint, which its index does not keep apart by itself.
+///
+/// # Errors
+/// 23505 for a key that two rows have.
+pub(super) async fn check_keys(context: &ExecContext, table: TableId) -> Result<()> {
+    let info = compiled(context, table)?;
+    for index in info.table.all_indexes().filter(|index| index.deferral.is_some()) {
+        let prefix = index_prefix(context.catalog.database, &info.table, index.id);
+        let mut scan = context.txn.scan(KeyRange::with_prefix(prefix.as_slice()), EVERY_ROW);
+        let mut last = Bytes::new();
+        loop {
+            telesto_sql_types::interrupt::pace().await?;
+            let batch = scan.next_batch(BATCH).await?;
+            if batch.is_empty() {
+                break;
+            }
+            for (entry, _) in batch {
+                let (values, key) = shared_key(&info.table, index, &entry)?;
+                let counts = index.nulls_not_distinct || !values.iter().any(Datum::is_null);
+                if counts && key == last {
+                    let mut row = vec![Datum::Null; info.table.columns.len()];
+                    for (column, value) in index.columns.iter().zip(values) {
+                        row[column.column] = value;
+                    }
+                    return Err(duplicate(&info, index, &row, &EvalContext::executing(context)));
+                }
+                last = key;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The values of an entry's columns, and the part of it that rows with the same values share.
+fn shared_key(table: &Table, index: &Index, entry: &Bytes) -> Result<(Vec<Datum>, Bytes)> {
+    let damaged =
+        |e: telesto_common::Error| Error::corrupt(format!("an entry of index {}: {e}", index.name));
+    let mut reader = KeyReader::new(entry);
+    reader.prefix().map_err(damaged)?;
+    let mut values = Vec::with_capacity(index.columns.len());
+    for column in &index.columns {
+        values.push(read_index_key(&mut reader, table, column)?);
+    }
+    let own = entry.len() - reader.rest().len();
+    Ok((values, entry.slice(..own)))
 }
 
 /// Fills a new index from the rows of its table.

@@ -132,8 +132,17 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
             ),
         ));
     }
+    if let Some(index) = table.known_indexes().find(|index| index.deferral.is_some()) {
+        return Err(refused(
+            format!(
+                "rows of table \"{table_name}\" cannot be placed by a value: its key \"{}\" is deferrable",
+                index.name
+            ),
+            "Drop the key and add it without DEFERRABLE.".to_owned(),
+        ));
+    }
     if let Some(index) = table.indexes.iter().find(|index| !leads(index)) {
-        let what = if index.unique { "unique key" } else { "index" };
+        let what = if index.is_key() { "unique key" } else { "index" };
         return Err(refused(
             format!(
                 "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is not the first one of {what} \"{}\"",

@@ -50,8 +50,7 @@ impl Ddl<'_> {
             ColumnChange::DropNotNull => {
                 let column = &table.columns[position];
                 let in_key = table
-                    .primary
-                    .as_ref()
+                    .primary_key()
                     .is_some_and(|p| p.columns.iter().any(|c| c.column == position));
                 if in_key {
                     return Err(Error::new(

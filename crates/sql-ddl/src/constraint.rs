@@ -4,12 +4,12 @@ use super::index::{IndexOptions, not_distinct};
 use super::names::{fold, free_name, quote, split, undefined_column};
 use super::{After, Ddl};
 use telesto_sql_catalog::{
-    CheckConstraint, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
+    CheckConstraint, Deferral, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, Table,
 };
 use telesto_sql_keypath::key_types::KeyTypes;
 use telesto_sql_parser::sqlparser::ast::{
     ConstraintCharacteristics, ConstraintReferenceMatchKind, DeferrableInitial, Expr,
-    ForeignKeyConstraint, Ident, ReferentialAction, TableConstraint,
+    ForeignKeyConstraint, Ident, PrimaryKeyConstraint, ReferentialAction, TableConstraint,
 };
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -39,16 +39,40 @@ pub(super) fn column_of(table: &Table, name: &Ident) -> Result<usize> {
     })
 }
 
-/// Only foreign keys are checked at the commit.
-fn refuse_deferrable(given: Option<ConstraintCharacteristics>, what: &str) -> Result<()> {
-    let deferred = |c: &ConstraintCharacteristics| {
-        c.deferrable == Some(true) || matches!(c.initially, Some(DeferrableInitial::Deferred))
-    };
-    if given.as_ref().is_some_and(deferred) {
-        return Err(Error::unsupported(format!("DEFERRABLE on {what}"))
-            .hint("It is checked at the end of each statement: an UPDATE may exchange keys. Leave DEFERRABLE out."));
+/// What a key's DEFERRABLE makes of it; `None`: it is checked for each row.
+pub(super) fn deferral(
+    given: Option<&ConstraintCharacteristics>,
+    primary: bool,
+) -> Result<Option<Deferral>> {
+    let Some(given) = given else { return Ok(None) };
+    let initially_deferred = matches!(given.initially, Some(DeferrableInitial::Deferred));
+    if initially_deferred && given.deferrable == Some(false) {
+        return Err(Error::syntax("constraint declared INITIALLY DEFERRED must be DEFERRABLE"));
     }
-    Ok(())
+    let deferrable = initially_deferred || given.deferrable == Some(true);
+    Ok(deferrable.then_some(Deferral { initially_deferred, primary }))
+}
+
+/// Where what is deferred could not be told apart from what counts, or is checked in other places.
+///
+/// # Errors
+/// 0A000 with the way out.
+pub(super) fn may_defer(table: &Table) -> Result<()> {
+    let Some(index) = table.known_indexes().find(|index| index.deferral.is_some()) else {
+        return Ok(());
+    };
+    let what = if table.curated.is_some() {
+        "is curated"
+    } else if table.placement.by_row.is_some() {
+        "places its rows by a value"
+    } else {
+        return Ok(());
+    };
+    Err(Error::unsupported(format!(
+        "the deferrable key \"{}\" of table \"{}\", which {what}",
+        index.name, table.name
+    ))
+    .hint("Declare the key without DEFERRABLE: an UPDATE of one statement may exchange keys all the same."))
 }
 
 fn match_kind(key: &ForeignKeyConstraint) -> Result<ForeignKeyMatch> {
@@ -102,7 +126,7 @@ impl Ddl<'_> {
     }
 
     /// Adds a constraint to `table`. `fresh`: the table has no rows yet.
-    pub(super) fn add_constraint(
+    pub(super) async fn add_constraint(
         &mut self,
         table: &mut Table,
         constraint: &TableConstraint,
@@ -111,50 +135,10 @@ impl Ddl<'_> {
     ) -> Result<()> {
         match constraint {
             TableConstraint::PrimaryKey(key) => {
-                refuse_deferrable(key.characteristics, "a primary key")?;
-                if table.primary.is_some() {
-                    return Err(Error::new(
-                        SqlState::INVALID_TABLE_DEFINITION,
-                        format!(
-                            "multiple primary keys for table \"{}\" are not allowed",
-                            table.name
-                        ),
-                    ));
-                }
-                let (columns, include) = self.key_columns(table, &key.columns)?;
-                let name = match key.name.as_ref() {
-                    Some(name) => self.constraint_name(table, Some(name), ("", "pkey"))?,
-                    None => {
-                        let own = [table.name.clone()];
-                        self.relation_name(table.schema, (&table.name, "", "pkey"), &own)
-                    }
-                };
-                self.check_free(table.schema, &name, false)?;
-                for column in &columns {
-                    table.columns[column.column].not_null = true;
-                }
-                let oid = self.change.oid();
-                let constraint_oid = Some(self.change.oid());
-                let index = Index {
-                    oid,
-                    id: 0,
-                    name,
-                    columns,
-                    unique: true,
-                    nulls_not_distinct: false,
-                    include,
-                    constraint_oid,
-                    predicate: None,
-                    comment: None,
-                };
-                if !fresh {
-                    // Every row and index entry gets another key.
-                    self.rewrite(table);
-                }
-                table.primary = Some(index);
+                self.add_primary_key(table, key, fresh)?;
             }
             TableConstraint::Unique(unique) => {
-                refuse_deferrable(unique.characteristics, "a unique constraint")?;
+                let deferral = deferral(unique.characteristics.as_ref(), false)?;
                 let (columns, include) = self.key_columns(table, &unique.columns)?;
                 let included = include.iter().map(|at| table.columns[*at].name.as_str());
                 let list: Vec<_> = columns.iter().map(|c| c.name(table)).chain(included).collect();
@@ -165,13 +149,15 @@ impl Ddl<'_> {
                 };
                 self.check_free(table.schema, &name, false)?;
                 let options = IndexOptions {
-                    unique: true,
+                    unique: deferral.is_none(),
+                    deferral,
                     constraint: true,
                     nulls_not_distinct: not_distinct(&unique.nulls_distinct),
                     include,
                     ..IndexOptions::default()
                 };
                 self.push_index(table, name, columns, options);
+                may_defer(table)?;
             }
             TableConstraint::Check(check) => {
                 let columns = columns_in(&check.expr, table);
@@ -192,13 +178,71 @@ impl Ddl<'_> {
                 self.add_foreign_key(table, key, fresh, not_valid)?;
             }
             TableConstraint::PrimaryKeyUsingIndex(using) => {
-                self.add_key_using_index(table, using, true)?;
+                self.add_key_using_index(table, using, true).await?;
             }
             TableConstraint::UniqueUsingIndex(using) => {
-                self.add_key_using_index(table, using, false)?;
+                self.add_key_using_index(table, using, false).await?;
             }
             other => return Err(Error::unsupported(format!("{other}"))),
         }
+        Ok(())
+    }
+
+    fn add_primary_key(
+        &mut self,
+        table: &mut Table,
+        key: &PrimaryKeyConstraint,
+        fresh: bool,
+    ) -> Result<()> {
+        let deferral = deferral(key.characteristics.as_ref(), true)?;
+        if table.primary_key().is_some() {
+            return Err(Error::new(
+                SqlState::INVALID_TABLE_DEFINITION,
+                format!("multiple primary keys for table \"{}\" are not allowed", table.name),
+            ));
+        }
+        let (columns, include) = self.key_columns(table, &key.columns)?;
+        let name = match key.name.as_ref() {
+            Some(name) => self.constraint_name(table, Some(name), ("", "pkey"))?,
+            None => {
+                let own = [table.name.clone()];
+                self.relation_name(table.schema, (&table.name, "", "pkey"), &own)
+            }
+        };
+        self.check_free(table.schema, &name, false)?;
+        for column in &columns {
+            let not_null = &mut table.columns[column.column].not_null;
+            if !std::mem::replace(not_null, true) && deferral.is_some() && !fresh {
+                // The rows stay where they are: nothing else would look at them.
+                self.require_no_nulls(table, column.column);
+            }
+        }
+        if deferral.is_some() {
+            let options =
+                IndexOptions { constraint: true, deferral, include, ..IndexOptions::default() };
+            self.push_index(table, name, columns, options);
+            return may_defer(table);
+        }
+        let oid = self.change.oid();
+        let constraint_oid = Some(self.change.oid());
+        let index = Index {
+            oid,
+            id: 0,
+            name,
+            columns,
+            unique: true,
+            deferral: None,
+            nulls_not_distinct: false,
+            include,
+            constraint_oid,
+            predicate: None,
+            comment: None,
+        };
+        if !fresh {
+            // Every row and index entry gets another key.
+            self.rewrite(table);
+        }
+        table.primary = Some(index);
         Ok(())
     }
 
@@ -252,7 +296,7 @@ impl Ddl<'_> {
         };
         let other = if itself { table.clone() } else { (*self.table(&key.foreign_table)?).clone() };
         let referenced_columns: Vec<usize> = if key.referred_columns.is_empty() {
-            let primary = other.primary.as_ref().ok_or_else(|| {
+            let primary = other.primary_key().ok_or_else(|| {
                 Error::new(
                     SqlState::UNDEFINED_OBJECT,
                     format!("there is no primary key for referenced table \"{}\"", other.name),
@@ -284,26 +328,8 @@ impl Ddl<'_> {
                 "number of referencing and referenced columns for foreign key disagree",
             ));
         }
-        let mut wanted = referenced_columns.clone();
-        wanted.sort_unstable();
-        let referenced_index = other
-            .all_indexes()
-            .filter(|index| index.unique && index.predicate.is_none())
-            .find(|index| {
-                let mut have: Vec<_> = index.columns.iter().map(|c| c.column).collect();
-                have.sort_unstable();
-                have == wanted
-            })
-            .map(|index| index.id)
-            .ok_or_else(|| {
-                Error::new(
-                    SqlState::INVALID_FOREIGN_KEY,
-                    format!(
-                        "there is no unique constraint matching given keys for referenced table \"{}\"",
-                        other.name
-                    ),
-                )
-            })?;
+        let whole = key.referred_columns.is_empty();
+        let referenced_index = referenced_key(&other, &referenced_columns, whole)?;
         let list: Vec<_> = columns.iter().map(|c| table.columns[*c].name.as_str()).collect();
         let list = list.join("_");
         let name = self.constraint_name(table, key.name.as_ref(), (&list, "fkey"))?;
@@ -410,6 +436,44 @@ impl Ddl<'_> {
             .constraint(name),
         ));
     }
+}
+
+/// The key of `other` over these columns; `whole`: its primary key was meant.
+///
+/// # Errors
+/// 42830 when there is none, 55000 for one that is deferrable.
+fn referenced_key(other: &Table, columns: &[usize], whole: bool) -> Result<u32> {
+    let mut wanted = columns.to_vec();
+    wanted.sort_unstable();
+    let referenced_index = other
+        .all_indexes()
+        .filter(|index| index.is_key() && index.predicate.is_none())
+        .filter(|index| {
+            let mut have: Vec<_> = index.columns.iter().map(|c| c.column).collect();
+            have.sort_unstable();
+            have == wanted
+        })
+        // One that is always unique, if there are several.
+        .min_by_key(|index| index.deferral.is_some());
+    if let Some(index) = referenced_index.filter(|index| index.deferral.is_some()) {
+        let what = match whole && index.is_primary() {
+            true => "primary key",
+            false => "unique constraint",
+        };
+        return Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("cannot use a deferrable {what} for referenced table \"{}\"", other.name),
+        ));
+    }
+    referenced_index.map(|index| index.id).ok_or_else(|| {
+        Error::new(
+            SqlState::INVALID_FOREIGN_KEY,
+            format!(
+                "there is no unique constraint matching given keys for referenced table \"{}\"",
+                other.name
+            ),
+        )
+    })
 }
 
 /// Checks that the values of a foreign key's columns can be compared.

@@ -47,6 +47,7 @@ impl Ddl<'_> {
                     .hint("SET (telesto.curated = role) names the role whose members approve changes.")
             })?;
             table.curated = Some(role.oid);
+            super::constraint::may_defer(table)?;
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use super::names::{fold, split};
 use super::{After, Ddl};
 use telesto_sql_catalog::codec::key::is_key_type;
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{Index, IndexColumn, IndexExpression, Table};
+use telesto_sql_catalog::{Deferral, Index, IndexColumn, IndexExpression, Table};
 use telesto_sql_expr::{EvalContext, Expr as Bound, Node};
 use telesto_sql_parser::sqlparser::ast::{
     CreateIndex, Expr, IndexColumn as AstIndexColumn, IndexType, NullsDistinctOption,
@@ -35,6 +35,7 @@ const MAX_COLUMNS: usize = 32;
 #[derive(Clone, Debug, Default)]
 pub(super) struct IndexOptions {
     pub unique: bool,
+    pub deferral: Option<Deferral>,
     pub constraint: bool,
     pub nulls_not_distinct: bool,
     pub include: Vec<usize>,
@@ -200,6 +201,7 @@ impl Ddl<'_> {
         };
         let options = IndexOptions {
             unique: create.unique,
+            deferral: None,
             nulls_not_distinct: create.nulls_distinct == Some(false),
             include,
             predicate,
@@ -250,6 +252,7 @@ impl Ddl<'_> {
             name,
             columns,
             unique: options.unique,
+            deferral: options.deferral,
             nulls_not_distinct: options.nulls_not_distinct,
             include: options.include,
             constraint_oid: options.constraint.then(|| self.change.oid()),

@@ -2,63 +2,70 @@
 
 use super::Ddl;
 use super::alter::no_constraint;
+use super::constraint::{deferral, may_defer};
+use super::index::IndexOptions;
 use super::names::fold;
 use telesto_sql_catalog::Table;
 use telesto_sql_parser::sqlparser::ast::ConstraintUsingIndex;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
+/// The index that a constraint is to be made of.
+///
+/// # Errors
+/// 42704, 55000, 42809.
+fn index_for_key(table: &Table, index_name: &str) -> Result<telesto_sql_catalog::Index> {
+    if table.building.iter().any(|build| build.index.name == index_name) {
+        return Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("index \"{index_name}\" is not valid"),
+        ));
+    }
+    let index = table.indexes.iter().find(|i| i.name == index_name).cloned().ok_or_else(|| {
+        Error::new(SqlState::UNDEFINED_OBJECT, format!("index \"{index_name}\" does not exist"))
+    })?;
+    let refused = |text: String| Err(Error::new(SqlState::WRONG_OBJECT_TYPE, text));
+    if index.constraint_oid.is_some() {
+        return Err(Error::new(
+            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+            format!("index \"{index_name}\" is already associated with a constraint"),
+        ));
+    }
+    let detail = "Cannot create a primary key or unique constraint using such an index.";
+    if !index.unique {
+        return refused(format!("\"{index_name}\" is not a unique index"))
+            .map_err(|error: Error| error.detail(detail));
+    }
+    if index.predicate.is_some() {
+        return refused(format!("\"{index_name}\" is a partial index"))
+            .map_err(|error: Error| error.detail(detail));
+    }
+    if index.has_expressions() {
+        return refused(format!("index \"{index_name}\" contains expressions"))
+            .map_err(|error: Error| error.detail(detail));
+    }
+    let unusual = |c: &telesto_sql_catalog::IndexColumn| {
+        c.direction == telesto_common::key::Direction::Descending || c.nulls_first.is_some()
+    };
+    if let Some(at) = index.columns.iter().position(unusual) {
+        let number = at + 1;
+        return refused(format!(
+            "index \"{index_name}\" column number {number} does not have default sorting behavior"
+        ))
+        .map_err(|error: Error| error.detail(detail));
+    }
+    Ok(index)
+}
+
 impl Ddl<'_> {
     /// PRIMARY KEY or UNIQUE USING INDEX: the index becomes the constraint's and takes its name.
-    pub(super) fn add_key_using_index(
+    pub(super) async fn add_key_using_index(
         &mut self,
         table: &mut Table,
         using: &ConstraintUsingIndex,
         primary: bool,
     ) -> Result<()> {
         let index_name = fold(&using.index_name);
-        if table.building.iter().any(|build| build.index.name == index_name) {
-            return Err(Error::new(
-                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("index \"{index_name}\" is not valid"),
-            ));
-        }
-        let index =
-            table.indexes.iter().find(|i| i.name == index_name).cloned().ok_or_else(|| {
-                Error::new(
-                    SqlState::UNDEFINED_OBJECT,
-                    format!("index \"{index_name}\" does not exist"),
-                )
-            })?;
-        let refused = |text: String| Err(Error::new(SqlState::WRONG_OBJECT_TYPE, text));
-        if index.constraint_oid.is_some() {
-            return Err(Error::new(
-                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("index \"{index_name}\" is already associated with a constraint"),
-            ));
-        }
-        let detail = "Cannot create a primary key or unique constraint using such an index.";
-        if !index.unique {
-            return refused(format!("\"{index_name}\" is not a unique index"))
-                .map_err(|error: Error| error.detail(detail));
-        }
-        if index.predicate.is_some() {
-            return refused(format!("\"{index_name}\" is a partial index"))
-                .map_err(|error: Error| error.detail(detail));
-        }
-        if index.has_expressions() {
-            return refused(format!("index \"{index_name}\" contains expressions"))
-                .map_err(|error: Error| error.detail(detail));
-        }
-        let unusual = |c: &telesto_sql_catalog::IndexColumn| {
-            c.direction == telesto_common::key::Direction::Descending || c.nulls_first.is_some()
-        };
-        if let Some(at) = index.columns.iter().position(unusual) {
-            let number = at + 1;
-            return refused(format!(
-                "index \"{index_name}\" column number {number} does not have default sorting behavior"
-            ))
-            .map_err(|error: Error| error.detail(detail));
-        }
+        let index = index_for_key(table, &index_name)?;
         let name = using.name.as_ref().map_or_else(|| index_name.clone(), fold);
         if super::constraint::has_constraint(table, &name) {
             return Err(Error::new(
@@ -72,9 +79,8 @@ impl Ddl<'_> {
                 "ALTER TABLE / ADD CONSTRAINT USING INDEX will rename index \"{index_name}\" to \"{name}\""
             ));
         }
-        let constraint_oid = Some(self.change.oid());
         if primary {
-            if table.primary.is_some() {
+            if table.primary_key().is_some() {
                 return Err(Error::new(
                     SqlState::INVALID_TABLE_DEFINITION,
                     format!("multiple primary keys for table \"{}\" are not allowed", table.name),
@@ -86,6 +92,23 @@ impl Ddl<'_> {
                     self.require_no_nulls(table, column.column);
                 }
             }
+        }
+        if let Some(deferral) = deferral(using.characteristics.as_ref(), primary)? {
+            // Rows that share a key for a while need entries of their own.
+            self.remove_index(table, index.id, true).await?;
+            table.indexes.retain(|i| i.id != index.id);
+            let options = IndexOptions {
+                constraint: true,
+                deferral: Some(deferral),
+                nulls_not_distinct: index.nulls_not_distinct,
+                include: index.include,
+                ..IndexOptions::default()
+            };
+            self.push_index(table, name, index.columns, options);
+            return may_defer(table);
+        }
+        let constraint_oid = Some(self.change.oid());
+        if primary {
             // Rows lie in the order of their primary key: they move, and the index is theirs from then on.
             self.rewrite(table);
             self.release_key(table, index.id, true)?;

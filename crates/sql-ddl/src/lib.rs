@@ -136,10 +136,16 @@ pub async fn execute(
         .collect();
     for step in after {
         match step {
-            After::Rewrite(table, old) => rewrite::rewrite(&context, table, &old, &using).await?,
+            After::Rewrite(table, old) => {
+                rewrite::rewrite(&context, table, &old, &using).await?;
+                build::check_keys(&context, table).await?;
+            }
             // A rewrite fills all indexes.
             After::Fill(table, _) if rewritten.contains(&table) => {}
-            After::Fill(table, index) => build::fill_index(&context, table, index).await?,
+            After::Fill(table, index) => {
+                build::fill_index(&context, table, index).await?;
+                build::check_keys(&context, table).await?;
+            }
             After::Empty(sql, error) => {
                 // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
                 // Policies do not hide rows from constraints.

@@ -124,8 +124,8 @@ impl Ddl<'_> {
             let list = Index { columns: columns.clone(), include, ..index.clone() };
             let (list, include) = (list.column_names(table), list.include);
             let list = list.join("_");
-            let (list, label) = match (index.id, index.constraint_oid) {
-                (0, _) => ("", "pkey"),
+            let (list, label) = match (index.is_primary(), index.constraint_oid) {
+                (true, _) => ("", "pkey"),
                 (_, Some(_)) => (list.as_str(), "key"),
                 (_, None) => (list.as_str(), "idx"),
             };
@@ -138,8 +138,8 @@ impl Ddl<'_> {
             let comment = if like.comments { index.comment.clone() } else { None };
             let copy =
                 Index { oid, name, columns, include, constraint_oid, comment, ..index.clone() };
-            if index.id == 0 {
-                if table.primary.is_some() {
+            if index.is_primary() {
+                if table.primary_key().is_some() {
                     return Err(Error::new(
                         SqlState::INVALID_TABLE_DEFINITION,
                         format!(
@@ -151,6 +151,8 @@ impl Ddl<'_> {
                 for part in &copy.columns {
                     table.columns[part.column].not_null = true;
                 }
+            }
+            if index.id == 0 {
                 table.primary = Some(copy);
             } else {
                 let id = table.next_index;

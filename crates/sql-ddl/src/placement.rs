@@ -65,7 +65,7 @@ fn unfit(table: &Table, column: &Column, kind: Kind) -> Option<(&'static str, &'
                 | SqlType::Varchar(_)
         );
     let position = table.columns.iter().position(|known| known.id == column.id);
-    let keyed = table.known_indexes().filter(|index| index.unique || index.id == 0);
+    let keyed = table.known_indexes().filter(|index| index.is_key());
     let keyed = keyed.flat_map(|index| &index.columns).any(|c| Some(c.column) == position);
     let spoken = |text: &str| {
         text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| word == column.name)
@@ -294,7 +294,7 @@ impl Ddl<'_> {
                     "Drop it, or give the table one home: SET ({HOME} = 'region'); the other regions read it there."
                 );
                 if let Some(index) =
-                    table.known_indexes().find(|index| index.unique && index.id != 0)
+                    table.known_indexes().find(|index| index.is_key() && index.id != 0)
                 {
                     return refused(
                         format!(

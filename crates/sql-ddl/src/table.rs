@@ -121,7 +121,7 @@ impl Ddl<'_> {
                     )
                 });
             for constraint in keys.into_iter().chain(rest) {
-                self.add_constraint(&mut table, constraint, true, false)?;
+                self.add_constraint(&mut table, constraint, true, false).await?;
             }
             for like in likes {
                 self.like_constraints(&mut table, like)?;

@@ -63,6 +63,13 @@ impl Binder<'_> {
                         ),
                     ));
                 }
+                if name == "pg_typeof"
+                    && let [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))] =
+                        &list.args[..]
+                    && let Some(oid) = self.domain_of(argument)
+                {
+                    return Ok(Expr { node: Node::Const(Datum::Oid(oid)), ty: SqlType::RegType });
+                }
                 let mut args = Vec::with_capacity(list.args.len());
                 for argument in &list.args {
                     let conditional = usize::from(name == "coalesce" && !args.is_empty());
@@ -77,6 +84,23 @@ impl Binder<'_> {
             }
         };
         self.call_named(&name, args)
+    }
+
+    /// The domain whose value an expression is: a column's, or that of a cast. Everything else has a base type.
+    fn domain_of(&self, expr: &ast::Expr) -> Option<u32> {
+        match expr {
+            ast::Expr::Nested(inner) => self.domain_of(inner),
+            ast::Expr::Identifier(name) => self.scope.resolve(None, &fold(name)).ok()?.domain,
+            ast::Expr::CompoundIdentifier(parts) => {
+                let [.., table, name] = &parts[..] else { return None };
+                self.scope.resolve(Some(&fold(table)), &fold(name)).ok()?.domain
+            }
+            ast::Expr::Cast { data_type, .. } => match self.context.named(data_type).ok()? {
+                SqlType::Domain(domain) => Some(domain.oid),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     fn argument(&mut self, argument: &ast::FunctionArg) -> Result<Expr> {

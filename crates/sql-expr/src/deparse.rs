@@ -28,6 +28,8 @@ pub struct Deparse<'a> {
     /// Whose search path says which names of types and relations need their schema. Then the expression was bound as
     /// written, and constants are shown as such. `None`: for the catalog's own text.
     pub reader: Option<&'a EvalContext<'a>>,
+    /// Columns are VALUE of a domain over a domain: operators and functions are those of its base type, for which it is cast.
+    pub inner_domain: bool,
 }
 
 impl std::fmt::Debug for Deparse<'_> {
@@ -133,11 +135,11 @@ impl Deparse<'_> {
     fn expr(&self, expr: &Expr, place: Place) -> String {
         if let Some((symbol, [text, pattern])) = expr.as_like() {
             let (text, pattern) =
-                (self.expr(text, Place::Operand), self.expr(pattern, Place::Operand));
+                (self.argument(text, Place::Operand), self.argument(pattern, Place::Operand));
             return self.infix(format!("{text} {symbol} {pattern}"), place);
         }
         if let Some((symbol, text, pattern)) = as_similar(expr) {
-            let text = self.expr(text, Place::Operand);
+            let text = self.argument(text, Place::Operand);
             let pattern = format!("similar_to_escape({})", self.list(pattern));
             return self.infix(format!("{text} {symbol} {pattern}"), place);
         }
@@ -167,8 +169,8 @@ impl Deparse<'_> {
             Node::Distinct(negated, a, b) => {
                 let text = format!(
                     "{} IS DISTINCT FROM {}",
-                    self.expr(a, Place::Operand),
-                    self.expr(b, Place::Operand)
+                    self.argument(a, Place::Operand),
+                    self.argument(b, Place::Operand)
                 );
                 if *negated {
                     self.infix(format!("NOT {}", self.paren(text, false)), place)
@@ -193,7 +195,7 @@ impl Deparse<'_> {
             Node::QuantifiedCall(value, function, list, all) => {
                 let word = if *all { "ALL" } else { "ANY" };
                 let (value, list) =
-                    (self.expr(value, Place::Operand), self.expr(list, Place::Item));
+                    (self.argument(value, Place::Operand), self.expr(list, Place::Item));
                 self.infix(format!("{value} {} {word} ({list})", function.name), place)
             }
             Node::Quantified(value, comparison, list, all) => {
@@ -209,7 +211,7 @@ impl Deparse<'_> {
                 };
                 let text = format!(
                     "{} {} {word} ({})",
-                    self.expr(value, Place::Operand),
+                    self.argument(value, Place::Operand),
                     symbol(*comparison),
                     self.expr(list, Place::Item)
                 );
@@ -319,7 +321,7 @@ impl Deparse<'_> {
     fn compared(&self, expr: &Expr) -> String {
         match &expr.node {
             Node::Cast(inner, CastContext::Implicit) if have_operators(&inner.ty, &expr.ty) => {
-                self.expr(inner, Place::Operand)
+                self.argument(inner, Place::Operand)
             }
             Node::Const(value)
                 if self.reader.is_none()
@@ -328,7 +330,15 @@ impl Deparse<'_> {
             {
                 self.constant(&value.as_i64().map_or(Datum::Null, Datum::Int8), &SqlType::Int4)
             }
-            _ => self.expr(expr, Place::Operand),
+            _ => self.argument(expr, Place::Operand),
+        }
+    }
+
+    /// What an operator or a function takes.
+    fn argument(&self, expr: &Expr, place: Place) -> String {
+        match &expr.node {
+            Node::Column(_) if self.inner_domain => self.plain_cast(expr, &expr.ty),
+            _ => self.expr(expr, place),
         }
     }
 
@@ -380,15 +390,15 @@ impl Deparse<'_> {
                     && wide.ty.is_integer()
                     && expr.ty.is_integer() =>
             {
-                self.expr(wide, place)
+                self.argument(wide, place)
             }
-            _ => self.expr(expr, place),
+            _ => self.argument(expr, place),
         }
     }
 
     fn call(&self, name: &str, args: &[Expr], place: Place) -> String {
         let operator = !name.starts_with(|c: char| c.is_alphabetic() || c == '_');
-        let arg = |e: &Expr| self.expr(e, Place::Item);
+        let arg = |e: &Expr| self.argument(e, Place::Item);
         match (name, args) {
             (_, []) if is_word_call(name) => name.to_uppercase(),
             (_, [one]) if operator => self
@@ -419,7 +429,10 @@ impl Deparse<'_> {
             }
             ("position", [text, part]) => format!("POSITION(({}) IN ({}))", arg(part), arg(text)),
             ("btrim", [text]) => format!("TRIM(BOTH FROM {})", arg(text)),
-            _ => format!("{}({})", quote_ident(name), self.list(args)),
+            _ => {
+                let args: Vec<String> = args.iter().map(arg).collect();
+                format!("{}({})", quote_ident(name), args.join(", "))
+            }
         }
     }
 }

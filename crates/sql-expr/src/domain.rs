@@ -20,7 +20,8 @@ use telesto_sql_types::{Datum, SqlType};
 
 /// The scope of a domain's conditions: VALUE, of the type `base`.
 pub fn value_scope(base: &SqlType) -> Scope {
-    let value = ScopeColumn { name: "value".to_owned(), ty: base.clone(), position: 0 };
+    let value =
+        ScopeColumn { name: "value".to_owned(), ty: base.clone(), position: 0, domain: None };
     let columns = vec![value];
     let relation =
         ScopeRelation { name: String::new(), columns, unqualified: true, hidden: Vec::new() };

@@ -47,8 +47,11 @@ pub trait Execution: Debug + Send + Sync {
     /// `clock_timestamp()`: microseconds since 2000-01-01 UTC.
     fn clock_micros(&self) -> i64;
 
-    /// 64 random bits.
-    fn random_u64(&self) -> u64;
+    /// A random number from 0 up to 1: of the sequence that `setseed` began in this session, if it did.
+    fn random_f64(&self) -> f64;
+
+    /// Begins the session's sequence of random numbers that belongs to a seed from -1 to 1.
+    fn set_seed(&self, seed: f64);
 
     /// 128 random bits.
     fn random_u128(&self) -> u128;

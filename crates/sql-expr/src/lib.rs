@@ -37,6 +37,7 @@ mod from_char;
 pub mod functions;
 mod json;
 pub mod json_raw;
+mod jsonpath;
 pub mod levels;
 mod number_template;
 mod output_name;

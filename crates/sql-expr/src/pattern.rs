@@ -132,15 +132,18 @@ pub enum PrefixShape {
 /// elements.
 pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
     let mut insensitive = false;
-    let mut multi_line = false;
+    let (mut multi_line, mut dot_all) = (false, true);
     let mut extended = false;
     let mut literal = false;
     for flag in flags.chars() {
         match flag {
             'i' => insensitive = true,
             'c' => insensitive = false,
-            'n' | 'm' => multi_line = true,
-            's' | 't' | 'g' => {}
+            'n' | 'm' => (multi_line, dot_all) = (true, false),
+            'p' => (multi_line, dot_all) = (false, false),
+            'w' => (multi_line, dot_all) = (true, true),
+            's' => (multi_line, dot_all) = (false, true),
+            't' | 'g' => {}
             'x' => extended = true,
             'q' => literal = true,
             other => {
@@ -170,12 +173,15 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
             match letter {
                 'i' => insensitive = true,
                 'c' => insensitive = false,
-                'm' | 'n' => multi_line = true,
-                's' | 'e' => multi_line = false,
+                'm' | 'n' => (multi_line, dot_all) = (true, false),
+                'p' => (multi_line, dot_all) = (false, false),
+                'w' => (multi_line, dot_all) = (true, true),
+                's' => (multi_line, dot_all) = (false, true),
+                'e' => {}
                 'x' => extended = true,
                 't' => extended = false,
                 'q' => literal = true,
-                'p' | 'w' | 'b' => {
+                'b' => {
                     return Err(PatternError::Unsupported(format!(
                         "the option \"{letter}\" of a regular expression"
                     )));
@@ -187,11 +193,13 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
     }
     let source = if literal { regex::escape(pattern) } else { translate(pattern)? };
     let states = states(pattern);
-    Search::new(Syntax { source, insensitive, multi_line, extended, states }).map_err(|error| {
-        let text = error.to_string();
-        let reason = text.lines().last().unwrap_or("malformed").trim_start_matches("error: ");
-        PatternError::Regex(reason.to_owned())
-    })
+    Search::new(Syntax { source, insensitive, multi_line, dot_all, extended, states }).map_err(
+        |error| {
+            let text = error.to_string();
+            let reason = text.lines().last().unwrap_or("malformed").trim_start_matches("error: ");
+            PatternError::Regex(reason.to_owned())
+        },
+    )
 }
 
 /// Patterns of so many states are fast over any text.

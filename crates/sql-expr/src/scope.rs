@@ -17,6 +17,8 @@ pub struct ScopeColumn {
     pub ty: SqlType,
     /// Position in the row that is evaluated.
     pub position: usize,
+    /// The domain it was declared with, by OID: what `pg_typeof` shows.
+    pub domain: Option<u32>,
 }
 
 /// A relation in view.

@@ -49,7 +49,10 @@ const BYTES_A_LOOK: usize = 4096;
 pub(super) struct Syntax {
     pub source: String,
     pub insensitive: bool,
+    /// `^` and `$` are at the lines' ends, too.
     pub multi_line: bool,
+    /// `.` is a line's end, too.
+    pub dot_all: bool,
     pub extended: bool,
     /// About how many states it has.
     pub states: u64,
@@ -61,7 +64,7 @@ impl Syntax {
         RegexBuilder::new(&self.source)
             .case_insensitive(self.insensitive)
             .multi_line(self.multi_line)
-            .dot_matches_new_line(!self.multi_line)
+            .dot_matches_new_line(self.dot_all)
             .ignore_whitespace(self.extended)
             .size_limit(4 << 20)
             .build()
@@ -71,7 +74,7 @@ impl Syntax {
         syntax::Config::new()
             .case_insensitive(self.insensitive)
             .multi_line(self.multi_line)
-            .dot_matches_new_line(!self.multi_line)
+            .dot_matches_new_line(self.dot_all)
             .ignore_whitespace(self.extended)
     }
 }
@@ -360,6 +363,7 @@ mod tests {
             source: source.to_owned(),
             insensitive: false,
             multi_line: false,
+            dot_all: true,
             extended: false,
             states: 20,
         };

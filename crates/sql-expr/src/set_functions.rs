@@ -15,6 +15,7 @@ pub(crate) const NAMES: &[&str] = &[
     "jsonb_array_elements",
     "json_array_elements_text",
     "jsonb_array_elements_text",
+    "jsonb_path_query",
     "json_object_keys",
     "jsonb_object_keys",
     "json_each",

@@ -64,7 +64,7 @@ pub(super) fn infer(
     let conjuncts: Vec<Expr> = condition.into_iter().collect();
     let found: Vec<u32> = table
         .all_indexes()
-        .filter(|index| index.unique || index.id == 0)
+        .filter(|index| index.is_key())
         .filter(|index| {
             let mut own: Vec<usize> =
                 (0..index.columns.len()).map(|at| forms.position(index, at)).collect();

@@ -49,7 +49,7 @@ impl Statement<'_> {
     /// Looks at violations again.
     ///
     /// # Errors
-    /// 23503 for the first that is still there.
+    /// 23503, 23505 for the first that is still there.
     pub async fn settle(&mut self, waiting: &[Arc<Waiting>]) -> Result<()> {
         for chunk in waiting.chunks(BATCH) {
             let mut keys: Vec<Bytes> = Vec::new();
@@ -61,8 +61,16 @@ impl Statement<'_> {
             keys.sort();
             keys.dedup();
             let found = get_many(self.exec, &keys, ReadFor::Constraint).await?;
+            let shared = chunk.iter().filter_map(|waiting| match &**waiting {
+                Waiting::Shared(key) => Some(key.clone()),
+                _ => None,
+            });
+            if let Some(key) = self.shared_of(shared.collect()).await?.first() {
+                return Err(key.duplicate(self.context));
+            }
             for waiting in chunk {
                 match &**waiting {
+                    Waiting::Shared(_) => {}
                     Waiting::Child(child) => {
                         let at = keys.binary_search(&child.key);
                         if !at.is_ok_and(|at| found[at].is_some()) && self.has_rows(child).await? {

@@ -14,6 +14,7 @@ mod change;
 mod merge;
 mod overriding;
 mod returning;
+mod row_query;
 mod rows;
 mod view;
 
@@ -46,6 +47,7 @@ pub(super) use change::{delete, update};
 pub(super) use merge::{MergeDo, MergePlan, MergeWhen, may_move_keys, merge};
 use overriding::{Overriding, may_assign, may_give, overriding, passed_over};
 use returning::returning;
+pub(crate) use row_query::RowQuery;
 use view::{Doing, Written, returning_fault};
 
 /// The column by which applications tell the rows that ON CONFLICT DO UPDATE found from those that INSERT made.
@@ -268,7 +270,8 @@ pub(super) async fn insert(insert: &Insert, context: &mut PlanContext<'_>) -> Re
     let mut own = written.relation();
     let behind = table.columns.len();
     if own.columns.iter().all(|column| column.name != XMAX) {
-        let xmax = ScopeColumn { name: XMAX.to_owned(), ty: SqlType::Oid, position: behind };
+        let xmax =
+            ScopeColumn { name: XMAX.to_owned(), ty: SqlType::Oid, position: behind, domain: None };
         own.columns.push(xmax);
     }
     let scope = Scope { relations: vec![own] };
@@ -463,18 +466,23 @@ fn on_conflict(
             let scope = Scope {
                 relations: vec![written.relation(), relation(table, "excluded", offset, false)],
             };
-            let set = assignments(&update.assignments, table, &scope, context, eval)?
-                .into_iter()
-                .map(|(at, given)| match given {
-                    Given::Expr(expr) => (at, Some(written.computed(expr))),
-                    Given::Default => (at, None),
-                })
-                .collect();
-            let filter = match &update.selection {
-                None => None,
+            let (set, set_query) =
+                conflict_values(&update.assignments, (written, &scope), context, eval)?;
+            let (filter, filter_query) = match &update.selection {
+                None => (None, None),
+                Some(expr) if row_query::has_subquery(expr) => {
+                    let wanted = vec![SqlType::Bool];
+                    let query = RowQuery::plan(vec![expr.clone()], wanted, written, context)?;
+                    let ty = query.types().into_iter().next().unwrap_or(SqlType::Bool);
+                    if ty != SqlType::Bool {
+                        let text = format!("argument of WHERE must be type boolean, not type {ty}");
+                        return Err(fault::mismatch(text));
+                    }
+                    (Some(Expr::column(0, ty)), Some(Arc::new(query)))
+                }
                 Some(expr) => {
                     let mut binder = Binder::new(&scope, context.parameters, eval, "WHERE");
-                    Some(written.computed(binder.condition(expr)?))
+                    (Some(written.computed(binder.condition(expr)?)), None)
                 }
             };
             let views = written.checked()?;
@@ -486,10 +494,61 @@ fn on_conflict(
             };
             let visible = written.condition(None, &Scope::default(), context)?;
             let visible = visible.map(|condition| (condition, table.name.clone()));
-            let upsert = Box::new(Upsert { set, filter, checks, visible });
+            let upsert = Box::new(Upsert { set, set_query, filter, filter_query, checks, visible });
             Ok(OnConflict::Update { arbiters, upsert })
         }
     }
+}
+
+/// Columns and what they are set to; `None`: the default.
+type Set = Vec<(usize, Option<Expr>)>;
+
+/// The values of ON CONFLICT DO UPDATE, and the query that gives what they are computed over, if they hold subqueries.
+fn conflict_values(
+    given: &[ast::Assignment],
+    (written, scope): (&Written, &Scope),
+    context: &mut PlanContext<'_>,
+    eval: &EvalContext<'_>,
+) -> Result<(Set, Option<Arc<RowQuery>>)> {
+    let table = &written.face;
+    if !given.iter().any(|assigned| row_query::has_subquery(&assigned.value)) {
+        let set = assignments(given, table, scope, context, eval)?;
+        let set = set.into_iter().map(|(at, given)| match given {
+            Given::Expr(expr) => (at, Some(written.computed(expr))),
+            Given::Default => (at, None),
+        });
+        return Ok((set.collect(), None));
+    }
+    let (mut columns, mut items, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
+    for assigned in rows::single_assignments(given, table)? {
+        if !assigned.subscripts.is_empty() {
+            return Err(Error::unsupported("a part of a column beside subqueries in ON CONFLICT")
+                .hint("Set the whole column."));
+        }
+        let Some(value) = assigned.value else {
+            columns.push((assigned.column, None));
+            continue;
+        };
+        may_assign(table, assigned.column, true)?;
+        columns.push((assigned.column, Some(items.len())));
+        items.push(value);
+        wanted.push(table.columns[assigned.column].ty.clone());
+    }
+    let query = RowQuery::plan(items, wanted, written, context)?;
+    let types = query.types();
+    let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
+    let mut set = Vec::with_capacity(columns.len());
+    for (column, item) in columns {
+        let value = match item {
+            None => None,
+            Some(at) => {
+                let ty = types.get(at).cloned().unwrap_or(SqlType::Unknown);
+                Some(assign(&mut binder, Expr::column(at, ty), table, column)?)
+            }
+        };
+        set.push((column, value));
+    }
+    Ok((set, Some(Arc::new(query))))
 }
 
 /// The columns that assignments name.

@@ -58,6 +58,9 @@ impl Statement<'_> {
             }
             let values: Vec<Datum> = constraint.columns.iter().map(|c| row[*c].clone()).collect();
             let nulls = values.iter().filter(|v| v.is_null()).count();
+            if (old.is_none() || nulls == 0) && self.exec.deferred.waits(constraint) {
+                self.exec.deferred.queue(info.table.id, constraint.oid);
+            }
             if nulls > 0 {
                 if constraint.match_kind == ForeignKeyMatch::Full && nulls < values.len() {
                     return Err(Error::new(
@@ -96,6 +99,10 @@ impl Statement<'_> {
             }
             if new.is_some_and(|new| columns.iter().all(|c| same(&old[*c], &new[*c]))) {
                 continue;
+            }
+            let action = if new.is_some() { constraint.on_update } else { constraint.on_delete };
+            if action == ForeignKeyAction::NoAction && self.exec.deferred.waits(constraint) {
+                self.exec.deferred.queue(info.table.id, constraint.oid);
             }
             self.lost.push(LostParent {
                 parent: Arc::clone(info),
@@ -215,6 +222,7 @@ impl Statement<'_> {
         for key in unhandled {
             self.lost_for_good(key).await?;
         }
+        self.settle_keys().await?;
         self.look_up(true).await
     }
 
@@ -516,18 +524,28 @@ impl Statement<'_> {
     pub fn resume(&mut self, pending: Pending) {
         self.missing = pending.missing;
         self.lost = pending.lost;
+        self.keys = pending.keys;
+        self.shared = pending.shared;
         self.infos.extend(pending.infos);
     }
 
     /// Leaves what is to be settled to a later batch.
     pub fn suspend(self) -> Pending {
-        Pending { missing: self.missing, lost: self.lost, infos: self.infos }
+        Pending {
+            missing: self.missing,
+            lost: self.lost,
+            keys: self.keys,
+            shared: self.shared,
+            infos: self.infos,
+        }
     }
 
     fn take_pending(&mut self) -> Pending {
         Pending {
             missing: std::mem::take(&mut self.missing),
             lost: std::mem::take(&mut self.lost),
+            keys: std::mem::take(&mut self.keys),
+            shared: std::mem::take(&mut self.shared),
             infos: std::mem::take(&mut self.infos),
         }
     }

@@ -30,6 +30,7 @@ pub mod bulk;
 pub mod check;
 pub mod curated;
 mod deferred;
+mod deferred_keys;
 mod dml;
 pub mod foreign;
 pub mod homes;

@@ -93,6 +93,7 @@ impl InsertPlan {
     ) -> Result<StatementResult> {
         let context = EvalContext::executing(exec);
         let mut statement = Statement::new(exec, &context, &self.info);
+        statement.begins(&self.conflict);
         let mut output = Output::new(&self.returning, exec)?;
         match &self.rows {
             InsertRows::Values(rows) => {

@@ -64,6 +64,18 @@ impl QuerySource {
         wanted: Vec<SqlType>,
         context: &mut PlanContext<'_>,
     ) -> Result<Self> {
+        Self::plan_now(query, wanted, context)
+    }
+
+    /// [`QuerySource::plan_into`], for who cannot wait.
+    ///
+    /// # Errors
+    /// Those of planning.
+    pub fn plan_now(
+        query: Query,
+        wanted: Vec<SqlType>,
+        context: &mut PlanContext<'_>,
+    ) -> Result<Self> {
         let query = enclosed(query, context.earlier.with.as_ref());
         let statement = Statement::Query(Box::new(query));
         let plan = context.planner.plan_query(&statement, wanted, context)?;
@@ -88,7 +100,15 @@ impl QuerySource {
     pub async fn open(&self, exec: &ExecContext) -> Result<Batches> {
         // What the statement writes meanwhile is not seen.
         let exec = ExecContext { txn: exec.txn.view(), ..exec.clone() };
-        let rows = match self.plan.execute(&exec).await? {
+        self.open_seen(&exec).await
+    }
+
+    /// Runs it over what `exec` sees.
+    ///
+    /// # Errors
+    /// Those of the query.
+    pub async fn open_seen(&self, exec: &ExecContext) -> Result<Batches> {
+        let rows = match self.plan.execute(exec).await? {
             StatementResult::Rows { rows, .. } => rows,
             _ => return Err(Error::internal("a source gave no rows")),
         };

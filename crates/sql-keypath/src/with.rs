@@ -137,7 +137,7 @@ fn mentions(node: &impl ast::Visit, name: &str) -> usize {
 }
 
 /// `SELECT * FROM name`.
-fn all_of(name: &str) -> Result<Query> {
+pub(super) fn all_of(name: &str) -> Result<Query> {
     let mut query = made_here("SELECT * FROM given")?;
     let found = ast::visit_relations_mut(&mut query, |relation| {
         *relation = ObjectName::from(vec![Ident::with_quote('"', name)]);

@@ -18,6 +18,7 @@ use rustc_hash::FxHashSet;
 use telesto_common::TableId;
 use telesto_txn::{Looked, Put, ReadFor};
 
+use crate::dml::RowQuery;
 use crate::homes;
 use crate::merging;
 use crate::policies::ConflictChecks;
@@ -28,6 +29,7 @@ use telesto_sql_expr::{EvalContext, Expr};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
 use telesto_sql_plan::foreign_keys::{LostParent, MissingParent};
+use telesto_sql_plan::unique_keys::SharedKey;
 use telesto_sql_types::Datum;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -51,10 +53,14 @@ pub enum OnConflict {
 /// What ON CONFLICT DO UPDATE does with the row that is there.
 #[derive(Clone, Debug)]
 pub struct Upsert {
-    /// Column positions and their new values, over (row there, row proposed); `None`: the default.
+    /// Column positions and their new values, over (row there, row proposed), or over the row of `set_query`; `None`: the default.
     pub set: Vec<(usize, Option<Expr>)>,
-    /// Whether to update, over the same.
+    /// Gives what `set` is computed over, where it takes a query.
+    pub(crate) set_query: Option<Arc<RowQuery>>,
+    /// Whether to update, over (row there, row proposed), or over the row of `filter_query`.
     pub filter: Option<Expr>,
+    /// Gives what `filter` is computed over, where it takes a query.
+    pub(crate) filter_query: Option<Arc<RowQuery>>,
     /// What policies ask of the row.
     pub checks: Option<Arc<ConflictChecks>>,
     /// What the view asks of the row that is there, and its name.
@@ -84,8 +90,14 @@ pub struct Statement<'a> {
     pub(super) missing: Vec<MissingParent>,
     /// Keys that referenced rows had.
     pub(super) lost: Vec<LostParent>,
+    /// Keys of deferrable constraints that written rows have.
+    pub(super) keys: Vec<SharedKey>,
+    /// Those that more than one row had when they were looked at.
+    pub(super) shared: Vec<SharedKey>,
     /// Rows this statement inserted or updated by ON CONFLICT DO UPDATE.
     touched: FxHashSet<Bytes>,
+    /// What queries of ON CONFLICT DO UPDATE see: the state at the statement's start.
+    before: Option<Box<ExecContext>>,
     /// The row, of those given to [`Statement::insert`] last, that is being checked or put.
     row: Option<usize>,
 }
@@ -121,8 +133,21 @@ impl<'a> Statement<'a> {
             infos: BTreeMap::new(),
             missing: Vec::new(),
             lost: Vec::new(),
+            keys: Vec::new(),
+            shared: Vec::new(),
             touched: FxHashSet::default(),
+            before: None,
             row: None,
+        }
+    }
+
+    /// Nothing is written yet: what queries of `conflict` are to see.
+    pub(super) fn begins(&mut self, conflict: &OnConflict) {
+        if let OnConflict::Update { upsert, .. } = conflict
+            && (upsert.set_query.is_some() || upsert.filter_query.is_some())
+        {
+            let exec = ExecContext { txn: self.exec.txn.view(), ..self.exec.clone() };
+            self.before = Some(Box::new(exec));
         }
     }
 
@@ -172,6 +197,7 @@ impl<'a> Statement<'a> {
         conflict: &OnConflict,
     ) -> Result<Vec<(Row, bool)>> {
         homes::check(info, self.exec).await?;
+        super::deferred_keys::may_decide(info, conflict, rows.len())?;
         let (mut prepared, mut keys) = (Vec::with_capacity(rows.len()), Vec::new());
         let mut refused = None;
         for (number, mut row) in rows.into_iter().enumerate() {
@@ -275,9 +301,7 @@ impl<'a> Statement<'a> {
             if matches!(conflict, OnConflict::Update { .. }) {
                 self.touched.insert(key.clone());
             }
-            if !info.table.foreign_keys.is_empty() {
-                self.need_parents(info, None, &row)?;
-            }
+            self.note_insert(info, &row)?;
             out.push((row, false));
         }
         if let Some((number, error)) = refused {
@@ -292,7 +316,7 @@ impl<'a> Statement<'a> {
 
     /// Puts what is left of `done` (each row, and whether it was there: then its update counts) and counts it.
     async fn put_counted(
-        &self,
+        &mut self,
         info: &CompiledTable,
         puts: Vec<Put>,
         done: &[(Row, bool)],
@@ -300,7 +324,15 @@ impl<'a> Statement<'a> {
         self.exec.txn.put_all(puts).await?;
         let inserted = done.iter().filter(|(_, updated)| !updated).count() as u64;
         self.exec.live.uses.wrote(info.table.id, inserted, 0, 0);
-        Ok(())
+        self.look_at_keys_when_many().await
+    }
+
+    /// Notes what a new row needs in other tables, and the keys it may share with other rows.
+    fn note_insert(&mut self, info: &Arc<CompiledTable>, row: &Row) -> Result<()> {
+        if !info.table.foreign_keys.is_empty() {
+            self.need_parents(info, None, row)?;
+        }
+        self.note_keys(info, None, row)
     }
 
     /// What a new row must be before its keys are looked up; its key.
@@ -349,17 +381,20 @@ impl<'a> Statement<'a> {
             checks.existing.check(&info.table, &old, self.exec, self.context).await?;
         }
         let both: Row = old.iter().chain(proposed).cloned().collect();
-        if let Some(filter) = &how.filter
-            && !filter.holds(&both, self.context)?
-        {
-            return Ok(None);
+        if let Some(filter) = &how.filter {
+            let over = self.asked(how.filter_query.as_ref(), &old, proposed).await?;
+            if !filter.holds(over.as_ref().unwrap_or(&both), self.context)? {
+                return Ok(None);
+            }
         }
+        let over = self.asked(how.set_query.as_ref(), &old, proposed).await?;
+        let over = over.as_ref().unwrap_or(&both);
         // A row that the condition left as it was may be proposed again.
         self.touched.insert(key.clone());
         let mut new = old.clone();
         for (at, expr) in &how.set {
             new[*at] = match expr {
-                Some(expr) => crate::read::eval_waiting(expr, &both, self.context).await?,
+                Some(expr) => crate::read::eval_waiting(expr, over, self.context).await?,
                 None => self.default_value(info, *at).await?,
             };
         }
@@ -369,6 +404,18 @@ impl<'a> Statement<'a> {
         }
         self.update(info, vec![Change { key, old, new: new.clone() }]).await?;
         Ok(Some(new))
+    }
+
+    /// What a query gives for the two rows of a conflict.
+    async fn asked(
+        &self,
+        query: Option<&Arc<RowQuery>>,
+        there: &Row,
+        proposed: &Row,
+    ) -> Result<Option<Row>> {
+        let Some(query) = query else { return Ok(None) };
+        let before = self.before.as_deref().unwrap_or(self.exec);
+        query.values(there, proposed, before).await.map(Some)
     }
 
     /// Replaces rows: all old ones go before the new ones come. Generated columns are computed by the caller.
@@ -399,6 +446,7 @@ impl<'a> Statement<'a> {
             }
         }
         self.put_moved(info, moved).await?;
+        self.look_at_keys_when_many().await?;
         self.settle_parents_when_many().await
     }
 
@@ -485,6 +533,7 @@ impl<'a> Statement<'a> {
     }
 
     fn note_update(&mut self, info: &Arc<CompiledTable>, change: &Change) -> Result<()> {
+        self.note_keys(info, Some(&change.old), &change.new)?;
         if info.has_foreign_keys {
             if !info.table.foreign_keys.is_empty() {
                 self.need_parents(info, Some(&change.old), &change.new)?;

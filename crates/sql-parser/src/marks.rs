@@ -13,3 +13,13 @@ pub const OVERRIDING_USER: &str = "\0overriding user";
 pub const DO_NOTHING: &str = "\0do nothing";
 /// A column of a MERGE's INSERT that stands for `DEFAULT VALUES`.
 pub const DEFAULT_VALUES: &str = "\0default values";
+/// The beginning of a window's name that stands for `EXCLUDE`: behind it `row`, `group` or `ties`, a space, and the name of the window
+/// that it is made of, if any.
+pub const EXCLUDE: &str = "\0exclude ";
+
+/// What a window leaves out, and the name of the window it is made of; `None`: the name is no mark.
+#[must_use]
+pub fn excluded(name: &str) -> Option<(&str, Option<&str>)> {
+    let (left_out, base) = name.strip_prefix(EXCLUDE)?.split_once(' ')?;
+    Some((left_out, Some(base).filter(|base| !base.is_empty())))
+}

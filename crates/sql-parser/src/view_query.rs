@@ -88,5 +88,78 @@ pub fn shown_query(text: &str, visible: impl Fn(&str, &str) -> bool) -> String {
         }
     }
     let _ = VisitMut::visit(&mut *query, &mut Short(visible));
-    query.to_string()
+    with_exclusions(query.to_string())
+}
+
+/// The text of a query with what stands for EXCLUDE in windows as it is written.
+fn with_exclusions(mut text: String) -> String {
+    let mark = format!("\"{}", crate::marks::EXCLUDE);
+    while let Some(at) = text.find(&mark) {
+        let Some((name, behind)) = quoted(&text[at + 1..]) else { return text };
+        let begin = at + 1 + behind;
+        let Some((left_out, base)) = crate::marks::excluded(&name) else { return text };
+        let Some(end) = end_of_window(&text[begin..]) else { return text };
+        let word = match left_out {
+            "row" => "CURRENT ROW",
+            "group" => "GROUP",
+            _ => "TIES",
+        };
+        let base = base.map(|base| ident(base).to_string()).unwrap_or_default();
+        let inside = &text[begin..begin + end];
+        let inside = if base.is_empty() { inside.trim_start() } else { inside };
+        text = format!("{}{base}{inside} EXCLUDE {word}{}", &text[..at], &text[begin + end..]);
+    }
+    text
+}
+
+/// A quoted name behind its first quotation mark, and where what follows it begins.
+fn quoted(text: &str) -> Option<(String, usize)> {
+    let mut name = String::new();
+    let mut chars = text.char_indices().peekable();
+    while let Some((at, c)) = chars.next() {
+        if c != '"' {
+            name.push(c);
+        } else if chars.next_if(|(_, next)| *next == '"').is_some() {
+            name.push('"');
+        } else {
+            return Some((name, at + 1));
+        }
+    }
+    None
+}
+
+/// Where the parenthesis closes that a text begins inside of.
+fn end_of_window(text: &str) -> Option<usize> {
+    let (mut depth, mut quote) = (0, None);
+    for (at, c) in text.char_indices() {
+        match (quote, c) {
+            (Some(open), c) if open == c => quote = None,
+            (Some(_), _) => {}
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '(') => depth += 1,
+            (None, ')') if depth == 0 => return Some(at),
+            (None, ')') => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exclusions_of_windows_are_shown_as_they_are_written() {
+        let text = "SELECT sum(a) OVER (PARTITION BY ')' ORDER BY (a) ROWS 1 PRECEDING EXCLUDE TIES), count(*) OVER (w ROWS 1 PRECEDING EXCLUDE CURRENT ROW) FROM t WINDOW w AS (ORDER BY a), x AS (\"W 2\" GROUPS CURRENT ROW EXCLUDE GROUP)";
+        let shown = shown_query(text, |_, _| true);
+        assert!(!shown.contains('\0'), "{shown}");
+        for part in [
+            "(PARTITION BY ')' ORDER BY (a) ROWS 1 PRECEDING EXCLUDE TIES)",
+            "(w ROWS 1 PRECEDING EXCLUDE CURRENT ROW)",
+            "(\"W 2\" GROUPS CURRENT ROW EXCLUDE GROUP)",
+        ] {
+            assert!(shown.contains(part), "{shown}");
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! Objects of the catalog written as SQL, as `pg_get_indexdef` and `pg_get_constraintdef` show them.
 
+use std::sync::Arc;
+
 use telesto_common::key::Direction;
 
+use super::view_text::view_text;
 use telesto_sql_catalog::{
     CatalogSnapshot, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Index, IndexColumn, Table, View,
 };
@@ -46,10 +49,14 @@ pub(crate) fn shown_expression(
 
 /// A view's query as it is shown.
 pub(crate) fn view_definition(
-    catalog: &CatalogSnapshot,
+    catalog: &Arc<CatalogSnapshot>,
     settings: &Settings,
     view: &View,
+    pretty: bool,
 ) -> String {
+    if let Some(text) = view_text(catalog, settings, view, pretty) {
+        return format!("{text};");
+    }
     let visible = |schema: &str, name: &str| is_visible(catalog, settings, schema, name);
     // pg_dump cuts the last character off: it is always this.
     format!("{};", telesto_sql_parser::view_query::shown_query(&view.query, visible))
@@ -120,7 +127,7 @@ pub(crate) fn index_definition(
     });
     let mut out = format!(
         "CREATE {}INDEX {} ON {on} USING btree ({columns})",
-        if index.unique || index.id == 0 { "UNIQUE " } else { "" },
+        if index.is_key() { "UNIQUE " } else { "" },
         quote_ident(&index.name),
     );
     out.push_str(&include_text(table, index));
@@ -158,13 +165,18 @@ fn include_text(table: &Table, index: &Index) -> String {
 
 /// `PRIMARY KEY (…)` or `UNIQUE (…)`.
 pub(crate) fn key_definition(table: &Table, index: &Index) -> String {
-    let word = match (index.id, index.nulls_not_distinct) {
-        (0, _) => "PRIMARY KEY",
+    let word = match (index.is_primary(), index.nulls_not_distinct) {
+        (true, _) => "PRIMARY KEY",
         (_, true) => "UNIQUE NULLS NOT DISTINCT",
         _ => "UNIQUE",
     };
     let columns = column_list(table, index.columns.iter().map(|c| c.column));
-    format!("{word} ({columns}){}", include_text(table, index))
+    let deferral = match index.deferrable() {
+        (false, _) => "",
+        (true, false) => " DEFERRABLE",
+        (true, true) => " DEFERRABLE INITIALLY DEFERRED",
+    };
+    format!("{word} ({columns}){}{deferral}", include_text(table, index))
 }
 
 /// `FOREIGN KEY (…) REFERENCES …`.

@@ -269,7 +269,10 @@ fn view_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let oid = oid_of(&args[0]);
     let (catalog, settings) = (call.context.catalog, call.context.settings);
     let view = catalog.views().find(|v| v.oid == oid);
-    text_or_null(view.map(|view| view_definition(catalog, settings, view)))
+    text_or_null(view.map(|view| {
+        let pretty = args.get(1).and_then(Datum::as_bool) == Some(true);
+        view_definition(catalog, settings, view, pretty)
+    }))
 }
 
 fn expression(args: &[Datum], call: &Call<'_>) -> Result<Datum> {

@@ -54,7 +54,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                     .set("table_catalog", database)
                     .set("table_schema", catalog.schema_name(view.schema))
                     .set("table_name", &view.name)
-                    .set("view_definition", view_definition(catalog, settings, view))
+                    .set("view_definition", view_definition(catalog, settings, view, false))
                     .set("check_option", check)
                     .set("is_updatable", written)
                     .set("is_insertable_into", written)
@@ -343,8 +343,8 @@ fn table_constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: 
                 .set("enforced", true);
         };
         for index in keys(table) {
-            let kind = if index.id == 0 { "PRIMARY KEY" } else { "UNIQUE" };
-            one(&index.name, kind, (false, false));
+            let kind = if index.is_primary() { "PRIMARY KEY" } else { "UNIQUE" };
+            one(&index.name, kind, index.deferrable());
         }
         for check in &table.checks {
             one(&check.name, "CHECK", (false, false));

@@ -33,6 +33,7 @@ mod statistics;
 mod storage;
 mod table_statistics;
 mod user_types;
+mod view_text;
 
 use std::sync::Arc;
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::definitions::index_definition;
+use super::definitions::{index_definition, view_definition};
 use super::procedures;
 use super::relations::{
     HEAP, align_of, attributes, classes, collation_of, defaults, indexes, numbers, storage_of,
@@ -112,7 +112,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_policies" => super::policies::policy_views(out, catalog),
         "pg_tables" => table_views(out, catalog),
         "pg_indexes" => index_views(out, catalog),
-        "pg_views" => views(out, catalog),
+        "pg_views" => views(out, catalog, settings),
         "pg_settings" => parameters(out, settings),
         "pg_timezone_names" => zones(out),
         "pg_get_keywords()" => super::keywords::fill(out),
@@ -144,7 +144,9 @@ fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &
             .set("oid", oid)
             .set("conname", &index.name)
             .set("connamespace", table.schema)
-            .set("contype", if index.id == 0 { "p" } else { "u" })
+            .set("contype", if index.is_primary() { "p" } else { "u" })
+            .set("condeferrable", index.deferrable().0)
+            .set("condeferred", index.deferrable().1)
             .set("convalidated", true)
             .set("conrelid", table.id.0)
             .set("conindid", index.oid)
@@ -482,13 +484,13 @@ fn index_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-fn views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+fn views(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     for view in catalog.views() {
         out.row()
             .set("schemaname", catalog.schema_name(view.schema))
             .set("viewname", &view.name)
             .set("viewowner", catalog.role_name(view.owner.0))
-            .set("definition", &view.query);
+            .set("definition", view_definition(catalog, settings, view, false));
     }
 }
 

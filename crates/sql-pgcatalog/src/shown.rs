@@ -15,6 +15,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::definitions::shown_expression;
+use telesto_sql_catalog::types::Domain;
 use telesto_sql_catalog::{CatalogSnapshot, CheckConstraint, Table, TypeKind};
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::deparse::Deparse;
@@ -30,8 +31,8 @@ use telesto_sql_types::{Datum, SqlType};
 pub(super) enum Over<'a> {
     Nothing,
     Columns(&'a Table),
-    /// VALUE of a domain over this type.
-    Value(&'a SqlType),
+    /// VALUE of this domain.
+    Value(&'a Domain),
 }
 
 impl Over<'_> {
@@ -41,7 +42,7 @@ impl Over<'_> {
             Self::Columns(table) => {
                 Scope { relations: vec![relation(table, &table.name, 0, true)] }
             }
-            Self::Value(base) => value_scope(base),
+            Self::Value(domain) => value_scope(&domain.base),
         }
     }
 
@@ -103,7 +104,8 @@ impl<'a> Reader<'a> {
     fn print(&self, exprs: &[Expr], over: &Over<'_>, pretty: bool) -> String {
         let context = EvalContext::planning(self.settings, self.catalog);
         let column = |at: usize| over.name(at);
-        let deparse = Deparse { column: &column, pretty, reader: Some(&context) };
+        let inner_domain = matches!(over, Over::Value(domain) if domain.parent.is_some());
+        let deparse = Deparse { column: &column, pretty, reader: Some(&context), inner_domain };
         exprs.iter().map(|expr| deparse.text(expr)).collect::<Vec<_>>().join(", ")
     }
 
@@ -165,7 +167,7 @@ impl<'a> Reader<'a> {
         for ty in self.catalog.user_types() {
             let TypeKind::Domain(domain) = &ty.kind else { continue };
             if let Some(check) = domain.checks.iter().find(|check| check.oid == oid) {
-                return Some(self.check(check, &Over::Value(&domain.base), pretty));
+                return Some(self.check(check, &Over::Value(domain), pretty));
             }
         }
         self.catalog.tables().find_map(|table| {

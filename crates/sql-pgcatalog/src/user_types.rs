@@ -112,10 +112,7 @@ pub(super) fn constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, reade
                 .set("confdeltype", " ")
                 .set("confmatchtype", " ")
                 .set("conislocal", true)
-                .set(
-                    "conbin",
-                    reader.condition(&check.expression, &Over::Value(&domain.base), false),
-                );
+                .set("conbin", reader.condition(&check.expression, &Over::Value(domain), false));
         }
     }
 }

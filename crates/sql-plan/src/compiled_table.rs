@@ -55,6 +55,8 @@ pub struct CompiledTable {
     pub unique: Vec<Arc<Index>>,
     /// Other indexes.
     pub plain: Vec<Arc<Index>>,
+    /// Those of them that hold the keys of deferrable constraints.
+    pub deferrable: Vec<Arc<Index>>,
     /// Whether it references or is referenced.
     pub has_foreign_keys: bool,
     /// Policies hide rows from who writes: errors do not show other rows' values.
@@ -74,6 +76,7 @@ pub fn relation(table: &Table, name: &str, offset: usize, unqualified: bool) -> 
                 name: c.name.clone(),
                 ty: c.ty.clone(),
                 position: offset + at,
+                domain: c.domain,
             })
             .collect(),
     }
@@ -157,6 +160,7 @@ impl CompiledTable {
                 .filter(|i| !i.unique && i.id != 0)
                 .map(shared)
                 .collect(),
+            deferrable: table.all_indexes().filter(|i| i.deferral.is_some()).map(shared).collect(),
             has_foreign_keys: !table.foreign_keys.is_empty()
                 || !catalog.referencing(table.id).is_empty(),
             secured: false,

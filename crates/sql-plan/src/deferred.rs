@@ -1,9 +1,9 @@
-//! Foreign keys that are checked when the transaction commits.
+//! Constraints that are checked when the transaction commits: foreign keys, and keys that no two rows may have.
 //!
 //! ```text
-//! end of a statement: a row without its parent, a parent lost that is still referenced
-//!      constraint IMMEDIATE -> 23503          DEFERRED -> kept here
-//! SET CONSTRAINTS … IMMEDIATE, COMMIT: is the parent there, or nobody left that names it? else 23503
+//! end of a statement: a row without its parent, a parent lost that is still referenced, a key that several rows have
+//!      constraint IMMEDIATE -> 23503, 23505          DEFERRED -> kept here
+//! SET CONSTRAINTS … IMMEDIATE, COMMIT: is the parent there, or nobody left that names it? has one row the key? else 23503, 23505
 //! ```
 //!
 //! # Invariants
@@ -12,26 +12,30 @@
 //! - What waits is looked at again by the values of the key, with `ReadFor::Constraint`: rows that are gone, and parents that have come,
 //!   settle it, whoever of this transaction did that.
 //! - ROLLBACK TO takes back what came after the savepoint, modes included; executing the block again gathers everything anew.
+//! - Which tables have rows that deferred constraints are about is known too, violated or not ([`Deferred::queue`]): these tables
+//!   are not altered before the commit, as in PostgreSQL.
 //! - Only NO ACTION waits; RESTRICT and the actions that write are never deferred, as in PostgreSQL.
 //!
 //! # On failure
-//! 23503 with the text PostgreSQL has for the statement that broke the key.
+//! 23503 and 23505 with the texts PostgreSQL has for the statement that broke the key.
 //!
 //! # Limits
 //! What waits counts against the statement memory (53200). While something waits definitions are refused (55006).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
+use telesto_common::TableId;
 use telesto_common::limits::{MemoryBudget, Reservation};
 use telesto_sql_catalog::ForeignKey;
 use telesto_sql_types::Result;
 use telesto_sql_types::held::{out_of_memory, row_bytes};
 
 use crate::foreign_keys::{LostParent, MissingParent};
+use crate::unique_keys::SharedKey;
 
 /// A key that was violated when its statement ended.
 #[derive(Clone, Debug)]
@@ -40,6 +44,8 @@ pub enum Waiting {
     Child(MissingParent),
     /// A key that is gone is referenced.
     Parent(LostParent),
+    /// A key that several rows have.
+    Shared(SharedKey),
 }
 
 impl Waiting {
@@ -47,6 +53,17 @@ impl Waiting {
         match self {
             Self::Child(child) => child.foreign_key().oid,
             Self::Parent(parent) => parent.constraint.oid,
+            Self::Shared(key) => key.constraint(),
+        }
+    }
+
+    /// The tables it is about.
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableId> {
+        match self {
+            Self::Child(child) => vec![child.child.table.id, child.foreign_key().referenced],
+            Self::Parent(parent) => vec![parent.parent.table.id, parent.child],
+            Self::Shared(key) => vec![key.table.table.id],
         }
     }
 
@@ -54,6 +71,7 @@ impl Waiting {
         let values = match self {
             Self::Child(child) => &child.values,
             Self::Parent(parent) => &parent.values,
+            Self::Shared(key) => &key.values,
         };
         row_bytes(values) + 200
     }
@@ -66,6 +84,17 @@ struct Modes {
     named: BTreeMap<u32, bool>,
 }
 
+/// Tables with rows that deferred constraints are about, and these constraints.
+type Queued = BTreeSet<(TableId, u32)>;
+
+/// What a rollback to a savepoint brings back: the modes, how much waited, what was queued.
+#[derive(Clone, Debug)]
+struct Savepoint {
+    modes: Modes,
+    waiting: usize,
+    queued: Queued,
+}
+
 #[derive(Debug, Default)]
 struct State {
     modes: Modes,
@@ -74,7 +103,9 @@ struct State {
     known: FxHashSet<(u32, bool, Bytes)>,
     keys: Vec<(u32, bool, Bytes)>,
     held: Option<Reservation>,
-    savepoints: Vec<(Modes, usize)>,
+    /// Tables with rows that deferred constraints are about, and these constraints.
+    queued: Queued,
+    savepoints: Vec<Savepoint>,
 }
 
 /// The deferred constraints of one session's transaction.
@@ -84,12 +115,38 @@ pub struct Deferred(Mutex<State>);
 impl Deferred {
     /// Whether violations of `constraint` wait for the commit now.
     pub fn waits(&self, constraint: &ForeignKey) -> bool {
-        if !constraint.deferrable {
+        let declared = (constraint.deferrable, constraint.initially_deferred);
+        self.is_deferred((constraint.oid, declared))
+    }
+
+    /// [`Deferred::waits`] of the constraint with this OID, by whether it is DEFERRABLE and INITIALLY DEFERRED.
+    pub fn is_deferred(&self, (oid, (deferrable, initially)): (u32, (bool, bool))) -> bool {
+        if !deferrable {
             return false;
         }
         let modes = &self.0.lock().modes;
-        let named = modes.named.get(&constraint.oid).copied();
-        named.or(modes.all).unwrap_or(constraint.initially_deferred)
+        modes.named.get(&oid).copied().or(modes.all).unwrap_or(initially)
+    }
+
+    /// A row of `table` was written that the deferred `constraint` is about.
+    pub fn queue(&self, table: TableId, constraint: u32) {
+        self.0.lock().queued.insert((table, constraint));
+    }
+
+    /// Whether rows of `table` were written that deferred constraints are about, and that were not checked since.
+    pub fn is_queued(&self, table: TableId) -> bool {
+        self.0.lock().queued.range((table, 0)..=(table, u32::MAX)).next().is_some()
+    }
+
+    /// Whether any table has such rows.
+    pub fn any_queued(&self) -> bool {
+        !self.0.lock().queued.is_empty()
+    }
+
+    /// These constraints were checked; `None`: all.
+    pub fn checked(&self, constraints: Option<&[u32]>) {
+        let checked = |oid: &u32| constraints.is_none_or(|oids| oids.contains(oid));
+        self.0.lock().queued.retain(|(_, oid)| !checked(oid));
     }
 
     /// Keeps a violation under its key.
@@ -143,8 +200,9 @@ impl Deferred {
     pub fn settled(&self) {
         let state = &mut *self.0.lock();
         if state.savepoints.is_empty() {
-            let modes = std::mem::take(&mut state.modes);
-            *state = State { modes, ..State::default() };
+            let (modes, queued) =
+                (std::mem::take(&mut state.modes), std::mem::take(&mut state.queued));
+            *state = State { modes, queued, ..State::default() };
         }
     }
 
@@ -153,10 +211,15 @@ impl Deferred {
         let state = &mut *self.0.lock();
         state.savepoints.truncate(count);
         while state.savepoints.len() < count {
-            state.savepoints.push((state.modes.clone(), state.waiting.len()));
+            let queued = state.queued.clone();
+            let (modes, waiting) = (state.modes.clone(), state.waiting.len());
+            state.savepoints.push(Savepoint { modes, waiting, queued });
         }
-        if undone && let Some((modes, waiting)) = state.savepoints.last().cloned() {
+        if undone
+            && let Some(Savepoint { modes, waiting, queued }) = state.savepoints.last().cloned()
+        {
             state.modes = modes;
+            state.queued = queued;
             state.waiting.truncate(waiting);
             for name in state.keys.drain(waiting..) {
                 state.known.remove(&name);

@@ -52,8 +52,15 @@ impl Execution for ExecContext {
         telesto_sql_types::pg_micros(self.env.clock.wall_micros())
     }
 
-    fn random_u64(&self) -> u64 {
-        self.env.random.next_u64()
+    fn random_f64(&self) -> f64 {
+        self.random.next().unwrap_or_else(|| {
+            // 53 bits, as many as a double holds.
+            (self.env.random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+        })
+    }
+
+    fn set_seed(&self, seed: f64) {
+        self.random.seed(seed);
     }
 
     fn random_u128(&self) -> u128 {

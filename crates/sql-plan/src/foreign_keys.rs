@@ -1,4 +1,4 @@
-//! What a statement has still to settle of foreign keys.
+//! What a statement has still to settle of foreign keys, and of the keys of deferrable constraints.
 //!
 //! # Invariants
 //! Data only: the executor that writes rows notes what they need and what is lost, and settles it at the end of the
@@ -13,6 +13,7 @@ use telesto_sql_catalog::ForeignKey;
 use telesto_sql_types::Datum;
 
 use crate::compiled_table::CompiledTable;
+use crate::unique_keys::SharedKey;
 
 /// A key some written row needs in another table.
 #[derive(Clone, Debug)]
@@ -52,13 +53,17 @@ pub struct LostParent {
     pub new_values: Option<Vec<Datum>>,
 }
 
-/// Foreign keys still to be settled, kept between the batches of one statement.
+/// Keys still to be settled, kept between the batches of one statement.
 #[derive(Debug, Default)]
 pub struct Pending {
     /// Keys that written rows need in other tables.
     pub missing: Vec<MissingParent>,
     /// Keys that are gone and may be referenced.
     pub lost: Vec<LostParent>,
+    /// Keys of deferrable constraints that written rows have, not looked at yet.
+    pub keys: Vec<SharedKey>,
+    /// Those of them that more than one row had when they were looked at.
+    pub shared: Vec<SharedKey>,
     /// The tables concerned, compiled.
     pub infos: BTreeMap<TableId, Arc<CompiledTable>>,
 }

@@ -70,7 +70,7 @@ pub fn condition_over(
 pub fn text_over(table: &Table, expr: &Expr, pretty: bool) -> String {
     let column =
         |at: usize| table.columns.get(at).map_or_else(String::new, |c| quote_ident(&c.name));
-    Deparse { column: &column, pretty, reader: None }.text(expr)
+    Deparse { column: &column, pretty, reader: None, inner_domain: false }.text(expr)
 }
 
 /// The text to store for `expr`, which was written as `written`: PostgreSQL's, if it binds to the same expression.

@@ -45,7 +45,9 @@ pub mod notify;
 mod planner;
 pub mod result;
 pub mod row_security;
+pub mod seeded;
 pub mod session_view;
+pub mod unique_keys;
 pub mod updatable_view;
 pub mod with_rows;
 
@@ -137,8 +139,10 @@ pub struct ExecContext {
     pub parts: Option<Arc<Parts>>,
     /// The session's advisory locks.
     pub advisory: Arc<AdvisorySession>,
-    /// Foreign keys that wait for the commit.
+    /// Constraints that wait for the commit.
     pub deferred: Arc<Deferred>,
+    /// The session's random numbers after `setseed`.
+    pub random: Arc<seeded::SeededRandom>,
     /// What the session listens to and is going to say.
     pub channels: Arc<Channels>,
     /// Who plans statements inside this one.

@@ -72,6 +72,11 @@ impl Parts {
         self.rows.lock().push(Arc::new(rows));
     }
 
+    /// Adds rows that another execution's part left.
+    pub fn share(&self, rows: Arc<PartRows>) {
+        self.rows.lock().push(rows);
+    }
+
     /// The rows of a part.
     #[must_use]
     pub fn rows(&self, number: usize) -> Option<Arc<PartRows>> {

@@ -6,7 +6,7 @@
 //! - It is never stored as a type: catalog objects name domains by OID.
 //!
 //! # Limits
-//! No arrays of domains. `pg_typeof` shows the base type.
+//! No arrays of domains. `pg_typeof` knows the domain of a column and of a cast, not of what a subquery gives.
 
 use std::any::Any;
 use std::fmt;

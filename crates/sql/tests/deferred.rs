@@ -1,4 +1,4 @@
-//! Deferred foreign keys while other sessions commit: blocks are executed again, and what they leave holds.
+//! Deferred foreign and unique keys while other sessions commit: blocks are executed again, and what they leave holds.
 
 use std::sync::Arc;
 
@@ -150,5 +150,109 @@ async fn constraint_that_another_session_breaks_before_the_commit_fails_it() {
             let failed = told[0] == "40001" || told[0].starts_with("23");
             assert!(failed, "{level}: {added}, {breaks}: {told:?}");
         }
+    }
+}
+
+const SHARED: &str =
+    "select count(*) from (select pos from list group by pos having count(*) > 1) q";
+
+/// Sessions over a table whose key is deferrable as `how` says.
+async fn lists(how: &str) -> (Session, Session) {
+    let (mut a, b) = sessions().await;
+    let setup = format!(
+        "create table list (id int primary key, pos int, constraint list_pos unique (pos) deferrable {how});
+         insert into list values (1, 1), (2, 2), (3, 3)"
+    );
+    assert_eq!(run(&mut a, &setup).await.last().map(String::as_str), Some("INSERT 0 3"));
+    (a, b)
+}
+
+/// Two blocks that each write a key once, and would share it: whoever commits second fails, at every level.
+#[tokio::test]
+async fn keys_that_two_sessions_write_at_a_time_are_not_both_committed() {
+    for how in ["initially deferred", "initially immediate"] {
+        for level in LEVELS {
+            for (first, second) in [
+                ("insert into list values (10, 9)", "insert into list values (11, 9)"),
+                ("update list set pos = 9 where id = 1", "update list set pos = 9 where id = 2"),
+                ("update list set pos = 9 where id = 1", "insert into list values (11, 9)"),
+                (
+                    "insert into list values (10, 2); update list set pos = 7 where id = 2",
+                    "insert into list values (11, 7)",
+                ),
+            ] {
+                let (mut a, mut b) = lists(how).await;
+                if how == "initially immediate" && first.contains(';') {
+                    continue;
+                }
+                run(&mut a, &format!("begin isolation level {level}; {first}")).await;
+                run(&mut b, &format!("begin isolation level {level}; {second}")).await;
+                assert_eq!(run(&mut b, "commit").await, ["COMMIT"], "{how}, {level}");
+                let told = run(&mut a, "commit").await;
+                assert!(told == ["23505"] || told == ["40001"], "{how}, {level}: {told:?}");
+                assert_eq!(run(&mut a, SHARED).await, ["0"], "{how}, {level}");
+                assert_eq!(run(&mut a, "select telesto_check_table('list')").await.len(), 1);
+            }
+        }
+    }
+}
+
+/// A row that another session removes settles what waits, where the level lets the check see it.
+#[tokio::test]
+async fn key_that_another_session_frees_before_the_commit_is_free_as_the_level_says() {
+    for level in LEVELS {
+        let (mut a, mut b) = lists("initially deferred").await;
+        run(&mut a, &format!("begin isolation level {level}; insert into list values (4, 3)"))
+            .await;
+        assert_eq!(run(&mut b, "delete from list where id = 3").await, ["DELETE 1"]);
+        let told = run(&mut a, "commit").await;
+        // Elsewhere the check sees the block's snapshot.
+        let wanted = if level == "read committed" { "COMMIT" } else { "23505" };
+        assert_eq!(told, [wanted], "{level}");
+        assert_eq!(run(&mut a, SHARED).await, ["0"]);
+    }
+}
+
+#[tokio::test]
+async fn keys_exchanged_in_two_statements_hold_when_the_block_is_executed_again() {
+    let (mut a, mut b) = lists("initially deferred").await;
+    run(&mut b, "create table counter (n int); insert into counter values (0)").await;
+    run(&mut a, "begin; update list set pos = 2 where id = 1; savepoint s").await;
+    run(&mut a, "insert into list values (9, 3); rollback to s").await;
+    run(&mut a, "update list set pos = 1 where id = 2; update counter set n = n + 1").await;
+    assert_eq!(run(&mut b, "update counter set n = n + 1").await, ["UPDATE 1"]);
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
+    assert_eq!(run(&mut a, "select id, pos from list order by id").await, ["1|2", "2|1", "3|3"]);
+}
+
+/// More keys than are looked at together, each taken from the row behind it by another statement.
+#[tokio::test]
+async fn many_keys_are_passed_on() {
+    let (mut a, _) = lists("initially deferred").await;
+    run(&mut a, "delete from list; insert into list select n, n from generate_series(1, 3000) n")
+        .await;
+    run(&mut a, "begin; update list set pos = pos + 1 where id % 2 = 0").await;
+    assert_eq!(run(&mut a, SHARED).await, ["1499"]);
+    run(&mut a, "update list set pos = pos + 1 where id % 2 = 1").await;
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
+    let ends = run(&mut a, "select min(pos), max(pos), count(distinct pos) from list").await;
+    assert_eq!(ends, ["2|3001|3000"]);
+    assert_eq!(run(&mut a, "update list set pos = pos + 1").await, ["UPDATE 3000"]);
+    assert_eq!(run(&mut a, "select telesto_check_table('list')").await, ["3000"]);
+    run(&mut a, "begin; update list set pos = 5").await;
+    assert_eq!(run(&mut a, "commit").await, ["23505"]);
+}
+
+/// A key added to rows that another session still adds to.
+#[tokio::test]
+async fn key_that_another_session_breaks_while_it_is_added_fails_the_commit() {
+    for how in ["unique (p) deferrable", "primary key (p) deferrable initially deferred"] {
+        let (mut a, mut b) = sessions().await;
+        run(&mut a, "create table plain (id int, p int); insert into plain values (1, 1)").await;
+        run(&mut a, "begin").await;
+        assert_eq!(run(&mut a, &format!("alter table plain add {how}")).await, ["ALTER TABLE"]);
+        assert_eq!(run(&mut b, "insert into plain values (2, 1)").await, ["INSERT 0 1"]);
+        let told = run(&mut a, "commit").await;
+        assert!(told == ["23505"] || told == ["40001"], "{how}: {told:?}");
     }
 }

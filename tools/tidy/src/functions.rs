@@ -19,7 +19,6 @@ const STILL_LONG: &[(&str, &str, usize)] = &[
     ("crates/sql-datafusion/src/bind/call.rs", "aggregate_named", 176),
     ("crates/sql-datafusion/src/bind/call.rs", "function", 162),
     ("crates/sql-datafusion/src/bind/expr.rs", "expr_here", 222),
-    ("crates/sql-ddl/src/constraint.rs", "add_foreign_key", 115),
     ("crates/sql-ddl/src/table.rs", "add_column", 150),
     ("crates/sql-expr/src/bound.rs", "eval_here", 118),
     ("crates/sql-expr/src/deparse.rs", "expr", 154),

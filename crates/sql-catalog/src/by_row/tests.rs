@@ -22,6 +22,7 @@ fn index(id: u32, first: Direction, then: usize) -> Index {
         name: format!("i{id}"),
         columns: vec![IndexColumn::plain(0, first), IndexColumn::plain(then, Direction::Ascending)],
         unique: id == 0,
+        deferral: None,
         nulls_not_distinct: false,
         include: Vec::new(),
         constraint_oid: None,

@@ -4,8 +4,10 @@
 //! A bound is a constant of the execution: an expression without columns, perhaps over parameters. It is of the type that the
 //! column in ORDER BY is moved by (PostgreSQL 15 manual, 4.2.8).
 //!
+//! A frame that DataFusion has not (EXCLUDE, distances from numerics and intervals) is computed by [`crate::framed`].
+//!
 //! # Limits
-//! No EXCLUDE. RANGE with an offset over numeric, time and other types whose sort keys are no numbers is refused (0A000).
+//! RANGE with an offset over time is refused (0A000).
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -14,12 +16,14 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::sqlparser::ast;
 
-use super::Binder;
 use super::scope::{Scope, fold};
+use super::{Binder, Typed};
 use crate::fault;
-use crate::types::TypeShape;
-use telesto_sql_types::SqlType;
+use crate::framed::{Bound, Exclusion, Frame, Units};
+use crate::types::{TypeShape, datum_at};
+use telesto_sql_parser::marks;
 use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::{Datum, SqlType};
 
 /// What integers in ORDER BY are carried in where a frame's bound is a distance from them: no sum leaves it.
 const WIDE: DataType = DataType::Decimal128(38, 0);
@@ -43,6 +47,16 @@ pub(super) struct Window {
     pub frame: WindowFrame,
     /// The frame ends before it begins, whatever the row: none sees any.
     pub empty: bool,
+    /// The frame is not one of DataFusion's.
+    pub own: Option<OwnFrame>,
+}
+
+/// A frame that is computed by [`crate::framed`].
+pub(super) struct OwnFrame {
+    /// Its form.
+    pub frame: Frame,
+    /// What rows are sorted by; for a frame of distances then the value they are taken from, and the value of each bound that is one.
+    pub keys: Vec<Expr>,
 }
 
 /// Whether a frame ends before it begins.
@@ -63,8 +77,9 @@ fn ends_first(frame: &WindowFrame) -> bool {
 struct Spec {
     partition_by: Vec<Expr>,
     order_by: Vec<SortExpr>,
-    order_types: Vec<SqlType>,
+    order: Vec<Typed>,
     frame: Option<ast::WindowFrame>,
+    exclude: Exclusion,
 }
 
 fn windowing(message: &str) -> Error {
@@ -74,25 +89,95 @@ fn windowing(message: &str) -> Error {
 impl Binder<'_> {
     /// The window of an OVER.
     pub(super) fn window(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Window> {
-        let Spec { partition_by, mut order_by, order_types, frame } = self.spec(over, scope)?;
+        let Spec { partition_by, mut order_by, order, frame, exclude } = self.spec(over, scope)?;
+        let order_types: Vec<SqlType> = order.iter().map(|typed| typed.ty.clone()).collect();
+        let mut own = None;
         let frame = match frame {
-            Some(frame) => {
-                let frame = self.frame(&frame, &order_types, scope)?;
-                if let (true, [order], [ty]) =
-                    (moves(&frame), order_by.as_mut_slice(), order_types.as_slice())
+            Some(written) => {
+                let frame = self.frame(&written, &order_types, scope)?;
+                let far = moves(&frame);
+                let by_hand = matches!(&order_types[..], [SqlType::Numeric(_) | SqlType::Interval]);
+                if exclude != Exclusion::None || far && by_hand {
+                    own = Some(self.own_frame(&frame, exclude, &order_by, &order)?);
+                }
+                if let (true, [sort], [ty]) = (far, order_by.as_mut_slice(), order_types.as_slice())
                     && ty.is_integer()
+                    && own.is_none()
                 {
-                    order.expr = cast(std::mem::take(&mut order.expr), WIDE);
+                    sort.expr = cast(std::mem::take(&mut sort.expr), WIDE);
                 }
                 frame
             }
             None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
         };
-        let empty = ends_first(&frame);
-        let frame =
-            if empty { WindowFrame::new((!order_by.is_empty()).then_some(false)) } else { frame };
+        let empty = own.is_none() && ends_first(&frame);
+        let frame = if empty || own.is_some() {
+            WindowFrame::new((!order_by.is_empty()).then_some(false))
+        } else {
+            frame
+        };
         frame.regularize_order_bys(&mut order_by).map_err(fault::from_datafusion)?;
-        Ok(Window { partition_by, order_by, frame: of_peers(frame), empty })
+        Ok(Window { partition_by, order_by, frame: of_peers(frame), empty, own })
+    }
+
+    /// A frame as [`crate::framed`] takes it.
+    fn own_frame(
+        &self,
+        frame: &WindowFrame,
+        exclude: Exclusion,
+        order_by: &[SortExpr],
+        order: &[Typed],
+    ) -> Result<OwnFrame> {
+        let units = match frame.units {
+            WindowFrameUnits::Rows => Units::Rows,
+            WindowFrameUnits::Range => Units::Range,
+            WindowFrameUnits::Groups => Units::Groups,
+        };
+        let mut keys: Vec<Expr> = order_by.iter().map(|sort| sort.expr.clone()).collect();
+        let far = moves(frame);
+        let descending = order_by.first().is_some_and(|sort| !sort.asc);
+        let mut from = None;
+        if let (true, [value]) = (far, order) {
+            let (value, by) = moving_value(value);
+            let value = self.coerce(value, &by.0, "RANGE")?;
+            keys.push(self.orderable(value.expr.clone(), &by.0)?);
+            from = Some((value, by.1));
+        }
+        let mut bound = |bound: &WindowFrameBound| -> Result<Bound> {
+            let (by, back) = match bound {
+                WindowFrameBound::CurrentRow => return Ok(Bound::Current),
+                WindowFrameBound::Preceding(by) => (by, true),
+                WindowFrameBound::Following(by) => (by, false),
+            };
+            if by.is_null() {
+                return Ok(Bound::Unbounded);
+            }
+            if let Some((value, ty)) = &from {
+                let by = match by {
+                    ScalarValue::Decimal128(Some(by), ..) => {
+                        let by = i64::try_from(*by).unwrap_or(i64::MAX);
+                        Typed::of(Expr::Literal(ScalarValue::Int64(Some(by)), None), SqlType::Int8)
+                    }
+                    // A parameter without a value yet.
+                    ScalarValue::UInt64(_) => Typed::of(Self::null_of(ty)?, ty.clone()),
+                    by => Typed::of(Expr::Literal(by.clone(), None), ty.clone()),
+                };
+                let op = if back == descending { "+" } else { "-" };
+                let end = self.binary(op, value.clone(), by)?;
+                let end = self.coerce(end, &value.ty, "RANGE")?;
+                keys.push(self.orderable(end.expr, &value.ty)?);
+                return Ok(Bound::Value);
+            }
+            let ScalarValue::UInt64(Some(by)) = by else {
+                return Err(Error::internal("a frame's bound is no number of rows"));
+            };
+            Ok(if back { Bound::Preceding(*by) } else { Bound::Following(*by) })
+        };
+        let (start, end) = (bound(&frame.start_bound)?, bound(&frame.end_bound)?);
+        let nulls_first = order_by.first().is_some_and(|sort| sort.nulls_first);
+        let sorted = order_by.len();
+        let frame = Frame { units, start, end, exclude, sorted, descending, nulls_first };
+        Ok(OwnFrame { frame, keys })
     }
 
     fn spec(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Spec> {
@@ -101,9 +186,21 @@ impl Binder<'_> {
             ast::WindowType::NamedWindow(name) => self.named_window(name)?,
         };
         let mut spec = Spec::default();
-        if let Some(base) = &written.window_name {
+        let mut base = written.window_name.clone();
+        if let Some(name) = &base
+            && let Some((left_out, of)) = marks::excluded(&name.value)
+        {
+            spec.exclude = match left_out {
+                "row" => Exclusion::Row,
+                "group" => Exclusion::Group,
+                _ => Exclusion::Ties,
+            };
+            base = of.map(|of| ast::Ident::with_quote('"', of));
+        }
+        if let Some(base) = &base {
+            let exclude = spec.exclude;
             let base = ast::WindowType::WindowSpec(self.named_window(base)?);
-            spec = self.spec(&base, scope)?;
+            spec = Spec { exclude, ..self.spec(&base, scope)? };
         }
         for expr in &written.partition_by {
             let typed = self.expr(expr, scope)?;
@@ -113,10 +210,10 @@ impl Binder<'_> {
         }
         if !written.order_by.is_empty() {
             spec.order_by = self.sorts(&written.order_by, scope)?;
-            spec.order_types = written
+            spec.order = written
                 .order_by
                 .iter()
-                .map(|item| Ok(self.expr(&item.expr, scope)?.ty))
+                .map(|item| self.expr(&item.expr, scope))
                 .collect::<Result<_>>()?;
         }
         spec.frame = written.window_frame;
@@ -195,7 +292,14 @@ impl Binder<'_> {
         which: &str,
         scope: &Scope<'_>,
     ) -> Result<ScalarValue> {
-        let typed = self.expr(by, scope)?;
+        // The parser takes a string for an interval, whatever is moved by it.
+        let string = match by {
+            ast::Expr::Interval(interval) if interval.leading_field.is_none() => {
+                Some(&*interval.value).filter(|_| matches!(order, [ty] if ty.is_number()))
+            }
+            _ => None,
+        };
+        let typed = self.expr(string.unwrap_or(by), scope)?;
         let clause = units.to_string();
         let (ty, wide) = match (units, order) {
             (WindowFrameUnits::Rows | WindowFrameUnits::Groups, _) => (SqlType::Int8, false),
@@ -223,6 +327,14 @@ impl Binder<'_> {
                 (i128::from(by.months) * 30 + i128::from(by.days)) * 86_400_000_000_000
                     + i128::from(by.nanoseconds)
                     < 0
+            }
+            other if !wide => {
+                let value = other.to_array_of_size(1);
+                let value = value.map_err(fault::from_datafusion)?;
+                match datum_at(value.as_ref(), 0, &ty)? {
+                    Datum::Numeric(by) => by.is_nan() || by.signum() == Some(-1),
+                    _ => false,
+                }
             }
             _ => false,
         };
@@ -270,7 +382,12 @@ fn moved_by(order: &SqlType, given: &SqlType) -> Result<SqlType> {
         SqlType::Float4 | SqlType::Float8 if given.is_number() || given.is_unknown() => {
             Some(order.clone())
         }
-        SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_)
+        SqlType::Numeric(_)
+            if given.is_integer() || matches!(given, SqlType::Numeric(_)) || given.is_unknown() =>
+        {
+            Some(SqlType::Numeric(None))
+        }
+        SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_) | SqlType::Interval
             if *given == SqlType::Interval || given.is_unknown() =>
         {
             Some(SqlType::Interval)
@@ -283,6 +400,19 @@ fn moved_by(order: &SqlType, given: &SqlType) -> Result<SqlType> {
             "RANGE with offset PRECEDING/FOLLOWING for column type {order} and offset type {offset}"
         ))
     })
+}
+
+/// What a frame's distances are taken from, with the type that it and its bounds are compared as, and that of the distances.
+fn moving_value(value: &Typed) -> (Typed, (SqlType, SqlType)) {
+    let types = match &value.ty {
+        // No sum of them leaves numeric.
+        ty if ty.is_integer() => (SqlType::Numeric(None), SqlType::Numeric(None)),
+        SqlType::Numeric(_) => (SqlType::Numeric(None), SqlType::Numeric(None)),
+        SqlType::Date | SqlType::Timestamp(_) => (SqlType::Timestamp(None), SqlType::Interval),
+        SqlType::TimestampTz(_) => (SqlType::TimestampTz(None), SqlType::Interval),
+        ty => (ty.clone(), ty.clone()),
+    };
+    (value.clone(), types)
 }
 
 /// A RANGE frame without offsets as the GROUPS frame of the same rows: DataFusion computes ranges of few types only.

@@ -17,6 +17,7 @@ mod call;
 mod case;
 mod combined;
 mod distinct_on;
+mod domains;
 mod equality;
 mod expr;
 mod frames;
@@ -42,6 +43,7 @@ mod sets;
 mod statement;
 mod subquery;
 mod whole_row;
+mod window_call;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,6 +196,9 @@ pub(crate) trait Tables {
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
     /// The type a syntax names.
     fn type_named(&self, ty: &ast::DataType) -> Result<SqlType>;
+
+    /// The domain of a column by its position among the visible ones, by OID.
+    fn domain_of(&self, table: TableId, position: usize) -> Option<u32>;
 }
 
 /// Parameters of the statement: their types as far as known, their values when it is executed.

@@ -535,7 +535,7 @@ pub(crate) fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan
         .map_err(fault::from_datafusion)
 }
 
-fn origin_of(expr: &Expr, scope: &Scope<'_>) -> Option<super::scope::Origin> {
+pub(super) fn origin_of(expr: &Expr, scope: &Scope<'_>) -> Option<super::scope::Origin> {
     let Expr::Column(column) = expr else { return None };
     scope.columns.iter().find(|c| c.column == *column)?.origin
 }

@@ -34,6 +34,13 @@ fn fails_somewhere(plan: &LogicalPlan) -> bool {
     plan.exists(|node| Ok(node.expressions().iter().any(guards::may_fail))).unwrap_or(true)
 }
 
+/// Whether a plan fails when it has more than one row.
+fn counts(plan: &LogicalPlan) -> bool {
+    let LogicalPlan::Aggregate(aggregate) = plan else { return false };
+    let name = |expr: &Expr| expr.schema_name().to_string();
+    matches!(&aggregate.aggr_expr[..], [one] if name(one).starts_with("single#"))
+}
+
 /// The query of an EXISTS without what it selects, where that is of no matter; and whether names in what it selects are still to be
 /// looked at.
 fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
@@ -113,9 +120,8 @@ impl Binder<'_> {
     ) -> Result<Expr> {
         // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
         let nullable = relation.plan.schema().field(0).is_nullable();
-        // A join would compute what may fail for rows that the CASE around does not ask it for.
-        let joins = nullable && !(self.cases.get() > 0 && fails_somewhere(&relation.plan));
-        let call = self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, joins, scope)?;
+        let call =
+            self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope)?;
         Ok(call.unwrap_or_else(|| Expr::ScalarSubquery(subquery_of(relation))))
     }
 
@@ -129,6 +135,8 @@ impl Binder<'_> {
         joins: bool,
         scope: &Scope<'_>,
     ) -> Result<Option<Expr>> {
+        // A join would compute what may fail for rows that the CASE around does not ask it for.
+        let joins = joins && !(self.cases.get() > 0 && fails_somewhere(&relation.plan));
         let mut outer: Vec<(Column, Expr)> = Vec::new();
         let mut args: Vec<Expr> = Vec::new();
         let references = outer::references(&relation.plan).map_err(fault::from_datafusion)?;
@@ -145,6 +153,7 @@ impl Binder<'_> {
         if !outer.is_empty() {
             self.correlated.set(true);
         }
+        let joins = joins && !(self.cases.get() > 0 && outer.is_empty() && counts(&relation.plan));
         let wrongly = || self.joins_wrongly(&relation.plan, scope);
         if joins && (outer.is_empty() || !(self.row_by_row || wrongly()?)) {
             return Ok(None);

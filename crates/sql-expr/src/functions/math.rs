@@ -10,9 +10,9 @@ use crate::context::Call;
 use crate::decimal;
 use crate::fault;
 use crate::registry::{Function, function};
-use crate::ty::Tag::{Float4, Float8, Int2, Int4, Int8, Numeric as Num};
+use crate::ty::Tag::{Float4, Float8, Int2, Int4, Int8, Numeric as Num, Void};
 use crate::value::{f64_of, i64_of, numeric_of};
-use telesto_sql_types::error::Result;
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, Numeric, SqlType};
 
 /// Integers and numeric.
@@ -257,6 +257,7 @@ pub const FLOATS: &[Function] = &[
         width_bucket(f64_of(&a[0])?, f64_of(&a[1])?, f64_of(&a[2])?, i64_of(&a[3])?)
     }),
     function("random", &[], Float8, |_, c| random(c)).volatile(),
+    function("setseed", &[Float8], Void, |a, c| set_seed(f64_of(&a[0])?, c)).volatile(),
 ];
 
 /// A `smallint`, or 22003.
@@ -446,7 +447,16 @@ fn in_domain(value: f64) -> Result<Datum> {
 }
 
 fn random(call: &Call<'_>) -> Result<Datum> {
-    // 53 bits, as many as a double holds.
-    let bits = call.context.execution()?.random_u64() >> 11;
-    Ok(Datum::Float8(bits as f64 / (1_u64 << 53) as f64))
+    Ok(Datum::Float8(call.context.execution()?.random_f64()))
+}
+
+fn set_seed(seed: f64, call: &Call<'_>) -> Result<Datum> {
+    if !(-1.0..=1.0).contains(&seed) {
+        return Err(Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("setseed parameter {seed} is out of allowed range [-1,1]"),
+        ));
+    }
+    call.context.execution()?.set_seed(seed);
+    Ok(Datum::text(""))
 }

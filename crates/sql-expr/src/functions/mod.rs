@@ -9,6 +9,7 @@ pub mod curated;
 pub mod enums;
 mod guards;
 pub mod hash;
+pub mod json_paths;
 pub mod jsons;
 pub mod math;
 mod more;
@@ -32,6 +33,7 @@ pub const TABLES: &[&[Function]] = &[
     text::TABLE,
     time::TABLE,
     time::OPERATORS,
+    json_paths::TABLE,
     jsons::TABLE,
     arrays::TABLE,
     advisory::TABLE,

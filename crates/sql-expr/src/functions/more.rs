@@ -6,9 +6,9 @@
 
 use crate::fault;
 use crate::registry::{Function, Returns, function, function_returning};
-use crate::ty::Tag::{self, Bytea, Float8, Name, Numeric as Num, Oid, Text};
+use crate::ty::Tag::{self, Bytea, Float8, Int4, Name, Numeric as Num, Oid, Text};
 use crate::value::text_array;
-use crate::value::{bytea, bytes_of, f64_of, numeric_of, str_of, text};
+use crate::value::{bytea, bytes_of, f64_of, i64_of, numeric_of, str_of, text};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, Numeric};
 
@@ -45,6 +45,50 @@ pub const TABLE: &[Function] = &[
         Ok(Datum::numeric(divisor(numeric_of(&a[0])?, numeric_of(&a[1])?)))
     }),
     function("lcm", &[Num, Num], Num, |a, _| multiple(numeric_of(&a[0])?, numeric_of(&a[1])?)),
+    function("_pg_char_max_length", &[Oid, Int4], Int4, |a, _| modifier(a, char_length)),
+    function("_pg_char_octet_length", &[Oid, Int4], Int4, |a, _| {
+        modifier(a, |ty, modifier| match (ty, modifier) {
+            (25 | 1042 | 1043, -1) => Some(1 << 30),
+            (25 | 1042 | 1043, _) => char_length(ty, modifier).map(|length| length * 4),
+            _ => None,
+        })
+    }),
+    function("_pg_numeric_precision", &[Oid, Int4], Int4, |a, _| {
+        modifier(a, |ty, modifier| match (ty, modifier) {
+            (21, _) => Some(16),
+            (23, _) => Some(32),
+            (20, _) => Some(64),
+            (700, _) => Some(24),
+            (701, _) => Some(53),
+            (1700, -1) => None,
+            (1700, _) => Some((modifier - 4) >> 16 & 0xFFFF),
+            _ => None,
+        })
+    }),
+    function("_pg_numeric_precision_radix", &[Oid, Int4], Int4, |a, _| {
+        modifier(a, |ty, _| match ty {
+            20 | 21 | 23 | 700 | 701 => Some(2),
+            1700 => Some(10),
+            _ => None,
+        })
+    }),
+    function("_pg_numeric_scale", &[Oid, Int4], Int4, |a, _| {
+        modifier(a, |ty, modifier| match (ty, modifier) {
+            (20 | 21 | 23, _) => Some(0),
+            (1700, -1) => None,
+            (1700, _) => Some((modifier - 4) & 0xFFFF),
+            _ => None,
+        })
+    }),
+    function("_pg_datetime_precision", &[Oid, Int4], Int4, |a, _| {
+        modifier(a, |ty, modifier| match ty {
+            1082 => Some(0),
+            1083 | 1114 | 1184 | 1266 => Some(if modifier < 0 { 6 } else { modifier }),
+            1186 if modifier < 0 || modifier & 0xFFFF == 0xFFFF => Some(6),
+            1186 => Some(modifier & 0xFFFF),
+            _ => None,
+        })
+    }),
     function("nameconcatoid", &[Name, Oid], Name, |a, _| {
         let Datum::Oid(oid) = a[1] else { return Err(fault::kind("an oid")) };
         let suffix = format!("_{oid}");
@@ -349,5 +393,21 @@ mod tests {
         let n = |text| Numeric::parse(text).expect("a number");
         assert_eq!(divisor(&n("12.0"), &n("8.0")).to_string(), "4.0");
         assert_eq!(multiple(&n("1.5"), &n("2")).expect("fits"), Datum::numeric(n("6.0")));
+    }
+}
+
+/// What a helper of information_schema makes of the OID of a type and a modifier.
+fn modifier(args: &[Datum], of: impl Fn(u32, i64) -> Option<i64>) -> Result<Datum> {
+    let Datum::Oid(ty) = args[0] else { return Err(fault::kind("an oid")) };
+    let found = of(ty, i64_of(&args[1])?).and_then(|found| i32::try_from(found).ok());
+    Ok(found.map_or(Datum::Null, Datum::Int4))
+}
+
+fn char_length(ty: u32, modifier: i64) -> Option<i64> {
+    match (ty, modifier) {
+        (_, -1) => None,
+        (1042 | 1043, _) => Some(modifier - 4),
+        (1560 | 1562, _) => Some(modifier),
+        _ => None,
     }
 }

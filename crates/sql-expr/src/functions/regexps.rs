@@ -69,6 +69,15 @@ fn flags<'a>(args: &'a [Datum], at: usize, function: &str) -> Result<&'a str> {
     Ok(flags)
 }
 
+/// Whether a text has a match.
+///
+/// # Errors
+/// 2201B, 22023.
+pub fn matches(text: &str, pattern: &str, flags: &str) -> Result<bool> {
+    within_work(pattern, text)?;
+    compile(pattern, flags)?.is_match(text)
+}
+
 /// The pattern of a call whose first argument is the text.
 fn compile_for(args: &[Datum], flags: &str) -> Result<Search> {
     let pattern = str_of(&args[1])?;

@@ -215,7 +215,8 @@ pub(super) fn relations(
             });
         }
         if let Some(last) = out.last_mut() {
-            last.columns.push(ScopeColumn { name, ty, position: offset + position - skip });
+            let position = offset + position - skip;
+            last.columns.push(ScopeColumn { name, ty, position, domain: None });
         }
     }
     Ok(out)

@@ -345,12 +345,15 @@ fn derived(query: ast::Query) -> Result<TableWithJoins> {
 /// Columns under a relation's name: those of the table's row, and those that are computed.
 fn seen(name: &str, columns: &[(String, Place)], table: &Table) -> ScopeRelation {
     let column = |(at, (name, place)): (usize, &(String, Place))| {
-        let (position, ty) = match place {
-            Place::Row(position) => (*position, table.columns.get(*position)?.ty.clone()),
-            Place::Computed(expr) => (COMPUTED + at, expr.ty.clone()),
+        let (position, ty, domain) = match place {
+            Place::Row(position) => {
+                let column = table.columns.get(*position)?;
+                (*position, column.ty.clone(), column.domain)
+            }
+            Place::Computed(expr) => (COMPUTED + at, expr.ty.clone(), None),
             Place::Query => return None,
         };
-        Some(ScopeColumn { name: name.clone(), ty, position })
+        Some(ScopeColumn { name: name.clone(), ty, position, domain })
     };
     ScopeRelation {
         name: name.to_owned(),

@@ -17,13 +17,14 @@
 //! | `FROM t *` | `FROM t`: what inherits is read in any case, and there is nothing that does |
 //! | `START TRANSACTION …, DEFERRABLE` | `START TRANSACTION …`: a transaction that reads never waits for others |
 //! | `SELECT ((SELECT 1) UNION …)` | `SELECT (WITH "…" AS (SELECT 1) (SELECT 1) UNION …)` |
+//! | `(… ROWS … EXCLUDE TIES)`, GROUP, CURRENT ROW of a window | a window it is made of, named [`EXCLUDE`] and what is left out |
 //! | `MERGE … THEN DO NOTHING` | an assignment or INSERT of a column named [`DO_NOTHING`] |
 //! | `MERGE … THEN INSERT DEFAULT VALUES` | an INSERT of a column named [`DEFAULT_VALUES`] |
 //!
 //! # Invariants
 //! The names made here begin with a NUL, which no client can send.
 
-use crate::marks::{DEFAULT_VALUES, DO_NOTHING, OVERRIDING_SYSTEM, OVERRIDING_USER};
+use crate::marks::{DEFAULT_VALUES, DO_NOTHING, EXCLUDE, OVERRIDING_SYSTEM, OVERRIDING_USER};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 
 /// One statement's tokens.
@@ -133,11 +134,60 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
             "SELECT" | "EXISTS" | "ARRAY" => united(&mut words, at + 1),
             "OVERRIDING" => overriding(&mut words, at),
             "THEN" if merge => when(&mut words, at),
+            "EXCLUDE" => excluded(&mut words, at),
             _ => {}
         }
         at += 1;
     }
     super::nested_joins::enclose(words.tokens);
+}
+
+/// `EXCLUDE …` at the end of a window's frame.
+fn excluded(words: &mut Words<'_>, at: usize) {
+    let known: [(&[&str], &str); 4] = [
+        (&["CURRENT", "ROW"], "row"),
+        (&["GROUP"], "group"),
+        (&["TIES"], "ties"),
+        (&["NO", "OTHERS"], ""),
+    ];
+    let Some((left_out, mark)) = known.iter().find(|(left_out, _)| words.are(at + 1, left_out))
+    else {
+        return;
+    };
+    let count = 1 + left_out.len();
+    if words.token(at + count) != Some(&Token::RParen) {
+        return;
+    }
+    // Where the window begins, and whether it has a frame.
+    let (mut depth, mut framed, mut begin) = (0, false, at);
+    loop {
+        let Some(before) = begin.checked_sub(1) else { return };
+        begin = before;
+        match words.token(begin) {
+            Some(Token::RParen) => depth += 1,
+            Some(Token::LParen) if depth == 0 => break,
+            Some(Token::LParen) => depth -= 1,
+            _ => {}
+        }
+        framed |= depth == 0 && matches!(words.word(begin).as_str(), "ROWS" | "RANGE" | "GROUPS");
+    }
+    if !framed {
+        return;
+    }
+    words.replace(at, count, Vec::new());
+    if mark.is_empty() {
+        return;
+    }
+    let base = match words.token(begin + 1) {
+        Some(Token::Word(word)) if word.quote_style.is_some() => Some(word.value.clone()),
+        Some(Token::Word(word)) => match words.word(begin + 1).as_str() {
+            "PARTITION" | "ORDER" | "ROWS" | "RANGE" | "GROUPS" => None,
+            _ => Some(word.value.to_lowercase()),
+        },
+        _ => None,
+    };
+    let name = format!("{EXCLUDE}{mark} {}", base.as_deref().unwrap_or_default());
+    words.replace(begin + 1, usize::from(base.is_some()), vec![quoted(&name)]);
 }
 
 /// `USING >` behind what is sorted by.

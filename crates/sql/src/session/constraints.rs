@@ -2,17 +2,23 @@
 //!
 //! # Invariants
 //! - A mode set in a transaction ends with it, and goes back with a rollback to a savepoint.
+//! - Tables whose rows deferred constraints are about are not redefined before these were checked ([`may_define`]).
 //! - IMMEDIATE checks at once what waits for the commit; when that fails, so does the statement.
 //!
 //! # On failure
-//! 42704 for a name that no constraint has, 42809 for a constraint that cannot be deferred, 23503 for what is violated.
+//! 42704 for a name that no constraint has, 42809 for a constraint that cannot be deferred, 23503 and 23505 for what is
+//! violated.
+
+use std::sync::Arc;
 
 use super::Session;
-use crate::catalog::CatalogSnapshot;
+use crate::catalog::{CatalogSnapshot, Relation, Table};
+use crate::definition::{Action, Definition, Kind};
 use crate::error::{Error, Result, SqlState};
 use crate::exec::write::Statement as Writing;
-use crate::expr::EvalContext;
-use crate::sqlparser::ast::{Expr, Value};
+use crate::expr::{EvalContext, fold};
+use crate::plan::ExecContext;
+use crate::sqlparser::ast::{Expr, ObjectName, Statement, Value};
 
 /// A constraint's name, with its schema if given.
 type Name = (Option<String>, String);
@@ -57,7 +63,7 @@ impl SetConstraints {
     }
 }
 
-/// The OIDs of the foreign keys of a name: those of the first schema that has a constraint of the name. Only what is deferrable can be
+/// The OIDs of the foreign keys and other keys of a name: those of the first schema that has a constraint of the name. Only what is deferrable can be
 /// `deferred`; the rest is immediate as it is.
 fn named(
     catalog: &CatalogSnapshot,
@@ -78,10 +84,12 @@ fn named(
                 fixed |= !key.deferrable;
                 found.push(key.oid);
             }
-            fixed |= table.checks.iter().any(|check| check.name == *name)
-                || table
-                    .all_indexes()
-                    .any(|index| index.constraint_oid.is_some() && index.name == *name);
+            fixed |= table.checks.iter().any(|check| check.name == *name);
+            for index in table.all_indexes().filter(|index| index.name == *name) {
+                let Some(oid) = index.constraint_oid else { continue };
+                fixed |= index.deferral.is_none();
+                found.push(oid);
+            }
         }
         if fixed && deferred {
             return Err(Error::new(
@@ -95,6 +103,113 @@ fn named(
     }
     let shown = schema.as_ref().map_or_else(|| name.clone(), |schema| format!("{schema}.{name}"));
     Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("constraint \"{shown}\" does not exist")))
+}
+
+/// The tables that a definition changes or empties, with its words; renaming does neither. `None`: it is not known which.
+fn changed(statement: &Statement) -> Result<Option<(&'static str, Vec<ObjectName>)>> {
+    use crate::sqlparser::ast::ObjectType;
+    if let Some(definition) = crate::definition::read(statement)? {
+        return Ok(match definition {
+            Definition::Alter { kind: Kind::Table, name, actions, .. } => {
+                let renames = |action: &Action| {
+                    matches!(
+                        action,
+                        Action::RenameTo(_)
+                            | Action::RenameColumn { .. }
+                            | Action::RenameConstraint { .. }
+                            | Action::SetSchema(_)
+                    )
+                };
+                let names = if actions.iter().all(renames) { Vec::new() } else { vec![name] };
+                Some((Kind::Table.tag(), names))
+            }
+            Definition::CommentOnConstraint { .. } => Some(("COMMENT", Vec::new())),
+            _ => None,
+        });
+    }
+    Ok(match statement {
+        Statement::Drop { object_type: ObjectType::Table, names, .. } => {
+            Some(("DROP TABLE", names.clone()))
+        }
+        Statement::Truncate(truncate) => {
+            let names = truncate.table_names.iter().map(|target| target.name.clone());
+            Some(("TRUNCATE", names.collect()))
+        }
+        Statement::CreateIndex(create) => Some(("CREATE INDEX", vec![create.table_name.clone()])),
+        Statement::CreateTable(_) | Statement::CreateView(_) => Some(("CREATE", Vec::new())),
+        _ => None,
+    })
+}
+
+/// Whether a definition may be made in a block that has written rows which deferred constraints are about: not to their tables, and,
+/// while violations wait, not to others that these are about.
+///
+/// # Errors
+/// 55006.
+pub(super) fn may_define(statement: &Statement, context: &ExecContext) -> Result<()> {
+    let deferred = &context.deferred;
+    let refused = |what: String| {
+        Error::new(
+            SqlState::OBJECT_IN_USE,
+            format!("cannot {what} because it has pending trigger events"),
+        )
+        .hint("SET CONSTRAINTS ALL IMMEDIATE checks the deferred constraints.")
+    };
+    if !deferred.any_queued() && !deferred.any() {
+        return Ok(());
+    }
+    let Some((words, names)) = changed(statement)? else {
+        if !deferred.any() {
+            return in_no_schema(statement, context);
+        }
+        let text = crate::definition::text(statement)
+            .map_or_else(|| statement.to_string(), str::to_uppercase);
+        let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        return Err(Error::new(
+            SqlState::OBJECT_IN_USE,
+            format!("cannot {words} because there are pending trigger events"),
+        )
+        .hint("SET CONSTRAINTS ALL IMMEDIATE checks the deferred constraints."));
+    };
+    let waiting = deferred.waiting(None);
+    let path = context.settings.effective_search_path();
+    for name in &names {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        let (schema, relation) = match parts.as_slice() {
+            [relation] => (None, relation),
+            [.., schema, relation] => (Some(schema.as_str()), relation),
+            [] => continue,
+        };
+        let found = context.catalog.resolve(schema, relation, &path);
+        let Some(Relation::Table(table)) = found else { continue };
+        let concerned = waiting.iter().any(|waiting| waiting.tables().contains(&table.id));
+        if concerned || deferred.is_queued(table.id) {
+            return Err(refused(format!("{words} \"{}\"", table.name)));
+        }
+    }
+    Ok(())
+}
+
+/// DROP SCHEMA takes no table along that has such rows.
+fn in_no_schema(statement: &Statement, context: &ExecContext) -> Result<()> {
+    use crate::sqlparser::ast::ObjectType;
+    let Statement::Drop { object_type: ObjectType::Schema, names, .. } = statement else {
+        return Ok(());
+    };
+    let dropped: Vec<String> =
+        names.iter().filter_map(|name| name.0.last()?.as_ident()).map(fold).collect();
+    let catalog = &context.catalog;
+    let of_schema = |table: &&Arc<Table>| {
+        dropped.iter().any(|name| catalog.schema_name(table.schema) == name.as_str())
+    };
+    match catalog.tables().filter(of_schema).find(|t| context.deferred.is_queued(t.id)) {
+        None => Ok(()),
+        Some(table) => Err(Error::new(
+            SqlState::OBJECT_IN_USE,
+            format!("cannot DROP TABLE \"{}\" because it has pending trigger events", table.name),
+        )
+        .hint("SET CONSTRAINTS ALL IMMEDIATE checks the deferred constraints.")),
+    }
 }
 
 impl Session {
@@ -123,10 +238,11 @@ impl Session {
     /// Looks at the violations of these constraints that wait; `None`: of all.
     ///
     /// # Errors
-    /// 23503 for the first that is still there, if it is at the log's tail too; else the conflict.
+    /// 23503, 23505 for the first that is still there, if it is at the log's tail too; else the conflict.
     pub(super) async fn settle_deferred(&mut self, constraints: Option<&[u32]>) -> Result<()> {
         let waiting = self.deferred.waiting(constraints);
         if waiting.is_empty() {
+            self.deferred.checked(constraints);
             return Ok(());
         }
         let txn = self.transaction().await?;
@@ -139,6 +255,7 @@ impl Session {
         if let Err(error) = settled {
             return Err(self.confirmed(error).await);
         }
+        self.deferred.checked(constraints);
         if constraints.is_none() {
             self.deferred.settled();
         }

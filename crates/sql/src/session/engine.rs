@@ -335,6 +335,7 @@ impl SqlEngine {
             }),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
             deferred: Arc::default(),
+            random: Arc::default(),
             channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
             several: false,
             wrote: false,

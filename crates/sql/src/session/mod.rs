@@ -215,6 +215,8 @@ pub struct Session {
     advisory: Arc<AdvisorySession>,
     channels: Arc<Channels>,
     deferred: Arc<Deferred>,
+    /// Of `setseed`.
+    random: Arc<crate::plan::seeded::SeededRandom>,
     /// The query string under way has several statements.
     several: bool,
     /// A statement that may write has run, or a transaction that may write was committed, since the server asked last.

@@ -415,9 +415,7 @@ impl Session {
             match plan {
                 Plan::Run(plan) => plan.execute(&context).await,
                 Plan::Session => {
-                    if context.deferred.any() {
-                        refuse_while_waiting(statement)?;
-                    }
+                    super::constraints::may_define(statement, &context)?;
                     let catalogs = &self.engine.catalogs;
                     crate::ddl::execute(statement, &context, catalogs, base).boxed().await
                 }
@@ -511,6 +509,7 @@ impl Session {
             advisory: Arc::clone(&self.advisory),
             channels: Arc::clone(&self.channels),
             deferred: Arc::clone(&self.deferred),
+            random: Arc::clone(&self.random),
             planner: Arc::clone(&self.engine.planner),
         }
     }
@@ -575,21 +574,6 @@ fn user_value(given: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
         }
         (other, _) => Ok(other.clone()),
     }
-}
-
-/// A definition could change what violations that wait for the commit are about.
-fn refuse_while_waiting(statement: &Statement) -> Result<()> {
-    if matches!(statement, Statement::CreateTable(_) | Statement::CreateView(_)) {
-        return Ok(());
-    }
-    let text =
-        crate::definition::text(statement).map_or_else(|| statement.to_string(), str::to_uppercase);
-    let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
-    Err(Error::new(
-        SqlState::OBJECT_IN_USE,
-        format!("cannot {words} because there are pending trigger events"),
-    )
-    .hint("SET CONSTRAINTS ALL IMMEDIATE checks the deferred constraints."))
 }
 
 pub(super) fn failed_transaction() -> Error {
