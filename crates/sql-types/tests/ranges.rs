@@ -8,7 +8,10 @@ use telesto_sql_types::ranges::{Bound, contain, have, overlap};
 use telesto_sql_types::{Datum, Multirange, Range, RangeKind, SqlType, TextStyle};
 
 fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"))
+        .collect()
 }
 
 /// What `range_send`, `multirange_send` and `array_send` of PostgreSQL 15 give.
@@ -115,7 +118,7 @@ proptest! {
     #[test]
     fn operators_of_multiranges_are_those_of_sets(a in multiranges(), b in multiranges(), at in -8_i32..=8) {
         let (x, y) = (members(a.parts()), members(b.parts()));
-        prop_assert_eq!(&a == &b, x == y);
+        prop_assert_eq!(a == b, x == y);
         prop_assert_eq!(contain(a.parts(), b.parts()), y.is_subset(&x));
         prop_assert_eq!(overlap(a.parts(), b.parts()), !x.is_disjoint(&y));
         prop_assert_eq!(have(a.parts(), &Datum::Int4(at)), x.contains(&at));
