@@ -135,19 +135,6 @@ impl<'a> Binder<'a> {
         self.known(bound)
     }
 
-    /// Binds a result column. One of the reg* types becomes text: the name it is shown by is in this catalog, which
-    /// whoever writes the result out does not have.
-    ///
-    /// # Errors
-    /// See the module.
-    pub fn bind_shown(&mut self, expr: &ast::Expr) -> Result<Expr> {
-        let bound = self.bind_known(expr)?;
-        match bound.ty.with_names() {
-            Some(named) => self.coerce(bound, &named, CastContext::Explicit),
-            None => Ok(bound),
-        }
-    }
-
     /// Unknown becomes text.
     ///
     /// # Errors
