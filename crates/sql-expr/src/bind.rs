@@ -283,7 +283,8 @@ impl<'a> Binder<'a> {
         if matches!(expr, ast::Expr::Tuple(_)) {
             return Err(fault::unsupported("IS NULL of a row"));
         }
-        let bound = self.bind_known(expr)?;
+        let bound = self.bind(expr)?;
+        let bound = self.of_any_type(bound)?;
         Ok(Expr::bool(Node::IsNull(negated, Box::new(bound))))
     }
 

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use telesto_sql::catalog::FIRST_USER_OID;
 use telesto_sql::session::pg_micros;
 use telesto_sql::types::{EnumType, TextStyle};
-use telesto_sql::{Datum, Error, Prepared, Rows, SqlState, SqlType, StatementResult, TransactionStatus};
+use telesto_sql::{
+    Datum, Error, Prepared, Rows, SqlState, SqlType, StatementResult, TransactionStatus,
+};
 
 use crate::wire::connection::Connection;
 use crate::wire::frontend::{Bind, Frontend, Target};

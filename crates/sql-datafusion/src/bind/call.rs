@@ -30,7 +30,7 @@ use crate::types::{TypeShape, arrow_type};
 use crate::udf::extreme;
 use crate::{fault, guards};
 use telesto_sql_expr::is_void_parameter;
-use telesto_sql_expr::nullif_type;
+use telesto_sql_expr::nullif_result;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -183,11 +183,7 @@ impl Binder<'_> {
             "coalesce" => self.coalesced(args),
             "nullif" => {
                 let [a, b] = two(args, &name)?;
-                let ty = match nullif_type(&a.ty, &b.ty) {
-                    Some(ty) => ty,
-                    None if a.ty.is_unknown() => SqlType::Text,
-                    None => a.ty.clone(),
-                };
+                let ty = nullif_result(&a.ty, &b.ty);
                 let equal = self.binary("=", a.clone(), b)?.expr;
                 let a = self.coerce(a, &ty, "NULLIF")?;
                 let null =
@@ -280,7 +276,7 @@ impl Binder<'_> {
         match name {
             "count" => {
                 arity(1)?;
-                let (arg, _) = first()?;
+                let arg = self.of_any_type(args[0].clone())?.expr;
                 ready(fa::count::count_udaf(), vec![arg], SqlType::Int8)
             }
             "sum" | "avg" => {
@@ -497,7 +493,12 @@ impl Binder<'_> {
     /// Arguments and type of a function that is for windows alone.
     fn window_args(&self, name: &str, args: &[Typed]) -> Result<(Vec<Expr>, SqlType)> {
         let int8 = |at: usize| -> Result<Expr> {
-            let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
+            // PostgreSQL's are integers; DataFusion takes them as bigint.
+            let mut typed = args[at].clone();
+            if typed.ty.is_unknown() {
+                typed = self.coerce(typed, &SqlType::Int4, name)?;
+            }
+            let typed = self.coerce(typed, &SqlType::Int8, name)?;
             Ok(Expr::Literal(self.constant(typed, name)?, None))
         };
         let mut out = Vec::new();

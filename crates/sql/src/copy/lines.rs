@@ -178,9 +178,7 @@ impl Decoder {
 
     fn form(&self) -> Form {
         match self.options.format {
-            CopyFormat::Csv => {
-                Form::Csv { quote: self.options.quote, escape: self.options.escape }
-            }
+            CopyFormat::Csv => Form::Csv { quote: self.options.quote, escape: self.options.escape },
             _ => Form::Text,
         }
     }
@@ -462,7 +460,10 @@ mod tests {
         for piece in data.chunks(cut) {
             decoder.feed(piece).expect("fits");
             loop {
-                match decoder.next_row(false).and_then(|row| Ok(row && !decoder.fields()?.is_empty())) {
+                match decoder
+                    .next_row(false)
+                    .and_then(|row| Ok(row && !decoder.fields()?.is_empty()))
+                {
                     Ok(true) => {}
                     Ok(false) => break,
                     Err(error) => return format!("{} {}", error.code().0, error.message()),
@@ -479,10 +480,18 @@ mod tests {
         let one = |value: &str| vec![Some(Cow::Owned(value.to_owned()))];
         for cut in 1..9 {
             for data in ["a\nb\n", "a\r\nb\r\n", "a\rb\r", "a\nb", "a\rb", "a\r\nb\\.\r\n"] {
-                assert_eq!(decode_all(data.as_bytes(), cut, text()), [one("a"), one("b")], "{data:?}");
+                assert_eq!(
+                    decode_all(data.as_bytes(), cut, text()),
+                    [one("a"), one("b")],
+                    "{data:?}"
+                );
             }
             for data in ["a\nb\n", "a\r\nb\r\n\\.\r\n", "a\rb\r\\.\rc"] {
-                assert_eq!(decode_all(data.as_bytes(), cut, csv()), [one("a"), one("b")], "{data:?}");
+                assert_eq!(
+                    decode_all(data.as_bytes(), cut, csv()),
+                    [one("a"), one("b")],
+                    "{data:?}"
+                );
             }
             assert_eq!(decode_all(b"\"a\r\nb\"\rc\r", cut, csv()), [one("a\r\nb"), one("c")]);
             let refused = [

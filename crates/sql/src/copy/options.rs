@@ -66,28 +66,95 @@ pub(super) fn flags(
 }
 
 fn one_byte(name: &str, value: char) -> Result<u8> {
-    u8::try_from(value)
-        .ok()
-        .filter(|byte| byte.is_ascii() && value != NO_BYTE)
-        .ok_or_else(|| {
-            Error::new(
-                SqlState::FEATURE_NOT_SUPPORTED,
-                format!("COPY {name} must be a single one-byte character"),
-            )
-        })
+    u8::try_from(value).ok().filter(|byte| byte.is_ascii() && value != NO_BYTE).ok_or_else(|| {
+        Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("COPY {name} must be a single one-byte character"),
+        )
+    })
 }
 
 /// Encodings that PostgreSQL 15 knows, without what `clean` leaves out.
 const ENCODINGS: &[&str] = &[
-    "abc", "alt", "big5", "euccn", "eucjis2004", "eucjp", "euckr", "euctw", "gb18030", "gbk", "iso88591",
-    "iso885910", "iso885913", "iso885914", "iso885915", "iso885916", "iso88592", "iso88593", "iso88594",
-    "iso88595", "iso88596", "iso88597", "iso88598", "iso88599", "johab", "koi8", "koi8r", "koi8u", "latin1",
-    "latin10", "latin2", "latin3", "latin4", "latin5", "latin6", "latin7", "latin8", "latin9", "mskanji",
-    "muleinternal", "shiftjis", "shiftjis2004", "sjis", "sqlascii", "tcvn", "tcvn5712", "uhc", "vscii",
-    "win", "win1250", "win1251", "win1252", "win1253", "win1254", "win1255", "win1256", "win1257",
-    "win1258", "win866", "win874", "win932", "win936", "win949", "win950", "windows1250", "windows1251",
-    "windows1252", "windows1253", "windows1254", "windows1255", "windows1256", "windows1257",
-    "windows1258", "windows866", "windows874", "windows932", "windows936", "windows949", "windows950",
+    "abc",
+    "alt",
+    "big5",
+    "euccn",
+    "eucjis2004",
+    "eucjp",
+    "euckr",
+    "euctw",
+    "gb18030",
+    "gbk",
+    "iso88591",
+    "iso885910",
+    "iso885913",
+    "iso885914",
+    "iso885915",
+    "iso885916",
+    "iso88592",
+    "iso88593",
+    "iso88594",
+    "iso88595",
+    "iso88596",
+    "iso88597",
+    "iso88598",
+    "iso88599",
+    "johab",
+    "koi8",
+    "koi8r",
+    "koi8u",
+    "latin1",
+    "latin10",
+    "latin2",
+    "latin3",
+    "latin4",
+    "latin5",
+    "latin6",
+    "latin7",
+    "latin8",
+    "latin9",
+    "mskanji",
+    "muleinternal",
+    "shiftjis",
+    "shiftjis2004",
+    "sjis",
+    "sqlascii",
+    "tcvn",
+    "tcvn5712",
+    "uhc",
+    "vscii",
+    "win",
+    "win1250",
+    "win1251",
+    "win1252",
+    "win1253",
+    "win1254",
+    "win1255",
+    "win1256",
+    "win1257",
+    "win1258",
+    "win866",
+    "win874",
+    "win932",
+    "win936",
+    "win949",
+    "win950",
+    "windows1250",
+    "windows1251",
+    "windows1252",
+    "windows1253",
+    "windows1254",
+    "windows1255",
+    "windows1256",
+    "windows1257",
+    "windows1258",
+    "windows866",
+    "windows874",
+    "windows932",
+    "windows936",
+    "windows949",
+    "windows950",
 ];
 
 /// Refuses encodings that are not UTF-8, and what is none.

@@ -84,9 +84,7 @@ impl Session {
         };
         let rows = match rows {
             Rows::Ready(rows) => Rows::Ready(names.rows(rows)?),
-            Rows::Stream(rows) => {
-                Rows::Stream(Box::pin(rows.map(move |rows| names.rows(rows?))))
-            }
+            Rows::Stream(rows) => Rows::Stream(Box::pin(rows.map(move |rows| names.rows(rows?)))),
         };
         Ok(StatementResult::Rows { columns, rows, tag })
     }

@@ -52,6 +52,26 @@ pub(super) fn set_value(value: &Expr) -> Result<String> {
     })
 }
 
+/// SET takes no parameters.
+///
+/// # Errors
+/// 42601.
+pub(super) fn refuse_parameters(statement: &Statement) -> Result<()> {
+    let Statement::Set(Set::SingleAssignment { values, .. }) = statement else { return Ok(()) };
+    let parameter = values.iter().find_map(|value| match value {
+        Expr::Value(value) => match &value.value {
+            Value::Placeholder(name) => Some(name),
+            _ => None,
+        },
+        _ => None,
+    });
+    match parameter {
+        Some(name) => Err(Error::syntax(format!("syntax error at or near \"{name}\""))
+            .hint("Use set_config(), which is a function.")),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn ident_text(ident: &Ident) -> String {
     if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }

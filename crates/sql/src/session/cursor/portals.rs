@@ -20,9 +20,9 @@ use super::spool::SpoolPlace;
 use super::{SqlCursor, fetch, no_cursor};
 use crate::error::{Error, Result, SqlState};
 use crate::plan::session_view::CursorShown;
-use crate::sqlparser::ast::Statement;
 use crate::session::run::failed_transaction;
 use crate::session::{Prepared, ResultColumn, Rows, Session, StatementResult, pg_micros};
+use crate::sqlparser::ast::Statement;
 
 impl Prepared {
     /// Whether it is FETCH or MOVE.
