@@ -359,11 +359,8 @@ fn is_large(args: &[Expr]) -> bool {
         // Nothing in it fails.
         let counted = arg.apply(|_| {
             parts += 1;
-            Ok(if parts > NAMED_PARTS {
-                TreeNodeRecursion::Stop
-            } else {
-                TreeNodeRecursion::Continue
-            })
+            use TreeNodeRecursion::{Continue, Stop};
+            Ok(if parts > NAMED_PARTS { Stop } else { Continue })
         });
         if counted.is_err() || parts > NAMED_PARTS {
             return true;

@@ -18,7 +18,6 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-
 const PROCEDURES: &str = include_str!("procedures.txt");
 const FUNCTIONS: &str = include_str!("functions.txt");
 
