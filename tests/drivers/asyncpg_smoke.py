@@ -63,6 +63,15 @@ async def main():
         except KeyError:
             pass
     check("savepoint", await connection.fetchval("select count(*) from kinds where id = 5000"), 0)
+    async with connection.transaction():
+        # MOVE is sent as a query string that names the portal.
+        portal = await connection.cursor("select i from generate_series(1, 9) i")
+        check("portal", [row["i"] for row in await portal.fetch(2)], [1, 2])
+        check("portal moved", await portal.forward(3), 3)
+        check("portal again", [row["i"] for row in await portal.fetch(9)], [6, 7, 8, 9])
+        fresh = await connection.cursor("select i from generate_series(1, 9) i")
+        check("portal moved at first", await fresh.forward(8), 8)
+        check("portal at its end", [row["i"] for row in await fresh.fetch(9)], [9])
     await connection.execute("create schema tenant; create table tenant.only_there (v timestamptz); insert into tenant.only_there values ('2024-01-01 00:00+00')")
     async with connection.transaction():
         # Each by the extended protocol: what is set holds when the next statement is parsed, and when its values are read.

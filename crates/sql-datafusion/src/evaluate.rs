@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::Value;
 
@@ -25,6 +26,8 @@ pub(crate) struct Evaluation {
     settings: Arc<Settings>,
     catalog: Arc<CatalogSnapshot>,
     exec: Option<Arc<ExecContext>>,
+    /// Calls that the statement's plan has so far.
+    calls: Arc<AtomicU64>,
 }
 
 impl fmt::Debug for Evaluation {
@@ -37,7 +40,17 @@ impl fmt::Debug for Evaluation {
 impl Evaluation {
     /// While planning.
     pub fn planning(settings: &Arc<Settings>, catalog: &Arc<CatalogSnapshot>) -> Self {
-        Self { settings: Arc::clone(settings), catalog: Arc::clone(catalog), exec: None }
+        Self {
+            settings: Arc::clone(settings),
+            catalog: Arc::clone(catalog),
+            exec: None,
+            calls: Arc::default(),
+        }
+    }
+
+    /// A number that no other call of the statement's plan has.
+    pub fn number_of_call(&self) -> u64 {
+        self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
     /// While executing.
@@ -46,6 +59,7 @@ impl Evaluation {
             settings: Arc::clone(&exec.settings),
             catalog: Arc::clone(&exec.catalog),
             exec: Some(Arc::new(exec.clone())),
+            calls: Arc::default(),
         }
     }
 

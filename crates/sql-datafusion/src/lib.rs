@@ -206,14 +206,17 @@ fn described<T>(
         }
     }
     let evaluation = Evaluation::planning(context.settings, context.catalog);
-    let parameters = Parameters { types, values: None, count: 0 };
+    let parameters = Parameters { types, ..Parameters::default() };
     let binder = Binder::new(&tables, evaluation, parameters);
     let out = bind(&binder, &tables)?;
     let found = binder.into_parameters();
     for number in 1..=found.count {
         context.parameters.mention(number);
+        if found.open.contains(&(number - 1)) {
+            context.parameters.leave(number);
+        }
         if let Some(ty) = found.types.get(&(number - 1)) {
-            context.parameters.infer(number, ty.clone());
+            context.parameters.infer(number, ty.clone())?;
         }
     }
     Ok(out)
@@ -253,7 +256,7 @@ fn bind_query(
     let tables = CatalogTables::executing(context);
     let types = parameters.iter().cloned().enumerate().collect();
     let values = Some(Arc::clone(&context.parameters));
-    let given = Parameters { types, values, count: 0 };
+    let given = Parameters { types, values, ..Parameters::default() };
     let binder = Binder::new(&tables, Evaluation::executing(context), given);
     let binder = binder.applying(state, row_by_row);
     let relation = binder.statement(query, wanted)?;

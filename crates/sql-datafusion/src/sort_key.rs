@@ -94,6 +94,7 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Range(v) => v.order_bytes(),
         Datum::Multirange(v) => v.order_bytes(),
         Datum::Oid(v) => v.to_be_bytes().to_vec(),
+        Datum::Named(v) => v.oid.to_be_bytes().to_vec(),
         Datum::Enum(v) => v.order.clone(),
         Datum::Null => Vec::new(),
     })

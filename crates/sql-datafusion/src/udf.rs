@@ -8,14 +8,16 @@
 //!   ([`super::arithmetic`]).
 
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::interval_arithmetic::Interval;
 use datafusion::logical_expr::{
-    ColumnarValue, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 
 use super::arithmetic::{self, Arithmetic};
@@ -83,6 +85,10 @@ struct Function {
     evaluation: Option<Evaluation>,
     /// Computed a batch at a time, where that is possible.
     arithmetic: Option<Arithmetic>,
+    /// What stands for the arguments in the name of a large call; `None`: they themselves.
+    number: Option<u64>,
+    /// What tells it from others, once that was asked for.
+    identity: OnceLock<String>,
 }
 
 impl Function {
@@ -110,6 +116,7 @@ impl Function {
             Work::Cast { from, to } if strict => arithmetic::conversion(from, to),
             _ => None,
         };
+        let number = evaluation.as_ref().map(Evaluation::number_of_call);
         Arc::new(ScalarUDF::new_from_impl(Self {
             name,
             work,
@@ -120,11 +127,13 @@ impl Function {
             strict,
             evaluation,
             arithmetic,
+            number,
+            identity: OnceLock::new(),
         }))
     }
 
-    fn identity(&self) -> String {
-        format!("{}|{:?}", self.name, self.work)
+    fn identity(&self) -> &str {
+        self.identity.get_or_init(|| format!("{}|{:?}", self.name, self.work))
     }
 
     fn row(&self, values: &[Datum], context: Option<&EvalContext<'_>>) -> Result<Datum> {
@@ -313,6 +322,16 @@ impl ScalarUDFImpl for Function {
         &self.name
     }
 
+    /// A large call's name does not spell its arguments: each of many calls inside of each other would spell all that are inside of
+    /// it, and planning asks for the name of every one again and again.
+    fn schema_name(&self, args: &[Expr]) -> DfResult<String> {
+        if let Some(number) = self.number.filter(|_| is_large(args)) {
+            return Ok(format!("{}#{number}", self.name));
+        }
+        let args: Vec<_> = args.iter().map(|arg| arg.schema_name().to_string()).collect();
+        Ok(format!("{}({})", self.name, args.join(",")))
+    }
+
     fn signature(&self) -> &Signature {
         &self.signature
     }
@@ -329,6 +348,25 @@ impl ScalarUDFImpl for Function {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DfResult<ColumnarValue> {
         self.compute(&args).map_err(fault::to_datafusion)
     }
+}
+
+/// Expressions that the name of a call spells.
+const NAMED_PARTS: usize = 32;
+
+fn is_large(args: &[Expr]) -> bool {
+    let mut parts = 0;
+    for arg in args {
+        // Nothing in it fails.
+        let counted = arg.apply(|_| {
+            parts += 1;
+            use TreeNodeRecursion::{Continue, Stop};
+            Ok(if parts > NAMED_PARTS { Stop } else { Continue })
+        });
+        if counted.is_err() || parts > NAMED_PARTS {
+            return true;
+        }
+    }
+    false
 }
 
 /// A comparison by PostgreSQL's order.

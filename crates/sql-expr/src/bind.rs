@@ -135,19 +135,6 @@ impl<'a> Binder<'a> {
         self.known(bound)
     }
 
-    /// Binds a result column. One of the reg* types becomes text: the name it is shown by is in this catalog, which
-    /// whoever writes the result out does not have.
-    ///
-    /// # Errors
-    /// See the module.
-    pub fn bind_shown(&mut self, expr: &ast::Expr) -> Result<Expr> {
-        let bound = self.bind_known(expr)?;
-        match bound.ty.with_names() {
-            Some(named) => self.coerce(bound, &named, CastContext::Explicit),
-            None => Ok(bound),
-        }
-    }
-
     /// Unknown becomes text.
     ///
     /// # Errors
@@ -296,7 +283,8 @@ impl<'a> Binder<'a> {
         if matches!(expr, ast::Expr::Tuple(_)) {
             return Err(fault::unsupported("IS NULL of a row"));
         }
-        let bound = self.bind_known(expr)?;
+        let bound = self.bind(expr)?;
+        let bound = self.of_any_type(bound)?;
         Ok(Expr::bool(Node::IsNull(negated, Box::new(bound))))
     }
 

@@ -132,9 +132,8 @@ impl Binder<'_> {
             "nullif" => {
                 let [a, b] = <[Expr; 2]>::try_from(args)
                     .map_err(|_| Error::syntax("NULLIF takes two arguments"))?;
-                let first = self.known(a.clone())?;
-                let ty = nullif_type(&a.ty, &b.ty).unwrap_or_else(|| first.ty.clone());
-                let first = self.implicit(first, &ty)?;
+                let ty = nullif_result(&a.ty, &b.ty);
+                let first = self.implicit(a.clone(), &ty)?;
                 let equal = self.compare(Comparison::Eq, a, b)?;
                 return Ok(Expr { node: Node::NullIf(Box::new(equal), Box::new(first)), ty });
             }
@@ -192,7 +191,11 @@ impl Binder<'_> {
         let args = args
             .into_iter()
             .zip(&resolved.args)
-            .map(|(arg, ty)| self.coerce(arg, ty, CastContext::Implicit))
+            .enumerate()
+            .map(|(at, (arg, ty))| match resolved.function.takes_any(at) {
+                true => self.of_any_type(arg),
+                false => self.coerce(arg, ty, CastContext::Implicit),
+            })
             .collect::<Result<Vec<_>>>()?;
         // pg_typeof tells an untyped literal from text.
         let types = if name == "pg_typeof" { types } else { resolved.args };
@@ -260,8 +263,16 @@ fn no_function(name: &str, args: &[Expr]) -> Error {
         .hint("No function matches the given name and argument types. You might need to add explicit type casts.")
 }
 
+/// The type of `NULLIF(a, b)`: an untyped `a` is what the operator that compares them takes.
+pub fn nullif_result(a: &SqlType, b: &SqlType) -> SqlType {
+    if *a != SqlType::Unknown {
+        return nullif_type(a, b).unwrap_or_else(|| a.clone());
+    }
+    super::comparison_type(a, b).filter(|ty| *ty != SqlType::Unknown).unwrap_or(SqlType::Text)
+}
+
 /// The type of `NULLIF(a, b)` where it is not that of `a`: the operator that compares them takes another.
-pub fn nullif_type(a: &SqlType, b: &SqlType) -> Option<SqlType> {
+fn nullif_type(a: &SqlType, b: &SqlType) -> Option<SqlType> {
     let ty = super::comparison_type(a, b)?;
     let float = |ty: &SqlType| matches!(ty, SqlType::Float4 | SqlType::Float8);
     // There are operators for two integers, and two floating point numbers, of different sizes; for name and text, too.

@@ -62,6 +62,17 @@ impl Binder<'_> {
         self.folded(cast, self.conditional == 0)
     }
 
+    /// What stands where any type will do: an untyped literal is text, an untyped parameter is left open.
+    pub(super) fn of_any_type(&mut self, expr: Expr) -> Result<Expr> {
+        match expr.node {
+            Node::Param(number) if expr.ty == SqlType::Unknown => {
+                self.parameters.leave(number);
+                Ok(Expr { ty: SqlType::Text, node: Node::Param(number) })
+            }
+            _ => self.known(expr),
+        }
+    }
+
     fn coerce_unknown(&mut self, expr: Expr, ty: &SqlType, how: CastContext) -> Result<Expr> {
         match expr.node {
             Node::Const(Datum::Null) => Ok(Expr::constant(Datum::Null, ty.clone())),
@@ -85,8 +96,15 @@ impl Binder<'_> {
             }
             Node::Param(number) => {
                 let plain = ty.without_modifier();
-                self.parameters.infer(number, plain.clone());
-                let typed = Expr { ty: plain, node: Node::Param(number) };
+                let known = match self.parameters.get(number) {
+                    // Met before, where its type was told.
+                    Some(known) if castable(known, &plain, CastContext::Implicit) => known.clone(),
+                    _ => {
+                        self.parameters.infer(number, plain.clone())?;
+                        plain
+                    }
+                };
+                let typed = Expr { ty: known, node: Node::Param(number) };
                 if typed.ty == *ty { Ok(typed) } else { self.coerce(typed, ty, how) }
             }
             node => {

@@ -1,39 +1,70 @@
 //! The types of a statement's parameters.
 //!
 //! # Invariants
-//! A type that is known once stays, until a changed catalog links it anew.
+//! - A type that is known once stays, until a changed catalog links it anew.
+//! - As in PostgreSQL, a parameter is of the type of the first place that asks for one. A place that takes any type asks for none:
+//!   the parameter is left open there, and a type that comes later is too late (42P08).
+//!
+//! # On failure
+//! 42P08 for a parameter with two types, 42P18 for one without any.
 
+use std::collections::BTreeSet;
+
+use telesto_sql_types::error::{Error, SqlState};
 use telesto_sql_types::{Result, SqlType};
 
 /// Types of a statement's parameters, filled in while planning.
 #[derive(Clone, Debug, Default)]
-pub struct ParameterTypes(Vec<Option<SqlType>>);
+pub struct ParameterTypes {
+    types: Vec<Option<SqlType>>,
+    /// Numbers of those that had no type where any would do.
+    open: BTreeSet<usize>,
+}
 
 impl ParameterTypes {
     /// Types known before planning; `None` is "infer".
     #[must_use]
     pub fn new(known: &[Option<SqlType>]) -> Self {
-        Self(known.to_vec())
+        Self { types: known.to_vec(), open: BTreeSet::new() }
     }
 
     /// The type of `$number` (1-based), if known yet.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<&SqlType> {
-        self.0.get(number.checked_sub(1)?)?.as_ref()
+        self.types.get(number.checked_sub(1)?)?.as_ref()
     }
 
     /// Notes that `$number` exists, of a type not known yet.
     pub fn mention(&mut self, number: usize) {
-        if self.0.len() < number {
-            self.0.resize(number, None);
+        if self.types.len() < number {
+            self.types.resize(number, None);
         }
     }
 
-    /// Gives `$number` the type `ty` if it has none yet.
-    pub fn infer(&mut self, number: usize, ty: SqlType) {
+    /// Notes that `$number` stands where any type would do.
+    pub fn leave(&mut self, number: usize) {
         self.mention(number);
-        if let Some(slot) = number.checked_sub(1).and_then(|i| self.0.get_mut(i)) {
-            slot.get_or_insert(ty);
+        if self.get(number).is_none() {
+            self.open.insert(number);
+        }
+    }
+
+    /// Gives `$number` the type `ty`.
+    ///
+    /// # Errors
+    /// 42P08 when it has another.
+    pub fn infer(&mut self, number: usize, ty: SqlType) -> Result<()> {
+        self.mention(number);
+        let Some(slot) = number.checked_sub(1).and_then(|i| self.types.get_mut(i)) else {
+            return Ok(());
+        };
+        match slot {
+            Some(known) if *known != ty => Err(two_types(number, known, &ty)),
+            Some(_) => Ok(()),
+            None => {
+                *slot = Some(ty);
+                Ok(())
+            }
         }
     }
 
@@ -42,7 +73,7 @@ impl ParameterTypes {
     /// # Errors
     /// Those of `change`.
     pub fn relink(&mut self, change: impl Fn(&SqlType) -> Result<SqlType>) -> Result<()> {
-        for ty in self.0.iter_mut().flatten() {
+        for ty in self.types.iter_mut().flatten() {
             *ty = change(ty)?;
         }
         Ok(())
@@ -51,6 +82,33 @@ impl ParameterTypes {
     /// The types after planning; a parameter nothing is known of is text.
     #[must_use]
     pub fn resolved(&self) -> Vec<SqlType> {
-        self.0.iter().map(|ty| ty.clone().unwrap_or(SqlType::Text)).collect()
+        self.types.iter().map(|ty| ty.clone().unwrap_or(SqlType::Text)).collect()
     }
+
+    /// Refuses parameters whose type was not told, or told too late.
+    ///
+    /// # Errors
+    /// 42P18; 42P08.
+    pub fn check_all_known(&self) -> Result<()> {
+        let undetermined =
+            |number: usize| format!("could not determine data type of parameter ${number}");
+        if let Some(number) = self.open.iter().find(|number| self.get(**number).is_some()) {
+            return Err(Error::new(SqlState::AMBIGUOUS_PARAMETER, undetermined(*number)));
+        }
+        match self.types.iter().position(Option::is_none) {
+            None => Ok(()),
+            Some(at) => Err(Error::new(SqlState::INDETERMINATE_DATATYPE, undetermined(at + 1))
+                .hint("Cast it to its type, for example $1::text.")),
+        }
+    }
+}
+
+/// 42P08 for a parameter that one place takes for one type, and another for another.
+#[must_use]
+pub fn two_types(number: usize, first: &SqlType, second: &SqlType) -> Error {
+    Error::new(
+        SqlState::AMBIGUOUS_PARAMETER,
+        format!("inconsistent types deduced for parameter ${number}"),
+    )
+    .detail(format!("{first} versus {second}"))
 }

@@ -16,6 +16,8 @@ use super::search::{Search, Syntax};
 pub enum PatternError {
     /// `22025`: the pattern ends with the escape character.
     TrailingEscape,
+    /// More than two escaped double quotes in a SIMILAR TO pattern.
+    Separators,
     /// `2201B`: not a valid regular expression; the reason.
     Regex(String),
     /// `0A000`: valid in PostgreSQL, but not to be had here; what it is.
@@ -355,17 +357,27 @@ fn collating_element(
     }
 }
 
-/// Rewrites a SIMILAR TO pattern as an anchored regular expression.
+/// Rewrites a SIMILAR TO pattern as an anchored regular expression. Two escaped double quotes set apart what `substring` gives.
 ///
 /// # Errors
-/// [`PatternError::TrailingEscape`] when the pattern ends with the escape character.
+/// [`PatternError::TrailingEscape`] when the pattern ends with the escape character, [`PatternError::Separators`] when it has more than
+/// two separators.
 pub fn similar(pattern: &str, escape: Option<char>) -> Result<String, PatternError> {
     let mut out = String::from("^(?:");
     let mut chars = pattern.chars();
-    let mut in_class = false;
+    let (mut in_class, mut separators) = (false, 0);
     while let Some(c) = chars.next() {
         if Some(c) == escape {
             let literal = chars.next().ok_or(PatternError::TrailingEscape)?;
+            if literal == '"' && !in_class {
+                out.push_str(match separators {
+                    0 => "){1,1}?(",
+                    1 => "){1,1}(?:",
+                    _ => return Err(PatternError::Separators),
+                });
+                separators += 1;
+                continue;
+            }
             out.push_str(&regex::escape(&literal.to_string()));
         } else if in_class {
             if c == ']' {

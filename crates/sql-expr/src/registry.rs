@@ -118,6 +118,12 @@ impl Function {
         self.args[if self.variadic { at.min(last) } else { at }]
     }
 
+    /// Whether argument `at` may be of any type.
+    #[must_use]
+    pub fn takes_any(&self, at: usize) -> bool {
+        !self.args.is_empty() && self.arg(at) == Tag::Any
+    }
+
     fn takes(&self, count: usize) -> bool {
         if self.variadic { count >= self.args.len() } else { count == self.args.len() }
     }

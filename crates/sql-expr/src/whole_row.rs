@@ -18,6 +18,8 @@ pub struct Field {
     pub name: String,
     /// Expression.
     pub sql: String,
+    /// Whether it was written as an untyped literal.
+    pub untyped: bool,
 }
 
 /// A row.
@@ -121,7 +123,7 @@ impl WholeRow {
 pub fn row_as_json(relation: &str, columns: Vec<String>, json: &SqlType) -> Result<ast::Expr> {
     let field = |name: String| {
         let sql = format!("{}.{}", quoted(relation), quoted(&name));
-        Field { name, sql }
+        Field { name, sql, untyped: false }
     };
     let fields = columns.into_iter().map(field).collect();
     let row = WholeRow { fields, nullable: false, written: false };

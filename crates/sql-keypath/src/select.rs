@@ -217,7 +217,7 @@ fn shape(
                 if table.is_some() || sources.is_some() {
                     binder.hook = Some(&mut aggregates);
                 }
-                let bound = binder.bind_shown(expr)?;
+                let bound = binder.bind_known(expr)?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),
                     _ => output_name(expr),

@@ -5,6 +5,9 @@
 
 /// An encoding of COPY that stands for `HEADER MATCH`.
 pub const HEADER_MATCH: &str = "\0header match";
+
+/// What stands for a delimiter, a quote or an escape of COPY that is not one byte.
+pub const NO_BYTE: char = '\0';
 /// A column of an INSERT that stands for `OVERRIDING SYSTEM VALUE`.
 pub const OVERRIDING_SYSTEM: &str = "\0overriding system";
 /// A column of an INSERT that stands for `OVERRIDING USER VALUE`.

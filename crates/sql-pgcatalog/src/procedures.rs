@@ -17,7 +17,7 @@ fn is_listed(oid: &u32) -> bool {
 
 /// `pg_proc`: tools join it with `pg_type`, so functions of types that Telesto has not are left out.
 pub(super) fn rows(out: &mut RowSet<'_>) {
-    let listed = |found: &Procedure| found.arguments.iter().chain([&found.result]).all(is_listed);
+    let listed = |found: &&Procedure| found.arguments.iter().chain([&found.result]).all(is_listed);
     for procedure in all().filter(listed) {
         let arguments: Vec<i64> = procedure.arguments.iter().map(|oid| i64::from(*oid)).collect();
         out.row()

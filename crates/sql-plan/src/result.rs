@@ -187,6 +187,9 @@ pub trait ResultSink: Send {
 
     /// Whether the rows of the next result are to be sent in binary: they are fetched from a cursor declared BINARY.
     fn binary(&mut self, _binary: bool) {}
+
+    /// The settings that the next result is to be written under.
+    fn settings(&mut self, _settings: &Arc<Settings>) {}
 }
 
 /// A NOTICE or WARNING for the client.

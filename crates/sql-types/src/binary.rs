@@ -240,6 +240,7 @@ impl Datum {
                 out.put_slice(json::jsonb_text(v).as_bytes());
             }
             Self::Oid(v) => out.put_u32(*v),
+            Self::Named(v) => out.put_u32(v.oid),
             Self::Enum(v) => out.put_slice(v.label.as_bytes()),
             Self::Array(v) => {
                 let element = ty.element_type().unwrap_or(&v.element);

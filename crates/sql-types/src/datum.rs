@@ -121,10 +121,21 @@ pub enum Datum {
     Range(Arc<Range>),
     /// int4multirange and its kin
     Multirange(Arc<Multirange>),
+    /// One of the reg* types in a result: with the name that its OID has in the statement's catalog
+    Named(Arc<NamedOid>),
     /// a label of an enum type
     Enum(Arc<EnumLabel>),
     /// array
     Array(Arc<ArrayValue>),
+}
+
+/// An OID and the name that it is shown by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedOid {
+    /// The OID.
+    pub oid: u32,
+    /// As the text form of regclass and its kin has it.
+    pub name: Box<str>,
 }
 
 impl Datum {
@@ -184,6 +195,7 @@ impl Datum {
             Self::Int4(v) => Some(i64::from(*v)),
             Self::Int8(v) => Some(*v),
             Self::Oid(v) => Some(i64::from(*v)),
+            Self::Named(v) => Some(i64::from(v.oid)),
             _ => None,
         }
     }
@@ -288,7 +300,7 @@ impl Datum {
             Self::Interval(_) => 16,
             Self::Json(_) => 17,
             Self::Jsonb(_) => 18,
-            Self::Oid(_) => 19,
+            Self::Oid(_) | Self::Named(_) => 19,
             Self::Array(_) => 20,
             Self::Null => 21,
             Self::Enum(_) => 22,

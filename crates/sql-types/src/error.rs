@@ -221,6 +221,8 @@ states! {
     AMBIGUOUS_COLUMN = "42702";
     /// ambiguous_function
     AMBIGUOUS_FUNCTION = "42725";
+    /// A parameter of two types.
+    AMBIGUOUS_PARAMETER = "42P08";
     /// invalid_column_reference
     INVALID_COLUMN_REFERENCE = "42P10";
     /// invalid_column_definition

@@ -43,7 +43,7 @@ mod zone_abbreviations;
 
 pub use bits::BitString;
 pub use datetime::TimeZone;
-pub use datum::{ArrayValue, Datum, Interval};
+pub use datum::{ArrayValue, Datum, Interval, NamedOid};
 pub use enums::{EnumLabel, EnumType};
 pub use error::{Error, Result, SqlState};
 pub use network::Network;

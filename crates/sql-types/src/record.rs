@@ -27,7 +27,8 @@ pub(crate) fn refused() -> Error {
 #[must_use]
 pub fn field_type(ty: &SqlType) -> SqlType {
     match ty.of_values() {
-        SqlType::Unknown | SqlType::Void => SqlType::Text,
+        SqlType::Unknown => SqlType::Unknown,
+        SqlType::Void => SqlType::Text,
         ty if ty.is_reg() => SqlType::Text,
         SqlType::Array(element) => match field_type(element) {
             SqlType::Record(_) => SqlType::Text,

@@ -316,6 +316,7 @@ impl Datum {
             Self::Jsonb(v) => json::jsonb_text(v),
             Self::Oid(0) if ty.is_reg() => "-".to_owned(),
             Self::Oid(v) => v.to_string(),
+            Self::Named(v) => v.name.to_string(),
             Self::Enum(v) => v.label.clone(),
             Self::Array(v) if ty.is_vector() => {
                 let items = v.elements.iter().map(|item| item.to_text(&v.element, style));

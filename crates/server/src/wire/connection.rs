@@ -343,7 +343,7 @@ impl Connection {
     async fn sync(&mut self) -> Result<(), End> {
         if self.session.transaction_status() == TransactionStatus::Idle {
             // Portals of an implicit transaction end with it, before it commits.
-            self.extended.drop_portals();
+            self.drop_portals();
             let committed = self.wire.during(self.session.sync()).await?;
             if let Err(error) = committed {
                 self.report(&error);
@@ -361,7 +361,8 @@ impl Connection {
     async fn simple(&mut self, sql: &str) -> Result<(), End> {
         let begun = self.env.clock.monotonic();
         self.extended.drop_unnamed();
-        let done = match self.extended.park(&mut self.wire).await {
+        self.session.close_portal("");
+        let done = match self.set_portals_aside(Some(sql)).await {
             Ok(()) => self.run_simple(sql).await,
             Err(failure) => Err(failure),
         };
@@ -371,7 +372,7 @@ impl Connection {
             Err(Failure::End(end)) => return Err(end),
         }
         if self.session.transaction_status() == TransactionStatus::Idle {
-            self.extended.drop_portals();
+            self.drop_portals();
         }
         self.ready()?;
         let took = self.env.clock.monotonic().saturating_sub(begun);
@@ -442,6 +443,10 @@ impl ResultSink for Sink<'_, '_> {
 
     fn binary(&mut self, binary: bool) {
         self.binary = binary;
+    }
+
+    fn settings(&mut self, settings: &Arc<Settings>) {
+        self.style = values::style(settings, 0);
     }
 }
 

@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //! - A portal runs at most once; it ends with its transaction.
-//! - A portal that is suspended does not hold the session: before another statement runs, the rows it
-//!   has left are pulled into memory.
+//! - A portal that is suspended does not hold the session: before another statement runs, the session puts the rows that it has
+//!   left aside. From then on it is one of the session's cursors, which FETCH, MOVE and CLOSE reach as well.
+//! - Portals and cursors have one space of names: a cursor that was declared is executed like a portal.
 //!
 //! # Limits
-//! `Limits::max_statements` statements and as many portals; [`PARKED_ROWS`] rows kept of a suspended portal.
+//! `Limits::max_statements` statements and as many portals. A portal that has not been executed runs before a query string that
+//! says FETCH or MOVE and names it; prepared FETCH and MOVE of it as well.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,16 +16,14 @@ use std::sync::Arc;
 use telesto_sql::catalog::FIRST_USER_OID;
 use telesto_sql::session::pg_micros;
 use telesto_sql::types::{EnumType, TextStyle};
-use telesto_sql::{Datum, Error, Prepared, SqlState, SqlType, StatementResult, TransactionStatus};
+use telesto_sql::{
+    Datum, Error, Prepared, Rows, SqlState, SqlType, StatementResult, TransactionStatus,
+};
 
 use crate::wire::connection::Connection;
 use crate::wire::frontend::{Bind, Frontend, Target};
 use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe, format_of};
-use crate::wire::stream::Wire;
 use crate::wire::values;
-
-/// Most rows of a suspended portal that another statement makes the server keep.
-pub const PARKED_ROWS: usize = 100_000;
 
 /// Size of all parameters that are read in next to no time, bytes.
 const LARGE_BIND: usize = 64 << 10;
@@ -54,6 +54,10 @@ enum PortalState {
     Exhausted {
         tag: &'static str,
     },
+    /// The session has what is left.
+    Aside {
+        tag: &'static str,
+    },
     /// A command that has run.
     Done,
 }
@@ -63,11 +67,6 @@ impl Extended {
     pub fn clear(&mut self) {
         self.portals.clear();
         self.unnamed = None;
-    }
-
-    /// Ends every portal.
-    pub fn drop_portals(&mut self) {
-        self.portals.clear();
     }
 
     /// A simple query ends the unnamed statement and portal.
@@ -91,20 +90,25 @@ impl Extended {
         !self.portals.is_empty()
     }
 
-    /// Frees the session of rows that suspended portals still draw from it.
-    ///
-    /// # Errors
-    /// [`Failure`].
-    pub async fn park(&mut self, wire: &mut Wire) -> Result<(), Failure> {
-        for portal in self.portals.values_mut() {
-            if let PortalState::Running { cursor, .. } = &mut portal.state
-                && cursor.is_live()
-            {
-                cursor.park(wire, PARKED_ROWS).await?;
+    /// Names of portals that other statements can reach, or that draw from the session.
+    fn to_put_aside(&self, fetches: impl Fn(&str) -> bool) -> Vec<String> {
+        let wanted = |name: &str, portal: &Portal| match &portal.state {
+            PortalState::Running { .. } => true,
+            PortalState::Bound(_) => {
+                !name.is_empty() && portal.prepared.columns.is_some() && fetches(name)
             }
-        }
-        Ok(())
+            PortalState::Exhausted { .. } => !name.is_empty(),
+            PortalState::Aside { .. } | PortalState::Done => false,
+        };
+        let names = self.portals.iter().filter(|(name, portal)| wanted(name, portal));
+        names.map(|(name, _)| name.clone()).collect()
     }
+}
+
+/// Whether a query string may FETCH from the portal, or MOVE it.
+fn may_fetch(sql: &str, name: &str) -> bool {
+    let lower = sql.to_ascii_lowercase();
+    (lower.contains("fetch") || lower.contains("move")) && sql.contains(name)
 }
 
 impl Connection {
@@ -145,6 +149,7 @@ impl Connection {
             }
             Frontend::Close(Target::Portal, name) => {
                 self.extended.portals.remove(name);
+                self.session.close_portal(name);
                 self.wire.output.close_complete();
                 Ok(())
             }
@@ -152,6 +157,63 @@ impl Connection {
                 Err(Failure::Sql(Error::internal(format!("{other:?} is no extended message"))))
             }
         }
+    }
+
+    /// Ends every portal.
+    pub(super) fn drop_portals(&mut self) {
+        self.extended.portals.clear();
+        self.session.close_portals();
+    }
+
+    /// Frees the session of rows that suspended portals still draw from it, and lets it have the portals that the statement about
+    /// to run may reach: any that has rows, and one that was not executed yet if `sql` may fetch from it.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub(super) async fn set_portals_aside(&mut self, sql: Option<&str>) -> Result<(), Failure> {
+        if !self.extended.has_portals() {
+            return Ok(());
+        }
+        let names = self.extended.to_put_aside(|name| sql.is_some_and(|sql| may_fetch(sql, name)));
+        for name in names {
+            self.set_aside(&name).await?;
+        }
+        Ok(())
+    }
+
+    async fn set_aside(&mut self, name: &str) -> Result<(), Failure> {
+        let Some(portal) = self.extended.portals.get_mut(name) else { return Ok(()) };
+        let prepared = Arc::clone(&portal.prepared);
+        let (columns, rows, tag) = match std::mem::replace(&mut portal.state, PortalState::Done) {
+            PortalState::Running { cursor, tag } => {
+                let (columns, rows) = cursor.into_rest();
+                (columns, rows, tag)
+            }
+            PortalState::Exhausted { tag } => {
+                let columns = prepared.columns.clone().unwrap_or_else(|| Arc::from([]));
+                (columns, Rows::Ready(Vec::new()), tag)
+            }
+            PortalState::Bound(parameters) => {
+                let executed = self.session.execute(&prepared, parameters);
+                match self.wire.during(executed).await?? {
+                    StatementResult::Rows { columns, rows, tag } => (columns, rows, tag),
+                    _ => return Ok(()),
+                }
+            }
+            other => {
+                portal.state = other;
+                return Ok(());
+            }
+        };
+        let kept = self.session.keep_portal(name, &prepared, columns, rows);
+        match self.wire.during(kept).await? {
+            Ok(()) => {}
+            Err(error) => return Err(Failure::Sql(self.session.fail_with(error).await)),
+        }
+        if let Some(portal) = self.extended.portals.get_mut(name) {
+            portal.state = PortalState::Aside { tag };
+        }
+        Ok(())
     }
 
     /// An error the session does not know of yet.
@@ -194,7 +256,7 @@ impl Connection {
                 },
             });
         }
-        self.extended.park(&mut self.wire).await?;
+        self.set_portals_aside(None).await?;
         let prepared = self.wire.during(self.session.prepare(query, &known)).await??;
         match name {
             "" => self.extended.unnamed = Some(prepared),
@@ -241,6 +303,9 @@ impl Connection {
             Ok(portal) => portal,
             Err(error) => return Err(self.fail(error)),
         };
+        if let Err(error) = self.session.open_portal(bind.portal, &portal.prepared) {
+            return Err(self.fail(error));
+        }
         self.extended.portals.insert(bind.portal.to_owned(), portal);
         self.wire.output.bind_complete();
         Ok(())
@@ -254,12 +319,6 @@ impl Connection {
     ) -> Result<Portal, Error> {
         let violation = |text: String| Error::new(SqlState::PROTOCOL_VIOLATION, text);
         let portals = &self.extended.portals;
-        if !bind.portal.is_empty() && portals.contains_key(bind.portal) {
-            return Err(Error::new(
-                SqlState::DUPLICATE_CURSOR,
-                format!("portal \"{}\" already exists", bind.portal),
-            ));
-        }
         if portals.len() >= self.wire.limits().max_statements {
             return Err(too_many("portals", self.wire.limits().max_statements));
         }
@@ -316,6 +375,7 @@ impl Connection {
     }
 
     fn describe_portal(&mut self, name: &str) -> Result<(), Failure> {
+        self.forget_closed(name);
         let Some(portal) = self.extended.portals.get(name) else {
             // A cursor made in SQL is a portal, too: psycopg describes it after DECLARE.
             return match self.session.cursor_columns(name) {
@@ -333,9 +393,17 @@ impl Connection {
         Ok(())
     }
 
+    /// CLOSE in SQL, and ROLLBACK TO a savepoint, end portals that the server still holds.
+    fn forget_closed(&mut self, name: &str) {
+        if !name.is_empty() && !self.session.has_portal(name) {
+            self.extended.portals.remove(name);
+        }
+    }
+
     async fn execute(&mut self, name: &str, max_rows: u64) -> Result<(), Failure> {
+        self.forget_closed(name);
         let Some(portal) = self.extended.portals.get_mut(name) else {
-            return Err(self.no_portal(name));
+            return self.fetch_aside(name, Vec::new(), "SELECT", max_rows).await;
         };
         match std::mem::replace(&mut portal.state, PortalState::Done) {
             PortalState::Bound(parameters) => {
@@ -349,11 +417,51 @@ impl Connection {
                 self.wire.output.rows_complete(tag, 0);
                 Ok(())
             }
+            PortalState::Aside { tag } => {
+                portal.state = PortalState::Aside { tag };
+                let formats = portal.formats.clone();
+                self.fetch_aside(name, formats, tag, max_rows).await
+            }
             PortalState::Done => Err(self.fail(Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!("portal \"{name}\" cannot be run"),
             ))),
         }
+    }
+
+    /// Rows of a portal that was put aside, or of a cursor that was declared.
+    async fn fetch_aside(
+        &mut self,
+        name: &str,
+        formats: Vec<i16>,
+        tag: &'static str,
+        max_rows: u64,
+    ) -> Result<(), Failure> {
+        if !self.session.has_portal(name) {
+            return Err(self.no_portal(name));
+        }
+        let fetched = match self.wire.during(self.session.fetch_portal(name, max_rows)).await? {
+            Ok(StatementResult::Rows { columns, rows, .. }) => {
+                let style = self.style();
+                Cursor::new(columns, formats, style, rows).send(&mut self.wire, 0).await
+            }
+            Ok(_) => Err(Failure::Sql(Error::internal("a portal without rows"))),
+            Err(error) => Err(Failure::Sql(error)),
+        };
+        let sent = match fetched {
+            Ok((sent, _)) => sent,
+            Err(Failure::Sql(error)) => {
+                return Err(Failure::Sql(self.session.fail_with(error).await));
+            }
+            Err(end) => return Err(end),
+        };
+        self.metrics.rows.increment(sent);
+        if max_rows > 0 && sent == max_rows {
+            self.wire.output.portal_suspended();
+        } else {
+            self.wire.output.rows_complete(tag, sent);
+        }
+        Ok(())
     }
 
     async fn start(
@@ -364,7 +472,8 @@ impl Connection {
         formats: Vec<i16>,
         max_rows: u64,
     ) -> Result<(), Failure> {
-        self.extended.park(&mut self.wire).await?;
+        let fetches = prepared.fetches().then_some(prepared.sql.as_str());
+        self.set_portals_aside(fetches).await?;
         let executed = self.wire.during(self.session.execute(prepared, parameters)).await?;
         let result = executed?;
         let copied = match result {
@@ -405,7 +514,7 @@ impl Connection {
         let ended = matches!(tag, "COMMIT" | "ROLLBACK")
             && self.session.transaction_status() == TransactionStatus::Idle;
         if ended {
-            self.extended.drop_portals();
+            self.drop_portals();
         }
     }
 

@@ -97,37 +97,18 @@ impl Cursor {
         Self { columns, formats, style, ready, stream }
     }
 
-    /// Whether rows are still produced by the statement.
+    /// The columns, and the rows that are left.
     #[must_use]
-    pub fn is_live(&self) -> bool {
-        self.stream.is_some()
-    }
-
-    /// Pulls all that is left into memory, at most `limit_rows` rows, so that the session is free for another
-    /// statement.
-    ///
-    /// # Errors
-    /// The statement's; 53200 when there are more rows.
-    pub async fn park(&mut self, wire: &mut Wire, limit_rows: usize) -> Result<(), Failure> {
-        let mut rows: Vec<Row> = self.ready.by_ref().collect();
-        while let Some(stream) = &mut self.stream {
-            match wire.during(stream.next()).await? {
-                Some(batch) => rows.extend(batch?),
-                None => self.stream = None,
+    pub fn into_rest(self) -> (Arc<[ResultColumn]>, Rows) {
+        let ready: Vec<Row> = self.ready.collect();
+        let rows = match self.stream {
+            None => Rows::Ready(ready),
+            Some(stream) => {
+                let first = futures::stream::iter((!ready.is_empty()).then_some(Ok(ready)));
+                Rows::Stream(Box::pin(first.chain(stream)))
             }
-            if rows.len() > limit_rows {
-                self.stream = None;
-                return Err(Failure::Sql(
-                    Error::new(
-                        SqlState::OUT_OF_MEMORY,
-                        format!("a suspended portal has more than {limit_rows} rows left, which another statement would have to keep in memory"),
-                    )
-                    .hint("Fetch the portal to its end, or close it, before running another statement in this session."),
-                ));
-            }
-        }
-        self.ready = rows.into_iter();
-        Ok(())
+        };
+        (self.columns, rows)
     }
 
     /// Sends up to `max_rows` rows (0: all). The number sent, and whether the end was reached.

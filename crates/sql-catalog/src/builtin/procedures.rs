@@ -15,6 +15,9 @@
 //! Functions that Telesto has and PostgreSQL has not are not listed. `'now'::regproc` is refused (42883): only the names
 //! of `procedures.txt` are read.
 
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
 const PROCEDURES: &str = include_str!("procedures.txt");
 const FUNCTIONS: &str = include_str!("functions.txt");
 
@@ -51,30 +54,56 @@ fn parse(line: &'static str, callable: bool) -> Option<Procedure> {
     Some(Procedure { oid, name, strict, volatile, kind, gives_set, result, arguments })
 }
 
-fn support() -> impl Iterator<Item = Procedure> {
-    PROCEDURES.lines().filter_map(|line| parse(line, false))
+/// The tables, read once: rows of pg_type ask for a dozen of these each.
+struct Tables {
+    all: Vec<Procedure>,
+    /// Positions in `all` by OID.
+    by_oid: BTreeMap<u32, usize>,
+    /// OIDs of those of `procedures.txt`; of several of one name that of the first.
+    by_name: BTreeMap<&'static str, u32>,
+}
+
+fn tables() -> &'static Tables {
+    static TABLES: OnceLock<Tables> = OnceLock::new();
+    TABLES.get_or_init(|| {
+        let mut all: Vec<_> = PROCEDURES.lines().filter_map(|line| parse(line, false)).collect();
+        let mut by_name = BTreeMap::new();
+        for known in &all {
+            by_name.entry(known.name).or_insert(known.oid);
+        }
+        all.extend(FUNCTIONS.lines().filter_map(|line| parse(line, true)));
+        let mut by_oid = BTreeMap::new();
+        for (at, known) in all.iter().enumerate() {
+            by_oid.entry(known.oid).or_insert(at);
+        }
+        Tables { all, by_oid, by_name }
+    })
 }
 
 /// All of them: those behind types and access methods, then those that can be called.
-pub fn all() -> impl Iterator<Item = Procedure> {
-    support().chain(FUNCTIONS.lines().filter_map(|line| parse(line, true)))
+pub fn all() -> impl Iterator<Item = &'static Procedure> {
+    tables().all.iter()
+}
+
+fn known(oid: u32) -> Option<&'static Procedure> {
+    let tables = tables();
+    tables.by_oid.get(&oid).map(|at| &tables.all[*at])
 }
 
 /// The OID of a function of `procedures.txt`, which may be written with `pg_catalog.` before its name.
 pub fn oid(name: &str) -> Option<u32> {
     let name = name.strip_prefix("pg_catalog.").unwrap_or(name);
-    support().find(|known| known.name == name).map(|known| known.oid)
+    tables().by_name.get(name).copied()
 }
 
 /// The name of the function with that OID.
 pub fn name(oid: u32) -> Option<&'static str> {
-    all().find(|known| known.oid == oid).map(|known| known.name)
+    known(oid).map(|known| known.name)
 }
 
 /// OIDs of the types that the function with that OID takes, and of what it gives (and whether as a set).
 pub fn signature(oid: u32) -> Option<(Vec<u32>, u32, bool)> {
-    let found = all().find(|known| known.oid == oid)?;
-    Some((found.arguments, found.result, found.gives_set))
+    known(oid).map(|found| (found.arguments.clone(), found.result, found.gives_set))
 }
 
 /// The OID of a type's function: `int4` with `in` is `int4in`, `json` with `in` is `json_in`; 0 when there is none.

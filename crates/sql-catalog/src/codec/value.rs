@@ -135,6 +135,7 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (SqlType::Float4, Datum::Float4(v)) => out.extend_from_slice(&v.to_le_bytes()),
         (SqlType::Float8, Datum::Float8(v)) => out.extend_from_slice(&v.to_le_bytes()),
         (ty, Datum::Oid(v)) if ty.is_oid_like() => out.extend_from_slice(&v.to_le_bytes()),
+        (ty, Datum::Named(v)) if ty.is_oid_like() => out.extend_from_slice(&v.oid.to_le_bytes()),
         (SqlType::Enum(_), Datum::Enum(v)) => out.extend_from_slice(&v.oid.to_le_bytes()),
         (SqlType::Uuid, Datum::Uuid(v)) => out.extend_from_slice(v),
         (ty, Datum::Bits(v)) if ty.is_bits() => sized(out, &v.stored()),

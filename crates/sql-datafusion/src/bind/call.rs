@@ -19,13 +19,12 @@ use super::scope::{Scope, fold};
 use super::window_call::window_function;
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
-use crate::looking::looking;
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
 use crate::udf::extreme;
 use crate::{fault, guards};
 use telesto_sql_expr::is_void_parameter;
-use telesto_sql_expr::nullif_type;
+use telesto_sql_expr::nullif_result;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -170,11 +169,7 @@ impl Binder<'_> {
             "coalesce" => self.coalesced(args),
             "nullif" => {
                 let [a, b] = two(args, &name)?;
-                let ty = match nullif_type(&a.ty, &b.ty) {
-                    Some(ty) => ty,
-                    None if a.ty.is_unknown() => SqlType::Text,
-                    None => a.ty.clone(),
-                };
+                let ty = nullif_result(&a.ty, &b.ty);
                 let equal = self.binary("=", a.clone(), b)?.expr;
                 let a = self.coerce(a, &ty, "NULLIF")?;
                 let null =
@@ -267,7 +262,7 @@ impl Binder<'_> {
         match name {
             "count" => {
                 arity(1)?;
-                let (arg, _) = first()?;
+                let arg = self.of_any_type(args[0].clone())?.expr;
                 ready(fa::count::count_udaf(), vec![arg], SqlType::Int8)
             }
             "sum" | "avg" => {

@@ -72,7 +72,7 @@ impl Binder<'_> {
                     let value = self.expr(e, scope)?;
                     match value.ty {
                         SqlType::Record(_) => self.record_null(value, false),
-                        _ => Ok(Typed::bool(value.expr.is_null())),
+                        _ => Ok(Typed::bool(self.of_any_type(value)?.expr.is_null())),
                     }
                 }
             },
@@ -82,7 +82,7 @@ impl Binder<'_> {
                     let value = self.expr(e, scope)?;
                     match value.ty {
                         SqlType::Record(_) => self.record_null(value, true),
-                        _ => Ok(Typed::bool(value.expr.is_not_null())),
+                        _ => Ok(Typed::bool(self.of_any_type(value)?.expr.is_not_null())),
                     }
                 }
             },
@@ -342,6 +342,9 @@ impl Binder<'_> {
         if let (Some(ls), Some(rs)) = (row_of(left), row_of(right)) {
             return self.row_comparison(&operator_name(op)?, &ls, &rs, scope);
         }
+        if let Some(compared) = self.row_and_subquery(left, op, right, scope)? {
+            return Ok(compared);
+        }
         // A chain grows to the left: it is bound from its first operand on, in a loop.
         let mut chain = vec![(op, right)];
         let mut first = left;
@@ -372,7 +375,9 @@ impl Binder<'_> {
         }
         let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
         // As in PostgreSQL a NULL that is written out makes a test for NULL of it, whatever the type.
-        let null = |typed: &Typed| matches!(&typed.expr, Expr::Literal(ScalarValue::Null, _));
+        let null = |typed: &Typed| {
+            typed.parameter.is_none() && matches!(&typed.expr, Expr::Literal(ScalarValue::Null, _))
+        };
         let value = match (null(&left), null(&right)) {
             (true, false) => Some(right.expr.clone()),
             (false, true) => Some(left.expr.clone()),
@@ -552,7 +557,7 @@ fn array_of_query(query: &ast::Query) -> ast::Expr {
 }
 
 /// The fields of a row that is written out.
-fn row_of(expr: &ast::Expr) -> Option<Cow<'_, [ast::Expr]>> {
+pub(super) fn row_of(expr: &ast::Expr) -> Option<Cow<'_, [ast::Expr]>> {
     match expr {
         ast::Expr::Tuple(items) => Some(Cow::Borrowed(items)),
         ast::Expr::Nested(inner) => row_of(inner),

@@ -217,6 +217,7 @@ impl Binder<'_> {
                                 column: Column::new_unqualified(unique),
                                 merged: false,
                                 scalar: false,
+                                parameter: None,
                                 origin: None,
                             }
                         }
@@ -381,6 +382,7 @@ impl Binder<'_> {
                 ty,
                 merged: plan_name.starts_with(HIDDEN_PREFIX),
                 scalar: false,
+                parameter: None,
                 column: Column::new(Some(alias.clone()), plan_name),
                 origin: table.id.map(|id| Origin { table: id, position, instance }),
             })

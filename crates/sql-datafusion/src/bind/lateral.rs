@@ -204,6 +204,7 @@ impl Binder<'_> {
                 None => table.clone(),
             };
             columns.push(ScopeColumn {
+                parameter: None,
                 table: Some(table.clone()),
                 name: shown,
                 ty,
@@ -233,6 +234,7 @@ impl Binder<'_> {
                 column: Column::new_unqualified(format!("{unique}.ordinality")),
                 merged: false,
                 scalar: false,
+                parameter: None,
                 origin: None,
             });
         }

@@ -36,6 +36,7 @@ mod query;
 mod recursion;
 mod row_comparison;
 mod row_order;
+mod row_subquery;
 mod scope;
 mod select;
 mod set_operations;
@@ -59,6 +60,8 @@ use super::fault;
 use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
 use super::waiting::BoundCalls;
+use telesto_sql_expr::parameters::two_types;
+use telesto_sql_expr::ty::{CastContext, castable};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
 
@@ -210,6 +213,8 @@ pub(crate) struct Parameters {
     pub values: Option<Arc<[Datum]>>,
     /// How many the statement mentions.
     pub count: usize,
+    /// Those that had no type where any would do.
+    pub open: BTreeSet<usize>,
 }
 
 /// Binds one statement.
@@ -422,8 +427,29 @@ impl<'a> Binder<'a> {
 
     /// Fixes the type of an untyped parameter.
     fn decide_parameter(&self, at: usize, ty: &SqlType) -> Result<Typed> {
-        self.parameters.borrow_mut().types.insert(at, ty.clone());
-        self.parameter(&format!("${}", at + 1))
+        let known =
+            self.parameters.borrow_mut().types.entry(at).or_insert_with(|| ty.clone()).clone();
+        let typed = self.parameter(&format!("${}", at + 1))?;
+        if known == *ty {
+            return Ok(typed);
+        }
+        // Met before, where its type was told.
+        if !castable(&known, ty, CastContext::Implicit) {
+            return Err(two_types(at + 1, &known, ty));
+        }
+        self.cast(typed, ty)
+    }
+
+    /// What stands where any type will do: an untyped parameter is left open there.
+    fn of_any_type(&self, typed: Typed) -> Result<Typed> {
+        match typed.parameter.filter(|_| typed.ty.is_unknown()) {
+            None if typed.ty.is_unknown() => self.cast(typed, &SqlType::Text),
+            None => Ok(typed),
+            Some(at) => {
+                self.parameters.borrow_mut().open.insert(at);
+                Ok(Typed::of(Self::null_of(&SqlType::Text)?, SqlType::Text))
+            }
+        }
     }
 
     /// The null of a type.

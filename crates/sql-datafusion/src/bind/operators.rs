@@ -131,8 +131,11 @@ impl Binder<'_> {
             ),
         })?;
         let mut out = Vec::with_capacity(args.len());
-        for (arg, ty) in args.into_iter().zip(&resolved.args) {
-            out.push(self.coerce(arg, ty, name)?.expr);
+        for (at, (arg, ty)) in args.into_iter().zip(&resolved.args).enumerate() {
+            out.push(match resolved.function.takes_any(at) {
+                true => self.of_any_type(arg)?.expr,
+                false => self.coerce(arg, ty, name)?.expr,
+            });
         }
         let ty = resolved.returns.clone();
         let function = if resolved.function.waits {

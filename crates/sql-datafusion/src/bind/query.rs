@@ -306,6 +306,7 @@ impl Binder<'_> {
                 column: Column::new_unqualified(format!("column{}", at + 1)),
                 merged: false,
                 scalar: false,
+                parameter: None,
                 origin: None,
             })
             .collect();
@@ -400,6 +401,10 @@ impl Binder<'_> {
         for (column, ty) in relation.columns.into_iter().zip(types) {
             let mut typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
             let name = column.column.name.clone();
+            if let Some(at) = column.parameter.filter(|_| column.ty.is_unknown()) {
+                let decided = if ty.is_unknown() { &SqlType::Text } else { ty };
+                self.decide_parameter(at, decided)?;
+            }
             if column.ty.is_unknown() && *ty != column.ty {
                 // A literal that is a column by now: its text is read as the type wanted.
                 let held = relation

@@ -48,6 +48,8 @@ pub(crate) struct ScopeColumn {
     pub merged: bool,
     /// The only column of a function that gives no rows: its relation's name means its value, not a row.
     pub scalar: bool,
+    /// The untyped parameter it is, in a branch of a set operation.
+    pub parameter: Option<usize>,
     /// Where it comes from, when it is a base table's column.
     pub origin: Option<Origin>,
 }

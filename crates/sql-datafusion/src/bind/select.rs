@@ -437,6 +437,7 @@ impl Binder<'_> {
                 column: Column::new_unqualified(plan_name),
                 merged: false,
                 scalar: false,
+                parameter: output.parameter,
                 origin: output.origin,
             });
         }

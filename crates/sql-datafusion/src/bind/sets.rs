@@ -123,6 +123,7 @@ impl Binder<'_> {
             column: Column::new(Some(alias), column),
             merged: false,
             scalar: true,
+            parameter: None,
             origin: None,
         }];
         Ok(Some(Relation { plan, columns }))

@@ -57,6 +57,7 @@ impl Binder<'_> {
         let fields = columns.into_iter().map(|column| Field {
             name: column.name.clone(),
             sql: format!("{}.{}", quoted(name), quoted(&column.name)),
+            untyped: false,
         });
         Some(WholeRow { fields: fields.collect(), nullable, written: false })
     }
@@ -70,6 +71,7 @@ impl Binder<'_> {
                 Field {
                     name: format!("f{}", at + 1),
                     sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
+                    untyped: text,
                 }
             });
             Some(WholeRow { fields: fields.collect(), nullable: false, written: true })
@@ -114,7 +116,10 @@ impl Binder<'_> {
             .iter()
             .map(|field| self.expr(&parsed(&field.sql)?, scope))
             .collect::<Result<Vec<_>>>()?;
-        let types = fields.iter().map(|field| record::field_type(&field.ty));
+        let types = fields.iter().zip(&row.fields).map(|(field, written)| match written.untyped {
+            true => SqlType::Unknown,
+            false => record::field_type(&field.ty),
+        });
         let ty = SqlType::Record(Some(types.collect()));
         let text = self.call(ROW_TEXT, fields)?;
         Ok(Some(Typed::of(text.expr, ty)))

@@ -125,7 +125,12 @@ impl Binder<'_> {
     /// Arguments and type of a function that is for windows alone.
     fn window_args(&self, name: &str, args: &[Typed]) -> Result<(Vec<Expr>, SqlType)> {
         let int8 = |at: usize| -> Result<Expr> {
-            let typed = self.coerce(args[at].clone(), &SqlType::Int8, name)?;
+            // PostgreSQL's are integers; DataFusion takes them as bigint.
+            let mut typed = args[at].clone();
+            if typed.ty.is_unknown() {
+                typed = self.coerce(typed, &SqlType::Int4, name)?;
+            }
+            let typed = self.coerce(typed, &SqlType::Int8, name)?;
             Ok(Expr::Literal(self.constant(typed, name)?, None))
         };
         let mut out = Vec::new();

@@ -66,6 +66,7 @@ pub const TABLE: &[Function] = &[
         sub_bytes(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))
     }),
     function("substring", &[Text, Text], Text, |a, _| substring_regex(&a[0], &a[1])),
+    function("substring", &[Text, Text, Text], Text, |a, _| substring_similar(a)),
     function("strpos", &[Text, Text], Int4, |a, _| position(str_of(&a[0])?, str_of(&a[1])?)),
     function("position", &[Text, Text], Int4, |a, _| position(str_of(&a[0])?, str_of(&a[1])?)),
     function("left", &[Text, Int4], Text, |a, _| Ok(text(left(str_of(&a[0])?, i64_of(&a[1])?)))),
@@ -101,9 +102,15 @@ pub const TABLE: &[Function] = &[
     function("starts_with", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
     function("^@", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
     function("quote_ident", &[Text], Text, |a, _| Ok(text(quote_ident(str_of(&a[0])?)))),
+    function("quote_literal", &[Text], Text, |a, _| Ok(text(quote_literal(str_of(&a[0])?)))),
     function("quote_literal", &[Tag::Any], Text, |a, c| {
         Ok(text(quote_literal(&to_text(&a[0], c, 0)?)))
     }),
+    function("quote_nullable", &[Text], Text, |a, _| match &a[0] {
+        Datum::Null => Ok(text("NULL")),
+        value => Ok(text(quote_literal(str_of(value)?))),
+    })
+    .lax(),
     function("quote_nullable", &[Tag::Any], Text, |a, c| match &a[0] {
         Datum::Null => Ok(text("NULL")),
         value => Ok(text(quote_literal(&to_text(value, c, 0)?))),

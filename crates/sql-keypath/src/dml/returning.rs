@@ -65,7 +65,7 @@ pub(super) fn returning(
             SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
                 let whole = with_rows(expr, written, scope)?;
                 let bound = Binder::new(scope, context.parameters, &eval, "RETURNING")
-                    .bind_shown(&whole)
+                    .bind_known(&whole)
                     .map_err(|error| returning_fault(error, written))?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),

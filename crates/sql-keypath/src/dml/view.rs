@@ -127,7 +127,7 @@ impl Written {
                 let place = column.place.map_or_else(
                     || {
                         let mut binder = Binder::new(&scope, context.parameters, &eval, "SELECT");
-                        binder.bind_shown(expr).map_or(Place::Query, |mut bound| {
+                        binder.bind_known(expr).map_or(Place::Query, |mut bound| {
                             put_in(&mut bound, &inner);
                             Place::Computed(Box::new(bound))
                         })

@@ -6,8 +6,22 @@
 //! # Limits
 //! Options in parentheses stand in any order there already.
 
-use crate::marks::HEADER_MATCH;
+use crate::marks::{HEADER_MATCH, NO_BYTE};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+
+/// The value of a switch that is a number or a text, as a word.
+fn switch(token: &Token) -> Option<&'static str> {
+    let text = match token {
+        Token::Number(text, _) | Token::SingleQuotedString(text) => text.to_ascii_lowercase(),
+        _ => return None,
+    };
+    match text.as_str() {
+        "1" | "on" | "true" => Some("TRUE"),
+        "0" | "off" | "false" => Some("FALSE"),
+        "match" => Some("MATCH"),
+        _ => None,
+    }
+}
 
 /// Writes COPY's `FREEZE ON` and `HEADER OFF` as the parser knows them, `TRUE` and `FALSE` (pgbench
 /// loads its tables `WITH (FREEZE ON)`), and the `*` of FORCE_QUOTE as a list.
@@ -24,13 +38,18 @@ pub fn spell_switches(tokens: &mut Vec<TokenWithSpan>) {
     let mut before = String::new();
     for token in solid {
         let this = word(&token.token);
-        if let Token::SingleQuotedString(text) = &mut token.token
+        if let Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) =
+            &mut token.token
             && matches!(before.as_str(), "DELIMITER" | "QUOTE" | "ESCAPE")
-            && text.chars().count() != 1
+            && text.len() != 1
         {
-            // The parser wants one character; which it is not is for COPY to say.
-            *text = "\u{FFFD}".to_owned();
+            // The parser wants one byte; that it is none is for COPY to say.
+            *text = NO_BYTE.to_string();
         }
+        if after_switch && let Some(switch) = switch(&token.token) {
+            token.token = Token::make_keyword(switch);
+        }
+        let this = if after_switch { word(&token.token) } else { this };
         before.clone_from(&this);
         if after_switch && this == "MATCH" {
             token.token = Token::make_word(HEADER_MATCH, Some('"'));

@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use crate::error::{Error, Result, SqlState};
 use crate::plan::CopyFormat;
 
+use super::line_ends::{Form, LineEnd, LineEnds};
 use super::options::Options;
 
 /// Longest row that is accepted, bytes.
@@ -43,9 +44,7 @@ pub(super) struct Decoder {
     forced: (Vec<bool>, Vec<bool>),
     /// What was not taken yet.
     pending: BytesMut,
-    /// Bytes of `pending` known to hold no end of a row.
-    scanned: usize,
-    quoted: bool,
+    ends: LineEnds,
     line: u64,
     /// The last row.
     row: Bytes,
@@ -61,8 +60,7 @@ impl Decoder {
             options,
             forced: (Vec::new(), Vec::new()),
             pending: BytesMut::new(),
-            scanned: 0,
-            quoted: false,
+            ends: LineEnds::default(),
             line: 0,
             row: Bytes::new(),
             headed: false,
@@ -89,7 +87,7 @@ impl Decoder {
     /// Takes a piece of data.
     pub fn feed(&mut self, data: &[u8]) -> Result<()> {
         self.row = Bytes::new();
-        if self.scanned > MAX_ROW_BYTES {
+        if self.ends.scanned() > MAX_ROW_BYTES {
             return Err(malformed(format!("a row is longer than {MAX_ROW_BYTES} bytes")));
         }
         self.pending.extend_from_slice(data);
@@ -101,35 +99,37 @@ impl Decoder {
         loop {
             if self.ended {
                 self.pending.clear();
-                self.scanned = 0;
+                self.ends.restart();
                 return Ok(false);
             }
-            let end = match self.find_end() {
-                Some(end) => end,
-                None if last && !self.pending.is_empty() => {
-                    if self.quoted {
+            let end = match self.ends.find(&self.pending, self.form(), last) {
+                Ok(Some(end)) => end,
+                Ok(None) if last && !self.pending.is_empty() => {
+                    if self.ends.quoted() {
                         self.line += 1;
                         self.row = self.pending.split().freeze();
                         return Err(malformed("unterminated CSV quoted field"));
                     }
-                    self.pending.len()
+                    LineEnd { at: self.pending.len(), next: self.pending.len(), mark: false }
                 }
-                None => return Ok(false),
+                Ok(None) => return Ok(false),
+                Err(error) => {
+                    self.line += 1;
+                    self.row = self.pending.split_to(self.ends.scanned()).freeze();
+                    return Err(error);
+                }
             };
-            let mut row = self.pending.split_to((end + 1).min(self.pending.len()));
-            self.scanned = 0;
-            self.quoted = false;
-            row.truncate(end);
-            if row.last() == Some(&b'\r') {
-                row.truncate(end - 1);
-            }
+            let mut row = self.pending.split_to(end.next);
+            self.ends.restart();
+            row.truncate(end.at);
             self.row = row.freeze();
             self.line += 1;
-            if self.options.format == CopyFormat::Csv {
+            let csv = self.options.format == CopyFormat::Csv;
+            if csv {
                 self.line += self.row.iter().filter(|byte| **byte == b'\n').count() as u64;
             }
-            if &self.row[..] == b"\\." {
-                self.ended = true;
+            self.ended = end.mark || csv && &self.row[..] == b"\\.";
+            if self.ended && (csv || self.row.is_empty()) {
                 continue;
             }
             if self.options.header && !std::mem::replace(&mut self.headed, true) {
@@ -176,44 +176,11 @@ impl Decoder {
         }
     }
 
-    /// Position of the newline that ends the first row.
-    fn find_end(&mut self) -> Option<usize> {
-        let csv = self.options.format == CopyFormat::Csv;
-        if !csv {
-            loop {
-                let rest = self.pending.get(self.scanned..).unwrap_or_default();
-                let Some(found) = memchr::memchr2(b'\n', b'\\', rest) else {
-                    self.scanned = self.pending.len();
-                    return None;
-                };
-                self.scanned += found;
-                if self.pending[self.scanned] == b'\n' {
-                    return Some(self.scanned);
-                }
-                // The byte after it belongs to the value; wait for it.
-                self.pending.get(self.scanned + 1)?;
-                self.scanned += 2;
-            }
+    fn form(&self) -> Form {
+        match self.options.format {
+            CopyFormat::Csv => Form::Csv { quote: self.options.quote, escape: self.options.escape },
+            _ => Form::Text,
         }
-        while let Some(byte) = self.pending.get(self.scanned).copied() {
-            if self.quoted
-                && byte == self.options.escape
-                && self.options.escape != self.options.quote
-            {
-                // The byte after it belongs to the value; wait for it.
-                self.pending.get(self.scanned + 1)?;
-                self.scanned += 2;
-                continue;
-            }
-            if byte == self.options.quote {
-                self.quoted = !self.quoted;
-            }
-            if byte == b'\n' && !self.quoted {
-                return Some(self.scanned);
-            }
-            self.scanned += 1;
-        }
-        None
     }
 
     fn text<'r>(&self, row: &'r str) -> Result<Vec<Field<'r>>> {
@@ -290,13 +257,19 @@ impl Decoder {
     }
 }
 
+fn not_utf8(shown: &str) -> Error {
+    Error::new(
+        SqlState::CHARACTER_NOT_IN_REPERTOIRE,
+        format!("invalid byte sequence for encoding \"UTF8\"{shown}"),
+    )
+}
+
+/// The text of bytes that are some, without the byte 0, which no text has.
 fn text_of(row: &[u8]) -> Result<&str> {
-    std::str::from_utf8(row).map_err(|_| {
-        Error::new(
-            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-            "invalid byte sequence for encoding \"UTF8\"",
-        )
-    })
+    if memchr::memchr(0, row).is_some() {
+        return Err(not_utf8(": 0x00"));
+    }
+    std::str::from_utf8(row).map_err(|_| not_utf8(""))
 }
 
 fn unescape(raw: &str) -> Result<String> {
@@ -350,12 +323,8 @@ fn unescape(raw: &str) -> Result<String> {
             other => out.push(other),
         }
     }
-    String::from_utf8(out).map_err(|_| {
-        Error::new(
-            SqlState::CHARACTER_NOT_IN_REPERTOIRE,
-            "invalid byte sequence for encoding \"UTF8\"",
-        )
-    })
+    text_of(&out)?;
+    String::from_utf8(out).map_err(|_| not_utf8(""))
 }
 
 /// A row that stands alone.
@@ -484,6 +453,62 @@ mod tests {
     fn text_end_mark_stops_the_data() {
         let rows = decode_all(b"1\n\\.\nignored\n", 3, options(CopyFormat::Text));
         assert_eq!(rows, vec![vec![Some("1".into())]]);
+    }
+
+    fn refusal(data: &[u8], cut: usize, options: Options) -> String {
+        let mut decoder = Decoder::new(options);
+        for piece in data.chunks(cut) {
+            decoder.feed(piece).expect("fits");
+            loop {
+                match decoder
+                    .next_row(false)
+                    .and_then(|row| Ok(row && !decoder.fields()?.is_empty()))
+                {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => return format!("{} {}", error.code().0, error.message()),
+                }
+            }
+        }
+        "none".to_owned()
+    }
+
+    #[test]
+    fn the_first_line_end_says_what_a_line_end_is() {
+        let text = || options(CopyFormat::Text);
+        let csv = || options(CopyFormat::Csv);
+        let one = |value: &str| vec![Some(Cow::Owned(value.to_owned()))];
+        for cut in 1..9 {
+            for data in ["a\nb\n", "a\r\nb\r\n", "a\rb\r", "a\nb", "a\rb", "a\r\nb\\.\r\n"] {
+                assert_eq!(
+                    decode_all(data.as_bytes(), cut, text()),
+                    [one("a"), one("b")],
+                    "{data:?}"
+                );
+            }
+            for data in ["a\nb\n", "a\r\nb\r\n\\.\r\n", "a\rb\r\\.\rc"] {
+                assert_eq!(
+                    decode_all(data.as_bytes(), cut, csv()),
+                    [one("a"), one("b")],
+                    "{data:?}"
+                );
+            }
+            assert_eq!(decode_all(b"\"a\r\nb\"\rc\r", cut, csv()), [one("a\r\nb"), one("c")]);
+            let refused = [
+                ("a\nb\r", "22P04 literal carriage return found in data"),
+                ("a\r\nb\n", "22P04 literal newline found in data"),
+                ("a\r\nb\rc", "22P04 literal carriage return found in data"),
+                ("a\n\\.b\n", "22P04 end-of-copy marker corrupt"),
+                ("a\n\\.\r\n", "22P04 end-of-copy marker does not match previous newline style"),
+                ("a\0\n", "22021 invalid byte sequence for encoding \"UTF8\": 0x00"),
+                ("a\\0\n", "22021 invalid byte sequence for encoding \"UTF8\": 0x00"),
+            ];
+            for (data, wanted) in refused {
+                assert_eq!(refusal(data.as_bytes(), cut, text()), wanted, "{data:?}");
+            }
+            let wanted = "22P04 unquoted newline found in data";
+            assert_eq!(refusal(b"a\r\nb\n", cut, csv()), wanted);
+        }
     }
 
     proptest! {

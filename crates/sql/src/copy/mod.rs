@@ -18,6 +18,7 @@
 mod binary;
 pub(crate) mod fuzz;
 mod input;
+mod line_ends;
 mod lines;
 mod options;
 

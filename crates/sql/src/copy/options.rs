@@ -5,7 +5,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
 use crate::plan::CopyFormat;
 use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption, Ident};
-use telesto_sql_parser::marks::HEADER_MATCH;
+use telesto_sql_parser::marks::{HEADER_MATCH, NO_BYTE};
 
 /// How the data is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,15 +66,130 @@ pub(super) fn flags(
 }
 
 fn one_byte(name: &str, value: char) -> Result<u8> {
-    u8::try_from(value)
-        .ok()
-        .filter(|byte| byte.is_ascii() && !matches!(byte, b'\r' | b'\n'))
-        .ok_or_else(|| {
-            Error::new(
-                SqlState::FEATURE_NOT_SUPPORTED,
-                format!("COPY {name} must be a single one-byte character"),
-            )
-        })
+    u8::try_from(value).ok().filter(|byte| byte.is_ascii() && value != NO_BYTE).ok_or_else(|| {
+        Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("COPY {name} must be a single one-byte character"),
+        )
+    })
+}
+
+/// Encodings that PostgreSQL 15 knows, without what `clean` leaves out.
+const ENCODINGS: &[&str] = &[
+    "abc",
+    "alt",
+    "big5",
+    "euccn",
+    "eucjis2004",
+    "eucjp",
+    "euckr",
+    "euctw",
+    "gb18030",
+    "gbk",
+    "iso88591",
+    "iso885910",
+    "iso885913",
+    "iso885914",
+    "iso885915",
+    "iso885916",
+    "iso88592",
+    "iso88593",
+    "iso88594",
+    "iso88595",
+    "iso88596",
+    "iso88597",
+    "iso88598",
+    "iso88599",
+    "johab",
+    "koi8",
+    "koi8r",
+    "koi8u",
+    "latin1",
+    "latin10",
+    "latin2",
+    "latin3",
+    "latin4",
+    "latin5",
+    "latin6",
+    "latin7",
+    "latin8",
+    "latin9",
+    "mskanji",
+    "muleinternal",
+    "shiftjis",
+    "shiftjis2004",
+    "sjis",
+    "sqlascii",
+    "tcvn",
+    "tcvn5712",
+    "uhc",
+    "vscii",
+    "win",
+    "win1250",
+    "win1251",
+    "win1252",
+    "win1253",
+    "win1254",
+    "win1255",
+    "win1256",
+    "win1257",
+    "win1258",
+    "win866",
+    "win874",
+    "win932",
+    "win936",
+    "win949",
+    "win950",
+    "windows1250",
+    "windows1251",
+    "windows1252",
+    "windows1253",
+    "windows1254",
+    "windows1255",
+    "windows1256",
+    "windows1257",
+    "windows1258",
+    "windows866",
+    "windows874",
+    "windows932",
+    "windows936",
+    "windows949",
+    "windows950",
+];
+
+/// Refuses encodings that are not UTF-8, and what is none.
+fn check_encoding(name: &str) -> Result<()> {
+    let letters = name.chars().filter(char::is_ascii_alphanumeric);
+    let clean = letters.collect::<String>().to_ascii_lowercase();
+    if matches!(clean.as_str(), "utf8" | "unicode") {
+        return Ok(());
+    }
+    if ENCODINGS.contains(&clean.as_str()) {
+        return Err(Error::unsupported(format!("COPY in the encoding {name}"))
+            .hint("Convert the data to UTF-8, for example with iconv."));
+    }
+    Err(Error::new(
+        SqlState::INVALID_PARAMETER_VALUE,
+        "argument to option \"encoding\" must be a valid encoding name",
+    ))
+}
+
+/// Refuses an option that is given twice.
+fn refuse_twice(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Result<()> {
+    let mut seen = Vec::with_capacity(options.len());
+    for option in options {
+        // HEADER MATCH came with an option of its own.
+        if !matches!(option, CopyOption::Encoding(name) if name == HEADER_MATCH) {
+            seen.push(std::mem::discriminant(option));
+        }
+    }
+    let again = |at: usize| seen[..at].contains(&seen[at]);
+    let old: Vec<_> = legacy.iter().map(std::mem::discriminant).collect();
+    let again_old = |at: usize| old[..at].contains(&old[at]);
+    if (0..seen.len()).any(again) || (0..old.len()).any(again_old) {
+        return Err(Error::syntax("conflicting or redundant options"));
+    }
+    Ok(())
 }
 
 /// Options that say how text is written have no place in binary format.
@@ -106,6 +221,7 @@ fn refuse_in_binary(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Resu
 impl Options {
     /// The options a statement gives, the defaults of its format for the rest.
     pub fn of(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Result<Self> {
+        refuse_twice(options, legacy)?;
         let (mut csv, mut binary) = (false, false);
         for option in options {
             if let CopyOption::Format(name) = option {
@@ -157,10 +273,7 @@ impl Options {
                 CopyOption::ForceNull(columns) => out.force_null = names(columns),
                 CopyOption::Encoding(name) if name == HEADER_MATCH => out.header_match = true,
                 CopyOption::Encoding(name) => {
-                    let name = name.to_lowercase();
-                    if !matches!(name.as_str(), "utf8" | "utf-8" | "unicode") {
-                        return Err(Error::unsupported(format!("COPY in the encoding {name}")));
-                    }
+                    check_encoding(name)?;
                 }
                 CopyOption::Format(_) | CopyOption::Freeze(_) => {}
             }
@@ -210,10 +323,7 @@ impl Options {
     pub(super) fn check_direction(&self, to: bool) -> Result<()> {
         let refuse = |text: String| Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, text));
         if to && self.header_match {
-            return Err(Error::new(
-                SqlState::INVALID_PARAMETER_VALUE,
-                "cannot use \"match\" with HEADER in COPY TO",
-            ));
+            return refuse("cannot use \"match\" with HEADER in COPY TO".to_owned());
         }
         for (columns, what, goes_to) in [
             (&self.force_quote, "quote", true),
@@ -237,7 +347,11 @@ impl Options {
     /// Refuses options under which a row could not be told from another.
     pub(super) fn check(&self) -> Result<()> {
         let invalid = |message: &str| Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, message));
+        let refuse = |message: &str| Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, message));
         let csv = self.format == CopyFormat::Csv;
+        if matches!(self.delimiter, b'\r' | b'\n') {
+            return invalid("COPY delimiter cannot be newline or carriage return");
+        }
         if csv && self.delimiter == self.quote {
             return invalid("COPY delimiter and quote must be different");
         }
@@ -252,10 +366,10 @@ impl Options {
             ));
         }
         if self.null.as_bytes().contains(&self.delimiter) {
-            return invalid("COPY delimiter must not appear in the NULL specification");
+            return refuse("COPY delimiter must not appear in the NULL specification");
         }
         if csv && self.null.as_bytes().contains(&self.quote) {
-            return invalid("CSV quote character must not appear in the NULL specification");
+            return refuse("CSV quote character must not appear in the NULL specification");
         }
         Ok(())
     }

@@ -107,7 +107,10 @@ impl Session {
                         }
                         Ok(())
                     })?;
-                } else if self.block.as_ref().is_some_and(|block| block.explicit) {
+                } else if self.in_a_block() {
+                    if self.block.is_none() {
+                        self.open_block(false, self.settings.default_read_only);
+                    }
                     self.apply_modes(modes)?;
                 } else {
                     self.notices.warning(
@@ -291,6 +294,10 @@ impl Session {
         local: bool,
         change: impl Fn(&mut super::Settings) -> Result<()>,
     ) -> Result<()> {
+        if self.several && self.block.is_none() {
+            // Several statements are one transaction: a later one that fails takes this back, and LOCAL is local to them.
+            self.open_block(false, self.settings.default_read_only);
+        }
         change(Arc::make_mut(&mut self.settings))?;
         let Some(block) = &mut self.block else { return Ok(()) };
         if !local {

@@ -26,6 +26,7 @@ mod cursor;
 mod elsewhere;
 mod engine;
 pub(crate) mod init_plan;
+mod names;
 mod online;
 pub mod passing;
 mod planner;
@@ -292,6 +293,10 @@ impl Session {
             };
             let result = audit::ended(slot, result).await?;
             let result = self.spending.counts(result);
+            if self.several {
+                // The statement before may have been SET.
+                sink.settings(&self.settings);
+            }
             if let Err(error) = sink.result(result).await {
                 return Err(self.fail_with(error).boxed().await);
             }

@@ -23,7 +23,7 @@ use telesto_txn::{Level, Transaction, TxnOptions};
 use super::conflict::says_nothing;
 use super::init_plan;
 use super::run::failed_transaction;
-use super::{Prepared, Session, parse, tame};
+use super::{Prepared, Session, parse, tame, utility};
 use crate::catalog::CatalogSnapshot;
 use crate::elsewhere;
 use crate::engine_df;
@@ -284,6 +284,7 @@ impl Session {
         }
         let cursor = telesto_sql_parser::cursor::declared(statement).is_some();
         if !is_planned(statement) && !cursor {
+            utility::refuse_parameters(statement)?;
             prepared.described = false;
             prepared.parameter_types = parameters.resolved();
             return Ok(Arc::new(prepared));
@@ -315,6 +316,7 @@ impl Session {
             }
             tries += 1;
         };
+        parameters.check_all_known()?;
         if cursor {
             prepared.described = false;
         } else {

@@ -200,7 +200,7 @@ impl Session {
     }
 
     fn apply_role(&mut self, local: bool, change: impl Fn(&mut super::Settings)) -> Result<()> {
-        if local && !self.block.as_ref().is_some_and(|block| block.explicit) {
+        if local && !self.in_a_block() {
             self.notices.warning(
                 SqlState::NO_ACTIVE_SQL_TRANSACTION,
                 "SET LOCAL can only be used in transaction blocks",

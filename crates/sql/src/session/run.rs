@@ -116,7 +116,7 @@ impl Session {
         };
         match ran {
             // The rows of a cursor are pulled by other statements, under their bounds.
-            Ran::Done(result) => Ok(kept(result?, &token, timer)),
+            Ran::Done(result) => Ok(kept(self.with_names(result?)?, &token, timer)),
             Ran::Stopped(error) => {
                 let error = self.stopped(error, settings);
                 self.await_ending().await;

@@ -480,7 +480,7 @@ impl Session {
     /// `refused`: something that a statement added to a row was refused at the commit, after it was told to be done.
     async fn repeat_once(&mut self, options: Option<TxnOptions>, refused: bool) -> Result<bool> {
         let Some(block) = &mut self.block else { return Ok(true) };
-        self.cursors.drop_block();
+        self.cursors.begin_again();
         self.advisory.begin_again();
         self.channels.forget();
         self.deferred.forget();

@@ -52,6 +52,26 @@ pub(super) fn set_value(value: &Expr) -> Result<String> {
     })
 }
 
+/// SET takes no parameters.
+///
+/// # Errors
+/// 42601.
+pub(super) fn refuse_parameters(statement: &Statement) -> Result<()> {
+    let Statement::Set(Set::SingleAssignment { values, .. }) = statement else { return Ok(()) };
+    let parameter = values.iter().find_map(|value| match value {
+        Expr::Value(value) => match &value.value {
+            Value::Placeholder(name) => Some(name),
+            _ => None,
+        },
+        _ => None,
+    });
+    match parameter {
+        Some(name) => Err(Error::syntax(format!("syntax error at or near \"{name}\""))
+            .hint("Use set_config(), which is a function.")),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn ident_text(ident: &Ident) -> String {
     if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
 }
@@ -117,7 +137,7 @@ impl Session {
             Statement::Set(Set::SingleAssignment { variable, values, .. })
                 if variable.to_string().eq_ignore_ascii_case("constraints") =>
             {
-                if !self.block.as_ref().is_some_and(|block| block.explicit) {
+                if !self.in_a_block() {
                     self.notices.warning(
                         SqlState::NO_ACTIVE_SQL_TRANSACTION,
                         "SET CONSTRAINTS can only be used in transaction blocks",
@@ -169,7 +189,7 @@ impl Session {
                 self.held_cursor(statement).await
             }
             Statement::LockTables { .. } | Statement::Lock { .. } => {
-                if !self.block.as_ref().is_some_and(|block| block.explicit) {
+                if !self.in_a_block() {
                     return Err(Error::new(
                         SqlState::NO_ACTIVE_SQL_TRANSACTION,
                         "LOCK TABLE can only be used in transaction blocks",
@@ -179,15 +199,14 @@ impl Session {
             }
             // Its ANALYZE is a statement like others.
             Statement::Analyze(analyze) => {
-                let explicit = self.block.as_ref().is_some_and(|block| block.explicit);
-                if explicit && telesto_sql_parser::analyze::targets(analyze)?.vacuum {
+                if self.in_a_block() && telesto_sql_parser::analyze::targets(analyze)?.vacuum {
                     return Err(vacuum_in_a_block());
                 }
                 Ok(None)
             }
             // Space looks after itself.
             Statement::Vacuum(_) => {
-                if self.block.as_ref().is_some_and(|block| block.explicit) {
+                if self.in_a_block() {
                     return Err(vacuum_in_a_block());
                 }
                 Ok(tag("VACUUM"))
@@ -198,7 +217,7 @@ impl Session {
 
     fn discard(&mut self, object_type: &DiscardObject) -> Result<StatementResult> {
         if matches!(object_type, DiscardObject::ALL) {
-            if self.block.as_ref().is_some_and(|block| block.explicit) {
+            if self.in_a_block() {
                 return Err(Error::new(
                     SqlState::ACTIVE_SQL_TRANSACTION,
                     "DISCARD ALL cannot run inside a transaction block",
@@ -322,7 +341,7 @@ impl Session {
             Some(values) => settings.set(&name, values),
             None => settings.reset(&name, &defaults),
         };
-        if local && !self.block.as_ref().is_some_and(|block| block.explicit) {
+        if local && !self.in_a_block() {
             change(&mut (*self.settings).clone())?;
             self.notices.warning(
                 SqlState::NO_ACTIVE_SQL_TRANSACTION,
@@ -331,6 +350,12 @@ impl Session {
             return Ok(());
         }
         self.change_settings(local, change)
+    }
+
+    /// Whether the statement under way is in a transaction block: one that BEGIN opened, or that of a query string of several
+    /// statements.
+    pub(super) fn in_a_block(&self) -> bool {
+        self.several || self.block.as_ref().is_some_and(|block| block.explicit)
     }
 
     fn set_transaction_variable(&mut self, name: &str, values: &[Expr]) -> Result<()> {
@@ -362,7 +387,7 @@ impl Session {
         match statement {
             Statement::ShowVariable { variable } => Some(show_columns(&show_name(variable))),
             Statement::Execute { name: Some(name), .. } => {
-                let name = name.to_string().replace('"', "").to_lowercase();
+                let name = name.0.last().and_then(|part| part.as_ident()).map(ident_text)?;
                 self.prepared.get(&name).and_then(|prepared| prepared.columns.clone())
             }
             Statement::Fetch { .. } => self.fetched_columns(statement),

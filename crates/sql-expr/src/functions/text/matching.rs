@@ -15,6 +15,10 @@ pub(super) fn pattern_fault(error: PatternError) -> telesto_sql_types::error::Er
         PatternError::TrailingEscape => {
             fault::error("22025", "LIKE pattern must not end with escape character")
         }
+        PatternError::Separators => fault::error(
+            "2200C",
+            "SQL regular expression may not contain more than two escape-double-quote separators",
+        ),
         PatternError::Regex(reason) => {
             fault::error("2201B", format!("invalid regular expression: {reason}"))
         }
@@ -41,6 +45,12 @@ pub(super) fn substring_regex(value: &Datum, pattern: &Datum) -> Result<Datum> {
     within_work(str_of(pattern)?, value)?;
     let found = regex.find(value, 0)?.and_then(|found| found.groups().next().flatten());
     Ok(found.map_or(Datum::Null, |span| text(&value[span])))
+}
+
+/// `substring(text, pattern, escape)`: by a pattern of SIMILAR TO.
+pub(super) fn substring_similar(args: &[Datum]) -> Result<Datum> {
+    let source = pattern::similar(str_of(&args[1])?, escape_of(args)?).map_err(pattern_fault)?;
+    substring_regex(&args[0], &text(source))
 }
 
 pub(super) fn escape_of(args: &[Datum]) -> Result<Option<char>> {

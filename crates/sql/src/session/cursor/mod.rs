@@ -18,6 +18,7 @@
 //! # Limits
 //! Without SCROLL cursors go forward only. WHERE CURRENT OF: 0A000. [`MAX_CURSORS`] a session.
 
+mod portals;
 mod rows;
 pub(super) mod spool;
 #[cfg(test)]
@@ -53,9 +54,28 @@ struct SqlCursor {
     /// As pg_cursors shows it.
     shown: CursorShown,
     columns: Arc<[ResultColumn]>,
-    rows: Arc<Mutex<CursorRows>>,
+    /// `None`: a portal whose rows are still the protocol's to give.
+    rows: Option<Arc<Mutex<CursorRows>>>,
     /// Savepoints there were; `None`: its transaction has committed.
     depth: Option<usize>,
+    /// A portal of the protocol.
+    portal: bool,
+}
+
+impl SqlCursor {
+    fn rows(&self) -> Result<Arc<Mutex<CursorRows>>> {
+        self.rows.clone().ok_or_else(|| {
+            Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!("portal \"{}\" cannot be run", self.shown.name),
+            )
+        })
+    }
+
+    /// FETCH and MOVE on it are steps of the block under way.
+    fn is_of_block(&self) -> bool {
+        self.depth.is_some() && !self.portal
+    }
 }
 
 /// A session's cursors.
@@ -75,9 +95,14 @@ impl Cursors {
         (!same).then(|| self.0.values().map(|cursor| cursor.shown.clone()).collect())
     }
 
-    /// The block ended without a commit, or begins again.
+    /// The block ended without a commit.
     pub fn drop_block(&mut self) {
         self.0.retain(|_, cursor| cursor.depth.is_none());
+    }
+
+    /// The block begins again, and will declare its cursors again.
+    pub fn begin_again(&mut self) {
+        self.0.retain(|_, cursor| !cursor.is_of_block());
     }
 
     /// The block has committed.
@@ -197,10 +222,7 @@ impl Session {
             Statement::Declare { stmts } => {
                 // Checked before a block is opened for it.
                 let declare = stmts.first().ok_or_else(|| Error::internal("no cursor"))?;
-                let inside = self.several
-                    || self.block.as_ref().is_some_and(|block| block.explicit)
-                    || declare.hold == Some(true);
-                if inside {
+                if self.in_a_block() || declare.hold == Some(true) {
                     return check(declare).map(|()| None);
                 }
                 return Err(Error::new(
@@ -212,7 +234,7 @@ impl Session {
             | Statement::Close { cursor: CloseCursor::Specific { name } } => {
                 let open = self.block.is_some();
                 match self.cursors.get(&folded(name)) {
-                    Ok(cursor) if cursor.depth.is_some() => return Ok(None),
+                    Ok(cursor) if cursor.is_of_block() => return Ok(None),
                     Ok(_) => {}
                     // An error of the block is a step of it.
                     Err(_) if open => return Ok(None),
@@ -242,7 +264,7 @@ impl Session {
             }
             Statement::Fetch { name, direction, into, .. } => {
                 let cursor = self.cursors.get(&folded(name))?;
-                let (rows, columns) = (Arc::clone(&cursor.rows), Arc::clone(&cursor.columns));
+                let (rows, columns) = (cursor.rows()?, Arc::clone(&cursor.columns));
                 let direction = direction_of(direction);
                 let moves = is_move(into.as_ref());
                 fetch(rows, columns, direction, moves).await.map(Some)
@@ -270,7 +292,8 @@ impl Session {
 
     async fn keep(&self, wanted: impl Fn(&CursorShown) -> bool) -> Result<()> {
         for cursor in self.cursors.0.values().filter(|cursor| wanted(&cursor.shown)) {
-            let mut rows = cursor.rows.lock().await;
+            let Some(rows) = &cursor.rows else { continue };
+            let mut rows = rows.lock().await;
             if !rows.is_live() {
                 continue;
             }
@@ -288,7 +311,8 @@ impl Session {
                 format!("cursor \"{name}\" already exists"),
             ));
         }
-        if self.cursors.0.len() >= MAX_CURSORS {
+        let declared = self.cursors.0.values().filter(|cursor| !cursor.portal).count();
+        if declared >= MAX_CURSORS {
             return Err(Error::new(
                 SqlState::PROGRAM_LIMIT_EXCEEDED,
                 format!("a session may have at most {MAX_CURSORS} cursors"),
@@ -326,8 +350,9 @@ impl Session {
             scroll,
             created_micros: pg_micros(env.clock.wall_micros()),
         };
-        let rows = Arc::new(Mutex::new(rows));
-        self.cursors.0.insert(name, SqlCursor { shown, columns, rows, depth: Some(depth) });
+        let rows = Some(Arc::new(Mutex::new(rows)));
+        let cursor = SqlCursor { shown, columns, rows, depth: Some(depth), portal: false };
+        self.cursors.0.insert(name, cursor);
         Ok(StatementResult::Command { tag: "DECLARE CURSOR".to_owned() })
     }
 
