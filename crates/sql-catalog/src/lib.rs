@@ -42,12 +42,13 @@ pub mod table_key;
 pub mod temp;
 pub mod types;
 pub mod uses;
+mod view;
 
 pub use acl::{Acl, AclItem, Granted, Owner, Rights};
 pub use model::{
-    BuildState, CheckConstraint, CheckOption, Column, DatabaseRights, DefaultAcl, Deferral,
-    Dropped, ForeignKey, ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild,
-    IndexColumn, IndexExpression, Membership, Role, Schema, Sequence, Table, TableKind, View,
+    BuildState, CheckConstraint, Column, DatabaseRights, DefaultAcl, Deferral, Dropped, ForeignKey,
+    ForeignKeyAction, ForeignKeyMatch, Generated, Index, IndexBuild, IndexColumn, IndexExpression,
+    Membership, Role, Schema, Sequence, Table, TableKind,
 };
 pub use rights::{Actor, Guarded};
 pub use sequence::SequenceSession;
@@ -55,6 +56,7 @@ pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
 pub use table_key::TableKey;
 pub use types::{Domain, TypeKind, UserType};
+pub use view::{CheckOption, View};
 
 pub use telesto_sql_types::PUBLIC;
 

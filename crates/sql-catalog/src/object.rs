@@ -5,9 +5,10 @@ use telesto_meter::caps::Cap;
 use telesto_sql_types::SqlType;
 
 use crate::acl::Owner;
-use crate::model::{DatabaseRights, DefaultAcl, Dropped, Role, Schema, Sequence, Table, View};
+use crate::model::{DatabaseRights, DefaultAcl, Dropped, Role, Schema, Sequence, Table};
 use crate::regions::Region;
 use crate::types::{TypeKind, UserType};
+use crate::view::View;
 
 /// One stored object.
 #[derive(Clone, Debug, Serialize, Deserialize)]

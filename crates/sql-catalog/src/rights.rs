@@ -19,8 +19,9 @@ use telesto_common::TableId;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 use crate::acl::{Acl, BOOTSTRAP, Granted, Owner, Rights};
-use crate::model::{Membership, Role, Schema, Sequence, Table, View};
+use crate::model::{Membership, Role, Schema, Sequence, Table};
 use crate::types::UserType;
+use crate::view::View;
 use crate::{CatalogSnapshot, INFORMATION_SCHEMA_OID, PG_CATALOG_OID, PUBLIC_OID};
 
 /// Reads all data.

@@ -8,10 +8,11 @@ use telesto_meter::caps::Cap;
 
 use super::model::{
     BuildState, DatabaseRights, DefaultAcl, Dropped, ForeignKey, Index, Role, Schema, Sequence,
-    Table, View,
+    Table,
 };
 use super::regions::Region;
 use super::types::UserType;
+use super::view::View;
 use telesto_sql_types::EnumType;
 use telesto_sql_types::domains::DomainType;
 

@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::model::{CheckConstraint, Owner, Table, View};
+use super::model::{CheckConstraint, Owner, Table};
 use super::snapshot::CatalogSnapshot;
+use super::view::View;
 use telesto_sql_types::domains::DomainType;
 use telesto_sql_types::{EnumLabel, EnumType, SqlType};
 

@@ -147,7 +147,7 @@ impl Ddl<'_> {
                     view.security_barrier = barrier.unwrap_or(view.security_barrier);
                     if let Some(check) = check {
                         view.check_option =
-                            check.as_deref().map(super::views::check_option).transpose()?;
+                            check.as_deref().map(super::view_options::check_option).transpose()?;
                         self.may_check(&view)?;
                     }
                     self.change.put(Object::View(view));

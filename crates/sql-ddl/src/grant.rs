@@ -130,15 +130,6 @@ impl Ddl<'_> {
         }
     }
 
-    fn are_sequences(&self, names: &[ObjectName]) -> Result<bool> {
-        for name in names {
-            if !matches!(self.find(name)?, Some(Relation::Sequence(_))) {
-                return Ok(false);
-            }
-        }
-        Ok(!names.is_empty())
-    }
-
     fn grant_on(&mut self, kind: GrantKind, name: &ObjectName, change: &Change<'_>) -> Result<()> {
         match kind {
             GrantKind::Table | GrantKind::Sequence => {

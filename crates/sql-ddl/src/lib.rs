@@ -39,6 +39,7 @@ mod table_key;
 mod type_text;
 mod types;
 mod verifier;
+mod view_options;
 mod views;
 
 pub use build::duplicate;

@@ -103,6 +103,16 @@ pub(super) fn free_name(
 }
 
 impl Ddl<'_> {
+    /// Whether all of these are sequences, and there are any.
+    pub(super) fn are_sequences(&self, names: &[ObjectName]) -> Result<bool> {
+        for name in names {
+            if !matches!(self.find(name)?, Some(Relation::Sequence(_))) {
+                return Ok(false);
+            }
+        }
+        Ok(!names.is_empty())
+    }
+
     pub(super) fn catalog(&self) -> &CatalogSnapshot {
         self.change.catalog()
     }

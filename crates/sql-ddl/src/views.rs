@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 use super::Ddl;
 use super::names::{fold, split};
+use super::view_options::view_options;
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{CatalogSnapshot, CheckOption, Relation, Table, View};
+use telesto_sql_catalog::{CatalogSnapshot, Relation, Table, View};
 use telesto_sql_parser::names::ident;
 use telesto_sql_parser::sqlparser::ast::{
     CreateView, Expr, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
@@ -21,7 +22,6 @@ use telesto_sql_parser::sqlparser::ast::{
     VisitMut, Visitor, VisitorMut, visit_relations, visit_relations_mut,
 };
 use telesto_sql_parser::view_query::{names, parts, query_of, uses};
-use telesto_sql_plan::updatable_view::below;
 use telesto_sql_plan::{ParameterTypes, PlanContext};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -521,76 +521,6 @@ impl Ddl<'_> {
         self.change.put(Object::View(view));
         Ok(())
     }
-
-    /// Whether a view with a check option can be written at all.
-    ///
-    /// # Errors
-    /// 0A000.
-    pub(super) fn may_check(&self, view: &View) -> Result<()> {
-        if view.check_option.is_none() {
-            return Ok(());
-        }
-        below(view, self.catalog(), &self.path()).map(|_| ()).map_err(|reason| {
-            Error::new(
-                SqlState::FEATURE_NOT_SUPPORTED,
-                "WITH CHECK OPTION is supported only on automatically updatable views",
-            )
-            .hint(reason)
-        })
-    }
-}
-
-/// A view's options.
-#[derive(Default)]
-struct ViewOptions {
-    invoker: bool,
-    barrier: bool,
-    check: Option<CheckOption>,
-}
-
-/// The check option of that value, in lower case.
-///
-/// # Errors
-/// 22023.
-pub(super) fn check_option(value: &str) -> Result<CheckOption> {
-    CheckOption::named(value).ok_or_else(|| {
-        Error::new(
-            SqlState::INVALID_PARAMETER_VALUE,
-            format!("invalid value for enum option \"check_option\": {value}"),
-        )
-        .detail("Valid values are \"local\" and \"cascaded\".")
-    })
-}
-
-fn view_options(create: &CreateView) -> Result<ViewOptions> {
-    use telesto_sql_parser::sqlparser::ast::{CreateTableOptions, SqlOption};
-    let (CreateTableOptions::With(options) | CreateTableOptions::Options(options)) =
-        &create.options
-    else {
-        return Ok(ViewOptions::default());
-    };
-    let mut found = ViewOptions::default();
-    for option in options {
-        let (name, value) = match option {
-            SqlOption::KeyValue { key, value } => (fold(key), value.to_string()),
-            SqlOption::Ident(key) => (fold(key), "true".to_owned()),
-            other => return Err(Error::syntax(format!("{other} is no option of a view"))),
-        };
-        let value = value.trim_matches('\'').to_ascii_lowercase();
-        let on = || telesto_sql_parser::definition::is_on(&name, &value);
-        match name.as_str() {
-            "security_invoker" => found.invoker = on()?,
-            "security_barrier" => found.barrier = on()?,
-            "check_option" => found.check = Some(check_option(&value)?),
-            _ => {
-                return Err(Error::new(
-                    SqlState::INVALID_PARAMETER_VALUE,
-                    format!("unrecognized parameter \"{name}\""),
-                ));
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// CREATE OR REPLACE VIEW keeps the columns there are and may add others.

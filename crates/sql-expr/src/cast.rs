@@ -78,6 +78,15 @@ fn narrowed(wide: f64) -> Result<Datum> {
     Ok(Datum::Float4(narrow))
 }
 
+/// An integer as an OID: up to four bytes are taken for the same bits, as in PostgreSQL.
+fn oid(value: i64, from: &SqlType) -> Result<Datum> {
+    if *from != SqlType::Int8 {
+        return Ok(Datum::Oid(value as u32));
+    }
+    let out_of_range = |_| Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "OID out of range");
+    u32::try_from(value).map(Datum::Oid).map_err(out_of_range)
+}
+
 fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     use Tag::{
         Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, InternalChar, Interval as Iv, Json,
@@ -92,13 +101,8 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Int2 | Int4 | Int8, Num) => Datum::numeric(Numeric::from(i64_of(&value)?)),
         (Int2 | Int4 | Int8, Float4) => Datum::Float4(i64_of(&value)? as f32),
         (Int2 | Int4 | Int8, Float8) => Datum::Float8(i64_of(&value)? as f64),
-        // The same 32 bits, as PostgreSQL has them.
-        (Int2 | Int4, Oid | Reg) => Datum::Oid(i64_of(&value)? as u32),
+        (Int2 | Int4 | Int8, Oid | Reg) => oid(i64_of(&value)?, from)?,
         (Oid | Reg, Int4) => Datum::Int4(i64_of(&value)? as i32),
-        (Int8, Oid | Reg) => Datum::Oid(
-            u32::try_from(i64_of(&value)?)
-                .map_err(|_| Error::new(SqlState::NUMERIC_OUT_OF_RANGE, "OID out of range"))?,
-        ),
         (Oid | Reg, Oid | Reg) => value,
         (Oid | Reg, Int8) => integer(i64_of(&value)?, to)?,
         (Bool, Text | Varchar | Bpchar) => {

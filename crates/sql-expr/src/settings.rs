@@ -233,7 +233,6 @@ const ACCEPTED: &[(&str, &str)] = &[
     ("max_identifier_length", "63"),
     ("max_index_keys", "32"),
     ("max_connections", "100"),
-    ("password_encryption", "scram-sha-256"),
     ("quote_all_identifiers", "off"),
     ("row_security", "on"),
     ("server_encoding", "UTF8"),
@@ -431,16 +430,6 @@ impl Settings {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
             "session_authorization" | "role" => return Err(by_session(name)),
-            "password_encryption" => match value.to_ascii_lowercase().as_str() {
-                "scram-sha-256" => {
-                    self.others.insert(lower, value.to_ascii_lowercase());
-                }
-                "md5" => {
-                    return Err(Error::unsupported("an MD5 password")
-                        .hint("Passwords are kept as SCRAM-SHA-256 verifiers only."));
-                }
-                _ => return Err(invalid(name, value).hint("Available values: scram-sha-256.")),
-            },
             fixed if FIXED.contains(&fixed) => {
                 return Err(Error::new(
                     SqlState::CANT_CHANGE_RUNTIME_PARAM,

@@ -29,7 +29,7 @@ enum Kind {
 }
 
 /// Name, value at the start in its base unit, kind.
-const PARAMETERS: [(&str, &str, Kind); 130] = [
+const PARAMETERS: [(&str, &str, Kind); 131] = [
     ("backend_flush_after", "0", Kind::Whole { least: 0.0, most: 256.0, unit: "8kB" }),
     (
         "client_connection_check_interval",
@@ -177,6 +177,7 @@ const PARAMETERS: [(&str, &str, Kind); 130] = [
     ("parallel_leader_participation", "on", Kind::Flag),
     ("parallel_setup_cost", "1000", Kind::Real { least: 0.0, most: 1.79769e+308, unit: "" }),
     ("parallel_tuple_cost", "0.1", Kind::Real { least: 0.0, most: 1.79769e+308, unit: "" }),
+    ("password_encryption", "scram-sha-256", Kind::OneOf("scram-sha-256")),
     ("plan_cache_mode", "auto", Kind::OneOf("auto,force_generic_plan,force_custom_plan")),
     ("random_page_cost", "4", Kind::Real { least: 0.0, most: 1.79769e+308, unit: "" }),
     ("recursive_worktable_factor", "10", Kind::Real { least: 0.001, most: 1_000_000.0, unit: "" }),

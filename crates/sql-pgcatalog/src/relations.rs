@@ -7,7 +7,7 @@ use super::operator_classes;
 use super::rows::RowSet;
 use super::shown::{Over, Reader};
 use telesto_sql_catalog::{
-    BuildState, CatalogSnapshot, Generated, INFORMATION_SCHEMA_OID, PG_CATALOG_OID, Table,
+    BuildState, CatalogSnapshot, Generated, INFORMATION_SCHEMA_OID, PG_CATALOG_OID, Table, View,
 };
 use telesto_sql_expr::Settings;
 use telesto_sql_types::SqlType;
@@ -150,18 +150,21 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: view.type_oid,
             },
         );
-        let set = [
-            (view.security_barrier, "security_barrier=true"),
-            (view.security_invoker, "security_invoker=true"),
-        ];
-        let mut options: Vec<String> =
-            set.iter().filter(|(on, _)| *on).map(|(_, option)| (*option).to_owned()).collect();
-        options.extend(view.check_option.map(|check| format!("check_option={}", check.name())));
-        let options = (!options.is_empty()).then_some(options);
         out.last()
             .set("relacl", super::acls::shown(catalog, view.acl.as_ref()))
-            .set("reloptions", options);
+            .set("reloptions", options_of_view(view));
     }
+}
+
+fn options_of_view(view: &View) -> Option<Vec<String>> {
+    let set = [
+        (view.security_barrier, "security_barrier=true"),
+        (view.security_invoker, "security_invoker=true"),
+    ];
+    let mut options: Vec<String> =
+        set.iter().filter(|(on, _)| *on).map(|(_, option)| (*option).to_owned()).collect();
+    options.extend(view.check_option.map(|check| format!("check_option={}", check.name())));
+    (!options.is_empty()).then_some(options)
 }
 
 /// Who curates a table and which key it has, as storage parameters of it.

@@ -350,6 +350,22 @@ fn trim(a: &[Datum], front: bool, back: bool) -> Result<Datum> {
     Ok(bytea(value.to_vec()))
 }
 
+/// What a helper of information_schema makes of the OID of a type and a modifier.
+fn modifier(args: &[Datum], of: impl Fn(u32, i64) -> Option<i64>) -> Result<Datum> {
+    let Datum::Oid(ty) = args[0] else { return Err(fault::kind("an oid")) };
+    let found = of(ty, i64_of(&args[1])?).and_then(|found| i32::try_from(found).ok());
+    Ok(found.map_or(Datum::Null, Datum::Int4))
+}
+
+fn char_length(ty: u32, modifier: i64) -> Option<i64> {
+    match (ty, modifier) {
+        (_, -1) => None,
+        (1042 | 1043, _) => Some(modifier - 4),
+        (1560 | 1562, _) => Some(modifier),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -393,21 +409,5 @@ mod tests {
         let n = |text| Numeric::parse(text).expect("a number");
         assert_eq!(divisor(&n("12.0"), &n("8.0")).to_string(), "4.0");
         assert_eq!(multiple(&n("1.5"), &n("2")).expect("fits"), Datum::numeric(n("6.0")));
-    }
-}
-
-/// What a helper of information_schema makes of the OID of a type and a modifier.
-fn modifier(args: &[Datum], of: impl Fn(u32, i64) -> Option<i64>) -> Result<Datum> {
-    let Datum::Oid(ty) = args[0] else { return Err(fault::kind("an oid")) };
-    let found = of(ty, i64_of(&args[1])?).and_then(|found| i32::try_from(found).ok());
-    Ok(found.map_or(Datum::Null, Datum::Int4))
-}
-
-fn char_length(ty: u32, modifier: i64) -> Option<i64> {
-    match (ty, modifier) {
-        (_, -1) => None,
-        (1042 | 1043, _) => Some(modifier - 4),
-        (1560 | 1562, _) => Some(modifier),
-        _ => None,
     }
 }

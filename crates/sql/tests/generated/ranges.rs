@@ -6,6 +6,9 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
+/// Makes the text of a bound near a number.
+type Bound = fn(i32, &mut StdRng) -> String;
+
 const COMPARISONS: [&str; 6] = ["=", "<>", "<", "<=", ">", ">="];
 /// Operators of two ranges, two multiranges, or one of each.
 const TESTS: [&str; 8] = ["@>", "<@", "&&", "<<", ">>", "&<", "&>", "-|-"];
@@ -67,7 +70,7 @@ pub fn tables(rng: &mut StdRng) -> Vec<String> {
         };
         let mut values = vec![k.to_string(), rng.random_range(-7..8).to_string()];
         values.push(number(rng.random_range(-7..8), rng));
-        let made: [(bool, fn(i32, &mut StdRng) -> String); 8] = [
+        let made: [(bool, Bound); 8] = [
             (false, integer),
             (false, integer),
             (false, number),
