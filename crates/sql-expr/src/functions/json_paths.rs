@@ -1,4 +1,4 @@
-//! `jsonb_path_query` and its kin, `@?` and `@@`: see [`crate::jsonpath`].
+//! `jsonb_path_query` and its kin, `@?` and `@@`: see `jsonpath`.
 //!
 //! # Limits
 //! The path is text, and read for each row. `jsonb_path_query` itself returns a set: the executor has it.
