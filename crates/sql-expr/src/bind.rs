@@ -261,16 +261,7 @@ impl<'a> Binder<'a> {
             Value::Boolean(v) => Ok(Expr::constant(Datum::Bool(*v), SqlType::Bool)),
             Value::Null => Ok(Expr::constant(Datum::Null, SqlType::Unknown)),
             Value::Placeholder(text) => {
-                let number = text
-                    .strip_prefix('$')
-                    .and_then(|n| n.parse::<usize>().ok())
-                    .filter(|n| *n > 0 && *n <= 65_535);
-                let number = number.ok_or_else(|| {
-                    Error::new(
-                        SqlState::UNDEFINED_PARAMETER,
-                        format!("there is no parameter {text}"),
-                    )
-                })?;
+                let number = crate::parameters::number(text)?;
                 self.parameters.mention(number);
                 let ty = self.parameters.get(number).cloned().unwrap_or(SqlType::Unknown);
                 Ok(Expr { node: Node::Param(number), ty })

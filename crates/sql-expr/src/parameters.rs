@@ -13,6 +13,31 @@ use std::collections::BTreeSet;
 use telesto_sql_types::error::{Error, SqlState};
 use telesto_sql_types::{Result, SqlType};
 
+/// Parameters that a message can carry values of.
+const MOST: usize = 65_535;
+/// The greatest number that PostgreSQL reads behind `$`.
+const MOST_NUMBERED: usize = 536_870_911;
+
+/// The number of `$n`.
+///
+/// # Errors
+/// 42P02 for what is no number of a parameter; 42P18 for one beyond those that can be sent: the one before it has no type then.
+pub fn number(text: &str) -> Result<usize> {
+    let number = text.strip_prefix('$').and_then(|n| n.parse::<usize>().ok());
+    match number.filter(|n| (1..=MOST_NUMBERED).contains(n)) {
+        Some(number) if number <= MOST => Ok(number),
+        Some(_) => Err(Error::new(
+            SqlState::INDETERMINATE_DATATYPE,
+            format!("could not determine data type of parameter ${MOST}"),
+        )
+        .hint(format!("A statement takes {MOST} parameters at most; send an array."))),
+        None => Err(Error::new(
+            SqlState::UNDEFINED_PARAMETER,
+            format!("there is no parameter {text}"),
+        )),
+    }
+}
+
 /// Types of a statement's parameters, filled in while planning.
 #[derive(Clone, Debug, Default)]
 pub struct ParameterTypes {

@@ -404,11 +404,8 @@ impl<'a> Binder<'a> {
 
     /// `$n`.
     fn parameter(&self, name: &str) -> Result<Typed> {
-        let number: usize = name.strip_prefix('$').and_then(|n| n.parse().ok()).unwrap_or(0);
-        let at = number
-            .checked_sub(1)
-            .filter(|at| *at < 65_535)
-            .ok_or_else(|| fault::new("42P02", format!("there is no parameter {name}")))?;
+        let number = telesto_sql_expr::parameters::number(name)?;
+        let at = number - 1;
         let mut parameters = self.parameters.borrow_mut();
         parameters.count = parameters.count.max(number);
         match parameters.types.get(&at).cloned() {
