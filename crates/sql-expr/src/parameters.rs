@@ -31,10 +31,9 @@ pub fn number(text: &str) -> Result<usize> {
             format!("could not determine data type of parameter ${MOST}"),
         )
         .hint(format!("A statement takes {MOST} parameters at most; send an array."))),
-        None => Err(Error::new(
-            SqlState::UNDEFINED_PARAMETER,
-            format!("there is no parameter {text}"),
-        )),
+        None => {
+            Err(Error::new(SqlState::UNDEFINED_PARAMETER, format!("there is no parameter {text}")))
+        }
     }
 }
 
