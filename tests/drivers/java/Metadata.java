@@ -25,8 +25,7 @@ final class Metadata {
     static final Set<String> MISSING_TYPES = Set.of((
         "money timetz tid xid cid pg_node_tree pg_ndistinct pg_dependencies pg_mcv_list xid8 point lseg path box polygon line "
         + "circle macaddr macaddr8 aclitem regprocedure regoper regoperator regcollation pg_lsn tsvector gtsvector tsquery "
-        + "regconfig regdictionary jsonpath txid_snapshot pg_snapshot int4range numrange tsrange tstzrange daterange int8range "
-        + "int4multirange nummultirange tsmultirange tstzmultirange datemultirange int8multirange pg_brin_bloom_summary "
+        + "regconfig regdictionary jsonpath txid_snapshot pg_snapshot pg_brin_bloom_summary "
         + "pg_brin_minmax_multi_summary cardinal_number character_data sql_identifier time_stamp yes_or_no xml refcursor ").split(" "));
 
     /** Whether the row is of a missing type, or of an array of rows of a relation. */
