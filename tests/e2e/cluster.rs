@@ -359,6 +359,21 @@ async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
     }
 }
 
+/// The row of a query; asked again while the log goes to another owner, which a busy machine has it do now and then.
+async fn asked(client: &tokio_postgres::Client, sql: &str, pid: i32) -> tokio_postgres::Row {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match client.query_one(sql, &[&pid]).await {
+            Ok(row) => return row,
+            Err(error) => {
+                let code = error.code().map(|code| code.code());
+                assert!(code == Some("57P03") && Instant::now() < until, "{error:?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
 /// Views of what nodes count add up what all of them did, and locks are seen from any node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn counts_and_locks_of_all_nodes_are_seen_from_any() {
@@ -385,7 +400,7 @@ async fn counts_and_locks_of_all_nodes_are_seen_from_any() {
     let mut seen = Vec::new();
     for index in 0..NODES {
         let client = cluster.node(index).connect().await.expect("connects");
-        let row = client.query_one(sql, &[&pid]).await.expect("asked");
+        let row = asked(&client, sql, pid).await;
         let (inserted, looked_up): (i64, i64) = (row.get(0), row.get(1));
         let (of_database, backends): (i64, i32) = (row.get(2), row.get(3));
         assert!(of_database >= inserted, "{of_database} of {inserted}");
