@@ -19,14 +19,13 @@ fetch_sources() {
     [ ! -d "$SOURCES/sql" ] || return 0
     mkdir -p "$folder"
     lists="$(mktemp -d)"
-    mkdir -p "$lists/partial"
-    echo 'deb-src http://deb.debian.org/debian bookworm main' >"$lists/list"
-    local apt=(apt-get -q -o "Dir::Etc::sourcelist=$lists/list" -o Dir::Etc::sourceparts=/dev/null -o "Dir::State::lists=$lists" -o APT::Sandbox::User=root)
+    mkdir -p "$lists/state/partial"
+    echo 'deb-src http://deb.debian.org/debian bookworm main' >"$lists/sources.list"
+    local apt=(apt-get -q -o "Dir::Etc::sourcelist=$lists/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$lists/state" -o APT::Sandbox::User=root)
     (
-        cd "$folder"
-        "${apt[@]}" update >/dev/null && "${apt[@]}" source --download-only postgresql-15 >/dev/null
-        tar xjf postgresql-15_*.orig.tar.bz2 --wildcards '*/src/test/regress/*'
-        rm -f postgresql-15_*
+        cd "$folder" && "${apt[@]}" update >/dev/null && "${apt[@]}" source --download-only postgresql-15 >/dev/null &&
+            tar xjf postgresql-15_*.orig.tar.bz2 --wildcards '*/src/test/regress/*' && rm -f postgresql-15_*
     ) || die "PostgreSQL's source package could not be fetched; is the network up? Or unpack it to $folder by hand"
     rm -rf "$lists"
     SOURCES="$(echo "$folder"/postgresql-15.*/src/test/regress)"

@@ -17,7 +17,7 @@ use telesto_sql_parser::sqlparser::ast::{
 };
 use telesto_sql_plan::updatable_view;
 
-use super::columns::{Level, Member, Source};
+use super::columns::{Level, Member};
 use super::reads::last;
 use super::{MAX_VIEWS, Named, Walk};
 use crate::error::{Error, Result, SqlState};
@@ -30,6 +30,23 @@ enum Target {
 }
 
 impl Target {
+    /// Notes that the key columns of a constraint are read; of one that is not found, all.
+    fn reads_constraint(&self, name: &ObjectName, member: &mut Member) {
+        let called = name.0.last().and_then(|part| part.as_ident()).map(fold);
+        let index = match self {
+            Self::Table(table) => {
+                table.known_indexes().find(|index| Some(&index.name) == called.as_ref())
+            }
+            Self::View(_) => None,
+        };
+        match index {
+            Some(index) if index.columns.iter().all(|part| part.expression.is_none()) => {
+                member.read.extend(index.columns.iter().map(|part| part.column));
+            }
+            _ => member.read_all(),
+        }
+    }
+
     fn columns(&self) -> Vec<String> {
         match self {
             Self::Table(table) => table.visible_columns().map(|(_, c)| c.name.clone()).collect(),
@@ -104,7 +121,7 @@ impl Walk<'_> {
         let mut own = Self::member(&target, alias, name);
         let mut excluded = own.clone();
         "excluded".clone_into(&mut excluded.name);
-        excluded.source = Source::Whole(Some(target.columns()));
+        excluded.renamed.clear();
         if let Some(OnInsert::OnConflict(conflict)) = &insert.on {
             match &conflict.conflict_target {
                 // An expression of an index stands there as a name.
@@ -118,7 +135,7 @@ impl Walk<'_> {
                     columns.iter().for_each(|column| level.name(&fold(column)));
                     own = level.levels.remove(0).remove(0);
                 }
-                Some(ConflictTarget::OnConstraint(_)) => own.read_all(),
+                Some(ConflictTarget::OnConstraint(name)) => target.reads_constraint(name, &mut own),
                 None => {}
             }
             if let OnConflictAction::DoUpdate(update) = &conflict.action {
@@ -126,7 +143,11 @@ impl Walk<'_> {
                 self.written(&target, Rights::UPDATE, &columns)?;
                 let mut level = Level::inside(&reading, vec![own, excluded]);
                 self.expressions(|v| ast::Visit::visit(update, v), &mut level, 0)?;
-                own = level.levels.remove(0).remove(0);
+                let mut members = level.levels.remove(0);
+                // What a new row would have had is read as the column of the table.
+                let proposed = members.pop();
+                own = members.remove(0);
+                own.read.extend(proposed.into_iter().flat_map(|member| member.read));
             }
         }
         let mut level = Level::inside(&reading, vec![own]);
