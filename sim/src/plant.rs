@@ -137,6 +137,10 @@ impl Database for Planted {
         self.inner.cluster()
     }
 
+    async fn space(&self) -> Result<telesto_txn::Space> {
+        self.inner.space().await
+    }
+
     async fn switch_log(&self, to: LogKind) -> Result<()> {
         self.inner.switch_log(to).await
     }

@@ -161,3 +161,12 @@ SELECT ln(repeat('7', 130000)::numeric)
 
 -- name: rows in rows to a great length
 SELECT ROW(ROW(ROW(repeat('"', 1000000))))
+
+-- name: sum of 4,900 columns
+SELECT max(x{{4900| + x}}) FROM generate_series(1, 3) x
+
+-- name: comparisons of 4,900 columns, one of the other
+SELECT count(*) FROM generate_series(1, 3) x WHERE x{{4900| || x::text}} <> 'a'
+
+-- name: sum of 4,900 columns in a condition and an order
+SELECT x FROM generate_series(1, 3) x WHERE x{{4900| + x}} > 1 ORDER BY x{{4800| + x}}

@@ -6,6 +6,7 @@
 //! # On failure
 //! As the part reader's.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use crate::api::{Origin, Version};
 use crate::cache::ProcessCache;
 use crate::error::Result;
 use crate::part::{PartReader, PartScan};
+use crate::space::{IndexPrefix, prefix_of};
 
 /// A block of a part, about: one key in the sparse index.
 const INDEXED_BYTES: u64 = 64 << 10;
@@ -111,6 +113,26 @@ impl External {
             let part = reader.part();
             !empty && part.last_key >= start && (end.is_empty() || part.first_key < end)
         })
+    }
+
+    /// Adds what its rows take, by the first bytes of their keys.
+    pub(crate) async fn space(
+        &self,
+        cause: Cause,
+        taken: &mut BTreeMap<IndexPrefix, u64>,
+    ) -> Result<()> {
+        for reader in &self.parts {
+            let part = reader.part();
+            let first = prefix_of(&part.first_key);
+            if first == prefix_of(&part.last_key) {
+                *taken.entry(first).or_default() += part.size_bytes;
+                continue;
+            }
+            for (key, bytes) in reader.block_sizes(cause).await? {
+                *taken.entry(prefix_of(&key)).or_default() += bytes;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) async fn get(&self, cause: Cause, key: &[u8]) -> Result<Option<Version>> {

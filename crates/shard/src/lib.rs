@@ -37,6 +37,7 @@ mod row_cache;
 mod scan;
 mod shard;
 mod snapshots;
+mod space;
 mod tail;
 
 pub use api::{
@@ -49,3 +50,4 @@ pub use error::{Error, Result};
 pub use scan::ShardScan;
 pub use shard::{CheckpointKnows, Shard};
 pub use snapshots::SnapshotGuard;
+pub use space::{IndexPrefix, IndexSpace, Space, prefix_of};

@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use smallvec::SmallVec;
+use telesto_common::key::PREFIX_LEN;
 use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
 
 use crate::api::{Origin, Version};
@@ -63,6 +64,22 @@ impl RowKind {
             Some(&TXN) => Some(Self::Outcome),
             _ => None,
         }
+    }
+}
+
+/// Where in the key space a stored row is: its kind and, of versions, the first bytes of the key, which name an index.
+pub type Place = [u8; 1 + PREFIX_LEN];
+
+/// The place of a stored key; `None`: it is too short to tell.
+#[must_use]
+pub fn place(stored: &[u8]) -> Option<Place> {
+    match stored.first() {
+        Some(&kind @ (META | TXN)) => {
+            let mut place = Place::default();
+            place[0] = kind;
+            Some(place)
+        }
+        _ => stored.get(..1 + PREFIX_LEN)?.try_into().ok(),
     }
 }
 

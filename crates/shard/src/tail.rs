@@ -35,6 +35,7 @@ use crate::external::External;
 use crate::pages::Pages;
 use crate::row;
 use crate::row_cache::RowCache;
+use crate::space::{IndexPrefix, prefix_of};
 
 /// Bookkeeping counted for each write, bytes: map node, version, item.
 const WRITE_OVERHEAD: u64 = 280;
@@ -302,6 +303,23 @@ impl Tail {
             while entries.next().is_some_and(&mut look) {}
         }
         (rows, cut)
+    }
+
+    /// Adds what the versions of at most `keys` keys from `from` on take, by the first bytes of their keys. Gives the key to go on
+    /// at; `None`: it was the last one.
+    pub(crate) fn space_from(
+        &self,
+        from: &Bytes,
+        keys: usize,
+        taken: &mut BTreeMap<IndexPrefix, u64>,
+    ) -> Option<Bytes> {
+        let mut rows = self.map.range::<Bytes, _>(from..);
+        for (key, versions) in rows.by_ref().take(keys) {
+            let values = versions.iter().map(|v| v.version.value.as_ref().map_or(0, Bytes::len));
+            let bytes = key.len() * versions.len() + values.sum::<usize>();
+            *taken.entry(prefix_of(key)).or_default() += bytes as u64;
+        }
+        rows.next().map(|(key, _)| key.clone())
     }
 
     /// External write sets at or below `at` that may hold keys of `range`, oldest first.

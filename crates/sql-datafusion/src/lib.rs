@@ -242,6 +242,8 @@ struct BoundQuery {
     /// Whether it has correlated subqueries.
     correlated: bool,
     waiting: Option<waiting::BoundCalls>,
+    /// Whether it asks what indexes take.
+    measures: bool,
 }
 
 /// Binds a query for execution.
@@ -265,7 +267,7 @@ fn bind_query(
         return bind_query(query, parameters, wanted, context, state, true);
     }
     let (correlated, waiting) = (binder.met_correlated(), binder.met_waiting());
-    Ok(BoundQuery { relation, correlated, waiting })
+    Ok(BoundQuery { relation, correlated, waiting, measures: binder.met_measuring() })
 }
 
 /// A plan of operators with what it runs in.
@@ -312,6 +314,10 @@ async fn physical(
     };
     let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
     let bound = bind_query(query, parameters, wanted, context, &state, false)?;
+    if bound.measures {
+        // Operators cannot wait for it wherever a call may stand.
+        context.measure_space().await?;
+    }
     let columns = bound.relation.columns.clone();
     let correlated = bound.correlated;
     let mut need = depth::need(&bound.relation.plan)?;

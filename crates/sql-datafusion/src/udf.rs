@@ -336,7 +336,9 @@ impl ScalarUDFImpl for Function {
         &self.signature
     }
 
+    /// Planning asks an operator of a chain for its type as often as there are operators behind it: it may take long.
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
+        telesto_sql_types::interrupt::check().map_err(fault::to_datafusion)?;
         Ok(self.arrow.clone())
     }
 

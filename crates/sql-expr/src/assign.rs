@@ -35,6 +35,7 @@ const fn part(name: &'static str, body: super::registry::Body) -> Function {
         volatility: Volatility::Immutable,
         strict: false,
         waits: false,
+        measures: false,
         body,
     }
 }

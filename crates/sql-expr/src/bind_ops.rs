@@ -242,13 +242,16 @@ impl Binder<'_> {
             chain.push((symbol_of(op)?, right));
             first = left;
         }
-        if chain.len() > super::bind::MAX_DEPTH {
-            return Err(telesto_sql_parser::syntax::too_deep());
-        }
         let mut value = self.bind(first)?;
+        let mut levels = 0;
         for (symbol, right) in chain.into_iter().rev() {
             let right = self.bind(right)?;
             value = self.binary_bound(&symbol, value, right)?;
+            // What is constant is one node however many it was computed from.
+            levels += usize::from(!matches!(value.node, Node::Const(_)));
+            if levels > super::bind::MAX_DEPTH {
+                return Err(telesto_sql_parser::syntax::too_deep());
+            }
         }
         Ok(value)
     }

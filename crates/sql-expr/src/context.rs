@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_common::TxnId;
-use telesto_txn::LogKind;
+use telesto_txn::{LogKind, Space};
 
 use super::calendar::Zone;
 use super::fault;
@@ -67,6 +67,8 @@ pub enum Request {
     BackendRole(i32),
     /// `pg_cancel_backend`, or `pg_terminate_backend` with true: of a session of another node.
     Signal(i32, bool),
+    /// `pg_relation_size` and its kin: what indexes take, which [`Execution::space`] tells from then on.
+    MeasureSpace,
 }
 
 impl Request {
@@ -99,6 +101,13 @@ pub struct EvalContext<'a> {
 
 /// Marks the private error of [`EvalContext::request`].
 const PENDING: SqlState = SqlState("TWAIT");
+
+fn pending() -> Error {
+    Error::new(
+        PENDING,
+        "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE",
+    )
+}
 
 impl<'a> EvalContext<'a> {
     /// While planning.
@@ -194,10 +203,19 @@ impl<'a> EvalContext<'a> {
             return Ok(answer);
         }
         replay.wanted = Some(request);
-        Err(Error::new(
-            PENDING,
-            "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE",
-        ))
+        Err(pending())
+    }
+
+    /// What indexes take; the private error when the statement has not measured it yet.
+    ///
+    /// # Errors
+    /// The private error; XX000 while planning.
+    pub fn space(&self) -> Result<Arc<Space>> {
+        if let Some(space) = self.execution()?.space() {
+            return Ok(space);
+        }
+        self.replay.lock().wanted = Some(Request::MeasureSpace);
+        Err(pending())
     }
 
     /// Whether `error` is the private one of [`EvalContext::request`].
@@ -213,9 +231,13 @@ impl<'a> EvalContext<'a> {
     pub async fn satisfy(&self, error: Error) -> Result<()> {
         let wanted = self.replay.lock().wanted.take();
         let (Some(wanted), Some(exec)) = (wanted, self.exec) else { return Err(error) };
+        // Known to the statement from then on, and not asked for again: it has no place among the answers.
+        let kept = wanted == Request::MeasureSpace;
         let answer = exec.answer(wanted).await?;
         let mut replay = self.replay.lock();
-        replay.answers.push(answer);
+        if !kept {
+            replay.answers.push(answer);
+        }
         replay.at = 0;
         Ok(())
     }

@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use telesto_common::TxnId;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
 use telesto_sql_types::{Datum, Result, SqlState};
-use telesto_txn::TxnOptions;
+use telesto_txn::{Space, TxnOptions};
 
 use crate::context::Request;
 use crate::settings::Settings;
@@ -64,6 +64,9 @@ pub trait Execution: Debug + Send + Sync {
 
     /// Positions of sequences that this session has seen.
     fn sequences(&self) -> &SequenceSession;
+
+    /// What each index takes, once the statement has measured it ([`Request::MeasureSpace`]).
+    fn space(&self) -> Option<Arc<Space>>;
 
     /// Queues a message for the commit.
     ///

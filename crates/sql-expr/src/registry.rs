@@ -71,6 +71,8 @@ pub struct Function {
     pub strict: bool,
     /// Whether the body may leave a request that must be waited for.
     pub waits: bool,
+    /// Whether the body asks what indexes take ([`super::context::EvalContext::space`]).
+    pub measures: bool,
     /// What computes it.
     pub body: Body,
 }
@@ -103,6 +105,14 @@ impl Function {
     pub const fn waiting(mut self) -> Self {
         self.waits = true;
         self.volatility = Volatility::Volatile;
+        self
+    }
+
+    /// The body asks what indexes take, which is measured once a statement.
+    #[must_use]
+    pub const fn measuring(mut self) -> Self {
+        self.measures = true;
+        self.volatility = Volatility::Stable;
         self
     }
 
@@ -156,6 +166,7 @@ pub const fn function_returning(
         volatility: Volatility::Immutable,
         strict: true,
         waits: false,
+        measures: false,
         body,
     }
 }

@@ -350,6 +350,10 @@ fn shape(
         && offset.is_none()
         && !has_volatile
         && locks.is_none_or(|lock| lock == RowLock::Wait);
+    if output.iter().chain(&rest).any(measures) {
+        // Rows are evaluated where nothing waits; DataFusion measures before it begins.
+        return Err(Error::unsupported("not by key: the size of a relation"));
+    }
     let writes = output.iter().chain(&rest).any(calls_writer);
     let waits = writes || has_volatile;
     Ok(KeyPlan {
@@ -388,6 +392,17 @@ fn calls_writer(expr: &Expr) -> bool {
     expr.walk(&mut |e| {
         if let Node::Call(function, ..) = &e.node {
             found |= matches!(function.name, "nextval" | "setval");
+        }
+    });
+    found
+}
+
+/// Whether it asks what indexes take.
+fn measures(expr: &Expr) -> bool {
+    let mut found = false;
+    expr.walk(&mut |e| {
+        if let Node::Call(function, ..) = &e.node {
+            found |= function.measures;
         }
     });
     found

@@ -53,13 +53,6 @@ pub const TABLE: &[Function] = &[
     function("col_description", &[Oid, Int4], Text, column_comment).stable(),
     // As in pg_sequences: the position is in the sequence itself.
     function("pg_sequence_last_value", &[Reg], Int8, |_, _| Ok(Datum::Null)).stable(),
-    function("pg_relation_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_table_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_indexes_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_total_relation_size", &[Reg], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_database_size", &[Name], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_database_size", &[Oid], Int8, |_, _| Ok(Datum::Int8(0))).stable(),
-    function("pg_size_pretty", &[Int8], Text, |a, _| Ok(Datum::text(size(number_of(&a[0]))))),
     function("pg_get_partkeydef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_triggerdef", &[Oid], Text, |_, _| Ok(Datum::Null)).stable(),
     function("pg_get_triggerdef", &[Oid, Bool], Text, |_, _| Ok(Datum::Null)).stable(),
@@ -436,17 +429,4 @@ fn column_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let table = call.context.catalog.tables().find(|table| table.id.0 == oid);
     let column = table.and_then(|t| t.columns.iter().find(|c| i64::from(c.id) == number));
     text_or_null(column.and_then(|c| c.comment.clone()))
-}
-
-/// A size as people read it.
-fn size(bytes: i64) -> String {
-    let mut value = bytes;
-    for unit in ["bytes", "kB", "MB", "GB", "TB"] {
-        // PostgreSQL changes the unit at 10 of the next one, and rounds half up.
-        if value.abs() < 10_240 {
-            return format!("{value} {unit}");
-        }
-        value = (value + value.signum() * 512) / 1024;
-    }
-    format!("{value} PB")
 }

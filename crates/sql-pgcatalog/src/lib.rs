@@ -29,6 +29,7 @@ mod regions;
 mod relations;
 mod rows;
 mod shown;
+mod space;
 mod statistics;
 mod storage;
 mod table_statistics;
@@ -38,8 +39,8 @@ mod view_text;
 use std::sync::Arc;
 
 /// The functions over the catalog.
-pub const FUNCTIONS: [&[telesto_sql_expr::registry::Function]; 2] =
-    [functions::TABLE, privileges::TABLE];
+pub const FUNCTIONS: [&[telesto_sql_expr::registry::Function]; 3] =
+    [functions::TABLE, privileges::TABLE, space::TABLE];
 
 use telesto_sql_catalog::builtin::tables::{SystemTable, all};
 

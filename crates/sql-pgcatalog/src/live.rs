@@ -102,7 +102,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
 }
 
 /// A time up to which all is known; nothing while nothing was committed.
-fn closed(at: Timestamp) -> Datum {
+pub(super) fn closed(at: Timestamp) -> Datum {
     if at == Timestamp::ZERO {
         return Datum::Null;
     }
@@ -232,6 +232,7 @@ pub fn is_read(table: &SystemTable) -> bool {
             | "pg_locks"
             | "pg_stat_progress_create_index"
             | "telesto_storage"
+            | "telesto_space"
             | "telesto_pending"
             | "telesto_decided"
     ) || super::statistics::is_counted(table.name)
@@ -248,6 +249,10 @@ pub async fn read(
     let mut out = RowSet::new(table);
     if table.name == "telesto_storage" {
         super::storage::fill(&mut out, settings, live).await?;
+        return Ok(out.into_rows());
+    }
+    if table.name == "telesto_space" {
+        super::space::fill(&mut out, catalog, live).await?;
         return Ok(out.into_rows());
     }
     if table.name == "pg_stat_activity" {

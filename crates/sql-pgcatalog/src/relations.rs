@@ -223,6 +223,7 @@ const VIEWS: &[&str] = &[
     "telesto_session_costs",
     "telesto_prices",
     "telesto_storage",
+    "telesto_space",
     "telesto_caps",
     "telesto_pending",
     "telesto_decided",

@@ -14,7 +14,7 @@ use telesto_bucket::Class;
 use telesto_common::TxnId;
 use telesto_common::wait::Wait;
 use telesto_meter::caps::Cap;
-use telesto_txn::{Outcome, TxnOptions};
+use telesto_txn::{Outcome, Space, TxnOptions};
 
 use super::ExecContext;
 use crate::advisory::LockRequest;
@@ -122,6 +122,10 @@ impl Execution for ExecContext {
         });
     }
 
+    fn space(&self) -> Option<Arc<Space>> {
+        self.space.get().cloned()
+    }
+
     fn warn(&self, code: SqlState, message: String) {
         self.notices.warning(code, message);
     }
@@ -208,6 +212,10 @@ impl Execution for ExecContext {
             }
             Request::Signal(pid, terminate) => {
                 Datum::Bool(crate::everywhere::signal(&self.database, pid, terminate).await)
+            }
+            Request::MeasureSpace => {
+                self.measure_space().await?;
+                Datum::Null
             }
             Request::Outcome(txn) => Datum::text(match self.database.outcome(txn).await? {
                 Outcome::Committed(_) => "committed",

@@ -147,6 +147,8 @@ pub struct ExecContext {
     pub channels: Arc<Channels>,
     /// Who plans statements inside this one.
     pub planner: Arc<dyn Planner>,
+    /// What each index takes, once the statement has measured it.
+    pub space: Arc<std::sync::OnceLock<Arc<telesto_txn::Space>>>,
 }
 
 impl ExecContext {
@@ -157,6 +159,19 @@ impl ExecContext {
     pub fn check_cancelled(&self) -> Result<()> {
         telesto_sql_types::interrupt::check()?;
         self.cancel.check()
+    }
+
+    /// Measures what each index takes, once a statement.
+    ///
+    /// # Errors
+    /// The database's.
+    pub async fn measure_space(&self) -> Result<()> {
+        if self.space.get().is_none() {
+            let space = Arc::new(self.database.space().await?);
+            // Two parts of a statement may measure at once: either will do.
+            let _ = self.space.set(space);
+        }
+        Ok(())
     }
 }
 

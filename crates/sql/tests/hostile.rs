@@ -59,6 +59,8 @@ fn fixed() -> Vec<Input> {
         any(format!("select max(length({})) from generate_series(1, 3) x", chain("x::text", "||", 20_000))),
         gives(format!("select max(length({})) from generate_series(1, 3) x", chain("x::text", "||", 100)), "100"),
         gives(format!("select {}", chain("1", " + ", 1_000)), "1000"),
+        gives(format!("select {}", chain("1", " + ", 4_900)), "4900"),
+        gives(format!("select {} + max(x) from generate_series(1, 3) x", chain("1.5", " + ", 4_900)), "7353.0"),
         any(format!("select {}", chain("1", "+", 20_000))),
         gives(format!("select count(*) from generate_series(1, 3) x where {}", chain("x <> 7", " and ", 5_000)), "3"),
         gives(format!("select count(*) from generate_series(1, 3) x where {}", chain("x = 7", " or ", 5_000)), "0"),

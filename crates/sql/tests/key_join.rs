@@ -90,6 +90,10 @@ impl Database for Counting {
         self.0.cluster()
     }
 
+    async fn space(&self) -> telesto_txn::Result<telesto_txn::Space> {
+        self.0.space().await
+    }
+
     async fn switch_log(&self, to: LogKind) -> telesto_txn::Result<()> {
         self.0.switch_log(to).await
     }

@@ -27,6 +27,7 @@ pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
+use telesto_shard::Space;
 
 use crate::additions::Additions;
 use crate::away::{Away, Elsewhere, WriteIn};
@@ -243,6 +244,12 @@ pub trait Database: Debug + Send + Sync {
 
     /// The timestamp of the newest commit this process has applied.
     fn applied(&self) -> (Lsn, Timestamp);
+
+    /// What each index takes, as this process sees it.
+    ///
+    /// # Errors
+    /// Those of reading the checkpoint.
+    async fn space(&self) -> Result<Space>;
 
     /// The nodes of its cluster and its log, as this process knows them.
     fn cluster(&self) -> ClusterView;

@@ -24,7 +24,7 @@ use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog};
-use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions};
+use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions, Space};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::additions::Additions;
@@ -343,6 +343,11 @@ impl Database for Engine {
 
     fn applied(&self) -> (Lsn, Timestamp) {
         self.local.shard.read().applied()
+    }
+
+    async fn space(&self) -> Result<Space> {
+        let shard = Arc::clone(&self.local.shard.read());
+        Ok(shard.space().await?)
     }
 
     fn peers(&self) -> Option<Arc<dyn Peers>> {

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::LogKind;
+use telesto_shard::{Space, prefix_of};
 
 use crate::api::{
     Committed, Cost, Database, Level, MessageSink, Outcome, ReadFor, Savepoint, Scan, ScanOptions,
@@ -101,6 +102,17 @@ impl Database for MemoryDatabase {
     fn applied(&self) -> (Lsn, Timestamp) {
         let state = self.state.lock();
         (state.lsn, state.newest)
+    }
+
+    /// All of it is as new as a tail.
+    async fn space(&self) -> Result<Space> {
+        let mut space = Space::default();
+        for (key, versions) in &self.state.lock().keys {
+            let values = versions.values().map(|(_, value)| value.as_ref().map_or(0, Bytes::len));
+            let bytes = key.len() * versions.len() + values.sum::<usize>();
+            space.indexes.entry(prefix_of(key)).or_default().tail_bytes += bytes as u64;
+        }
+        Ok(space)
     }
 
     /// A database in memory is no process's log.

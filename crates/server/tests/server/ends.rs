@@ -156,6 +156,10 @@ impl Database for Hanging {
         self.inner.cluster()
     }
 
+    async fn space(&self) -> Result<telesto_txn::Space> {
+        self.inner.space().await
+    }
+
     async fn switch_log(&self, to: LogKind) -> Result<()> {
         self.inner.switch_log(to).await
     }

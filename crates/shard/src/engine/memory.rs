@@ -15,7 +15,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{ShardId, Timestamp};
 
 use super::compaction::{Decision, decide};
-use super::{Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, Writer};
+use super::{Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, Taken, View, Writer};
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
@@ -81,6 +81,15 @@ fn scan(state: &State, range: KeyRange, reverse: bool) -> Box<dyn RowScan> {
     Box::new(MemoryScan { rows: Arc::clone(&state.rows), range, reverse })
 }
 
+fn space(state: &State) -> Taken {
+    let mut taken = Taken::new();
+    for (key, value) in state.rows.iter() {
+        let place = crate::row::place(key).unwrap_or_default();
+        *taken.entry(place).or_default() += (key.len() + value.len()) as u64;
+    }
+    taken
+}
+
 #[async_trait]
 impl RowScan for MemoryScan {
     async fn next(&mut self) -> Outcome<Option<StoredRow>> {
@@ -122,6 +131,10 @@ impl View for MemoryView {
         Ok(scan(&self.0, range, reverse))
     }
 
+    async fn space(&self) -> Outcome<Taken> {
+        Ok(space(&self.0))
+    }
+
     fn durable_seq(&self) -> u64 {
         self.0.seq
     }
@@ -150,6 +163,10 @@ impl View for MemoryWriter {
         _: ReadAhead,
     ) -> Outcome<Box<dyn RowScan>> {
         Ok(scan(&self.current.lock(), range, reverse))
+    }
+
+    async fn space(&self) -> Outcome<Taken> {
+        Ok(space(&self.current.lock()))
     }
 
     fn durable_seq(&self) -> u64 {

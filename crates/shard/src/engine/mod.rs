@@ -20,9 +20,10 @@ pub mod memory;
 mod no_wal;
 pub(crate) mod slate;
 mod slate_clock;
+mod slate_space;
 mod witness;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +56,9 @@ pub(crate) type Outcome<T> = std::result::Result<T, Fault>;
 
 /// A row of a batch: stored key, stored value.
 pub(crate) type StoredRow = (Bytes, Bytes);
+
+/// Bytes by the place of rows.
+pub(crate) type Taken = BTreeMap<crate::row::Place, u64>;
 
 /// How much to read ahead in a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +114,8 @@ pub(crate) trait View: Debug + Send + Sync {
     fn durable_seq(&self) -> u64;
     /// The version of the checkpoint (SlateDB: manifest id).
     fn version(&self) -> u64;
+    /// What the rows of each place take as they are stored, bytes.
+    async fn space(&self) -> Outcome<Taken>;
     /// How many tables a read may have to look into before the sorted runs, and how many runs there are.
     fn shape(&self) -> Shape;
     /// Ends its background work, losing what was not flushed.
@@ -132,6 +138,10 @@ impl View for LostView {
         _reverse: bool,
         _ahead: ReadAhead,
     ) -> Outcome<Box<dyn RowScan>> {
+        Err(Fault::Gone("it was closed by a failure".to_owned()))
+    }
+
+    async fn space(&self) -> Outcome<Taken> {
         Err(Fault::Gone("it was closed by a failure".to_owned()))
     }
 

@@ -32,6 +32,7 @@ use slatedb::config::{
 };
 use slatedb::{
     CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, IterationOrder, SstBlockSize,
+    SstReader,
     VersionedManifest, WriteBatch,
 };
 use telesto_bucket::{Bucket, Cause};
@@ -40,11 +41,13 @@ use telesto_common::{Env, Timestamp};
 
 use super::no_wal::NoWal;
 use super::slate_clock::SlateClock;
+use super::slate_space::{KnownTables, Tables};
 use super::witness::{
     GivenUp, LastFailure, LastRead, Witness, damaged_object, named_object, witnessed,
 };
 use super::{
-    Ages, Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, View, WorkSizes, Writer,
+    Ages, Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, Taken, View, WorkSizes,
+    Writer,
     compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
@@ -75,6 +78,7 @@ pub(crate) struct SlateEngine {
     cache_id: u64,
     last_read: LastRead,
     failed_write: LastFailure,
+    known_tables: Arc<KnownTables>,
 }
 
 impl Debug for SlateEngine {
@@ -105,6 +109,18 @@ impl SlateEngine {
             cache_id: cache.scope(),
             last_read: LastRead::default(),
             failed_write: LastFailure::default(),
+            known_tables: Arc::default(),
+        }
+    }
+
+    fn tables(&self) -> Tables {
+        let (store, cache) = (self.store(Cause::Read), self.cache.blocks.as_db_cache());
+        Tables {
+            env: self.env.clone(),
+            io_timeout: self.io_timeout,
+            reader: SstReader::new(self.path.as_str(), store, Some(cache), None),
+            known: Arc::clone(&self.known_tables),
+            last_read: self.last_read.clone(),
         }
     }
 
@@ -147,7 +163,7 @@ impl SlateEngine {
     }
 }
 
-async fn bounded<T>(
+pub(super) async fn bounded<T>(
     env: &Env,
     timeout: Duration,
     what: &'static str,
@@ -240,6 +256,7 @@ impl Engine for SlateEngine {
                 io_timeout: self.io_timeout,
                 ahead_bytes: self.sizes.ahead_bytes,
                 reader,
+                tables: self.tables(),
                 last_read: self.last_read.clone(),
             };
             Arc::new(view) as Arc<dyn View>
@@ -266,6 +283,7 @@ impl Engine for SlateEngine {
             io_timeout: self.io_timeout,
             ahead_bytes: self.sizes.ahead_bytes,
             db,
+            tables: self.tables(),
             contact: parking_lot::Mutex::new(Instant::now(&self.env)),
             stale_after: self.ages.manifests / 2,
             last_read: self.last_read.clone(),
@@ -287,6 +305,7 @@ struct SlateReader {
     io_timeout: Duration,
     ahead_bytes: usize,
     reader: DbReader,
+    tables: Tables,
     last_read: LastRead,
 }
 
@@ -295,6 +314,7 @@ struct SlateWriter {
     io_timeout: Duration,
     ahead_bytes: usize,
     db: Db,
+    tables: Tables,
     /// When the manifest was last known to be ours.
     contact: parking_lot::Mutex<Instant>,
     /// Away for longer, it must not flush any more.
@@ -458,6 +478,10 @@ impl View for SlateReader {
         }))
     }
 
+    async fn space(&self) -> Outcome<Taken> {
+        self.tables.space(&self.reader.manifest()).await
+    }
+
     fn durable_seq(&self) -> u64 {
         self.reader.manifest().last_l0_seq()
     }
@@ -502,6 +526,10 @@ impl View for SlateWriter {
             rows,
             last_read: self.last_read.clone(),
         }))
+    }
+
+    async fn space(&self) -> Outcome<Taken> {
+        self.tables.space(&self.db.manifest()).await.map_err(|fault| self.lasting(fault))
     }
 
     fn durable_seq(&self) -> u64 {

@@ -147,6 +147,15 @@ impl PartReader {
         Ok(blocks.first().and_then(|block| block.get(key)))
     }
 
+    /// The first key and the stored bytes of each block.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn block_sizes(&self, cause: Cause) -> Result<Vec<(Bytes, u64)>> {
+        let index = self.index(cause).await?;
+        Ok(index.iter().map(|block| (block.first_key.clone(), u64::from(block.len))).collect())
+    }
+
     /// Reads the writes of `range` in order.
     #[must_use]
     pub fn scan(self: Arc<Self>, cause: Cause, range: KeyRange, reverse: bool) -> PartScan {

@@ -9,4 +9,5 @@ mod model;
 mod parts;
 mod repeated;
 mod requests;
+mod space;
 mod support;

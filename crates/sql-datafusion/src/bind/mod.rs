@@ -235,6 +235,8 @@ pub(crate) struct Binder<'a> {
     /// Whether a subquery that is run row by row has one inside that DataFusion finds no join for.
     refused: Cell<bool>,
     waiting: Cell<Option<BoundCalls>>,
+    /// Whether a call was met that asks what indexes take.
+    measures: Cell<bool>,
     /// Where the next expression stands, until it is begun.
     place: Cell<Place>,
     keep_unknown: Cell<bool>,
@@ -287,6 +289,7 @@ impl<'a> Binder<'a> {
             correlated: Cell::new(false),
             refused: Cell::new(false),
             waiting: Cell::new(None),
+            measures: Cell::new(false),
             place: Cell::default(),
             keep_unknown: Cell::new(false),
             wanted: RefCell::default(),
@@ -319,6 +322,11 @@ impl<'a> Binder<'a> {
     /// The calls that wait that were met.
     pub fn met_waiting(&self) -> Option<BoundCalls> {
         self.waiting.get()
+    }
+
+    /// Whether a call was met that asks what indexes take.
+    pub fn met_measuring(&self) -> bool {
+        self.measures.get()
     }
 
     fn waits(&self, name: &'static str) {

@@ -13,15 +13,18 @@ use super::scope::{Relation, ScopeColumn};
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
 use crate::fault;
-use crate::types::{TypeShape, arrow_type, scalar};
+use crate::evaluate::call;
+use crate::types::{TypeShape, arrow_type, datum_of, scalar};
 use crate::udf;
 use crate::waiting::waiting_call;
 use telesto_sql_expr::array::NO_POSITION;
+use telesto_sql_expr::cast::cast as convert;
 use telesto_sql_expr::comparison_type;
-use telesto_sql_expr::registry::{ResolveError, registry};
+use telesto_sql_expr::registry::{self, ResolveError, Resolved, registry};
 use telesto_sql_expr::ty::castable;
 use telesto_sql_expr::ty::{CastContext, common_type};
 use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::interrupt;
 use telesto_sql_types::{RangeKind, SqlType};
 
 /// Whether Arrow compares values of this type as PostgreSQL does.
@@ -138,6 +141,10 @@ impl Binder<'_> {
             });
         }
         let ty = resolved.returns.clone();
+        if operator && let Some(value) = self.folded(&resolved, &out)? {
+            return Ok(Typed::of(value, ty));
+        }
+        self.measures.set(self.measures.get() || resolved.function.measures);
         let function = if resolved.function.waits {
             self.waits(resolved.function.name);
             waiting_call(resolved, self.next_instance(), self.evaluation())
@@ -145,6 +152,30 @@ impl Binder<'_> {
             udf::scalar_call(resolved, self.evaluation())
         };
         Ok(Typed::of(function.call(out), ty))
+    }
+
+    /// What an operator makes of constants. DataFusion would find it too, but asks each operator of a chain for the types
+    /// of all that are before it, again and again: a sum of some thousand constants took a minute. `None`: it is not
+    /// constant, or fails, which is told when it runs.
+    fn folded(&self, resolved: &Resolved, args: &[Expr]) -> Result<Option<Expr>> {
+        if resolved.function.volatility != registry::Volatility::Immutable {
+            return Ok(None);
+        }
+        let mut values = Vec::with_capacity(args.len());
+        for (arg, ty) in args.iter().zip(&resolved.args) {
+            let Expr::Literal(value, _) = arg else { return Ok(None) };
+            values.push(datum_of(value, ty)?);
+        }
+        interrupt::check()?;
+        let evaluation = self.evaluation();
+        match call(resolved, &values, &evaluation.context()) {
+            Ok(value) => Ok(Some(Expr::Literal(scalar(&value, &resolved.returns)?, None))),
+            Err(_) => {
+                // The statement's own end is not the operator's failure.
+                interrupt::check()?;
+                Ok(None)
+            }
+        }
     }
 
     /// 42883 for a function.
@@ -243,6 +274,9 @@ impl Binder<'_> {
             return Err(fault::new("42846", format!("cannot cast type {} to {to}", typed.ty)));
         }
         let from = typed.ty;
+        if let Some(value) = self.cast_constant(&typed.expr, &from, to) {
+            return Ok(Typed::of(value?, to.clone()));
+        }
         let expr = if widens(&from, to) {
             cast(typed.expr, arrow_type(to))
         } else if same_values(&from, to) {
@@ -251,6 +285,23 @@ impl Binder<'_> {
             udf::cast_call(&from, to, self.evaluation()).call(vec![typed.expr])
         };
         Ok(Typed::of(expr, to.clone()))
+    }
+
+    /// What a number becomes as another number, so that a chain of constants of several types stays constant. `None`: it
+    /// is no number, or fails, which is told when it runs.
+    fn cast_constant(&self, expr: &Expr, from: &SqlType, to: &SqlType) -> Option<Result<Expr>> {
+        let number = |ty: &SqlType| {
+            use SqlType as T;
+            matches!(ty, T::Int2 | T::Int4 | T::Int8 | T::Float4 | T::Float8 | T::Numeric(None))
+        };
+        let Expr::Literal(value, _) = expr else { return None };
+        if !number(from) || !number(to) {
+            return None;
+        }
+        let value = datum_of(value, from).ok()?;
+        let evaluation = self.evaluation();
+        let value = convert(value, from, to, CastContext::Explicit, &evaluation.context()).ok()?;
+        Some(scalar(&value, to).map(|value| Expr::Literal(value, None)))
     }
 
     /// The value of an expression that must not depend on rows.

@@ -511,6 +511,7 @@ impl Session {
             deferred: Arc::clone(&self.deferred),
             random: Arc::clone(&self.random),
             planner: Arc::clone(&self.engine.planner),
+            space: Arc::default(),
         }
     }
 
