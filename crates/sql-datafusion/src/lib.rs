@@ -38,6 +38,7 @@ mod named_filters;
 mod opaque;
 mod outer;
 mod pool;
+mod quantified;
 mod runtime;
 mod scan_ranges;
 mod secured;

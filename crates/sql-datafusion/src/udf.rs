@@ -16,7 +16,7 @@ use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::interval_arithmetic::Interval;
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
     Volatility,
 };
 
@@ -24,24 +24,18 @@ use super::arithmetic::{self, Arithmetic};
 pub(crate) use super::evaluate::Evaluation;
 use super::evaluate::call;
 use super::fault;
+pub(crate) use super::quantified::Test;
+use super::quantified::{compare, quantified_value};
 use super::sort_key::sort_keys;
 use super::types::{array_of, arrow_type, datum_at, datum_of};
 use telesto_sql_expr::cast;
 use telesto_sql_expr::context::EvalContext;
+use telesto_sql_expr::members::Members;
 use telesto_sql_expr::registry::{self, Resolved};
 use telesto_sql_expr::ty::CastContext;
 use telesto_sql_expr::{call_may_fail, cast_may_fail};
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
-
-/// How one element of an array is tested.
-#[derive(Clone, Debug)]
-pub(crate) enum Test {
-    /// By PostgreSQL's order of the type.
-    Compare(Operator),
-    /// By an operator of the registry.
-    Operator(Resolved),
-}
 
 /// What a call computes.
 #[derive(Clone, Debug)]
@@ -214,6 +208,31 @@ impl Function {
         self.row(values, context)
     }
 
+    /// The elements of an array that is the same for all rows, where being one of them decides.
+    fn members(&self, arguments: &[Argument]) -> Result<Option<Members>> {
+        match (&self.work, arguments) {
+            (
+                Work::Quantified { test, element, all },
+                [Argument::Column(_), Argument::Same(array)],
+            ) => test.members(array, element, *all),
+            _ => Ok(None),
+        }
+    }
+
+    /// The answer for a row, where `members` tell it.
+    fn member(
+        &self,
+        members: Option<&Members>,
+        arguments: &[Argument],
+        row: usize,
+    ) -> Result<Option<Datum>> {
+        let (Some(members), Work::Quantified { all, .. }) = (members, &self.work) else {
+            return Ok(None);
+        };
+        let Some(Argument::Column(column)) = arguments.first() else { return Ok(None) };
+        Ok(members.answer(&datum_at(column.as_ref(), row, &self.args[0])?, *all))
+    }
+
     fn arguments(&self, args: &ScalarFunctionArgs) -> Result<Vec<Argument>> {
         let argument = |(arg, ty): (&ColumnarValue, &SqlType)| match arg {
             ColumnarValue::Array(array) => Ok(Argument::Column(Arc::clone(array))),
@@ -251,7 +270,12 @@ impl Function {
                 let arguments = self.arguments(args)?;
                 let (mut out, mut pieces) = (Vec::with_capacity(rows), Vec::new());
                 let mut values = Vec::with_capacity(arguments.len());
+                let members = self.members(&arguments)?;
                 for row in 0..rows {
+                    if let Some(answer) = self.member(members.as_ref(), &arguments, row)? {
+                        out.push(answer);
+                        continue;
+                    }
                     out.push(self.row_of(&arguments, row, &mut values, context.as_ref())?);
                     if held.bytes() > PIECE_BYTES {
                         pieces.push(array_of(&self.returns, out.iter())?);
@@ -371,20 +395,6 @@ fn is_large(args: &[Expr]) -> bool {
     false
 }
 
-/// A comparison by PostgreSQL's order.
-fn compare(op: Operator, left: &Datum, right: &Datum, ty: &SqlType) -> Result<Datum> {
-    let order = left.cmp_typed(right, ty);
-    Ok(Datum::Bool(match op {
-        Operator::Eq => order.is_eq(),
-        Operator::NotEq => order.is_ne(),
-        Operator::Lt => order.is_lt(),
-        Operator::LtEq => order.is_le(),
-        Operator::Gt => order.is_gt(),
-        Operator::GtEq => order.is_ge(),
-        other => return Err(Error::unsupported(format!("{other} with ANY or ALL"))),
-    }))
-}
-
 /// The greatest or least of `values`, without NULLs.
 fn extreme_value(greatest: bool, ty: &SqlType, values: &[Datum]) -> Datum {
     let mut known = values.iter().filter(|value| !value.is_null());
@@ -396,30 +406,6 @@ fn extreme_value(greatest: bool, ty: &SqlType, values: &[Datum]) -> Datum {
         }
     }
     best.clone()
-}
-
-/// `value op ANY (array)` or `ALL`, with SQL's three values.
-fn quantified_value(
-    all: bool,
-    values: &[Datum],
-    test: impl Fn(&Datum) -> Result<Datum>,
-) -> Result<Datum> {
-    let Datum::Array(array) = &values[1] else { return Ok(Datum::Null) };
-    let mut unknown = false;
-    let mut steps = telesto_sql_types::interrupt::Steps::default();
-    for item in &array.elements {
-        steps.step()?;
-        if values[0].is_null() || item.is_null() {
-            unknown = true;
-            continue;
-        }
-        match test(item)? {
-            Datum::Bool(found) if found != all => return Ok(Datum::Bool(found)),
-            Datum::Bool(_) => {}
-            _ => unknown = true,
-        }
-    }
-    Ok(if unknown { Datum::Null } else { Datum::Bool(all) })
 }
 
 /// The value an untyped literal has as `ty`.

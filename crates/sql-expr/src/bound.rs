@@ -203,7 +203,11 @@ impl Expr {
                 let test = |value: &Datum, item: &Datum| {
                     Ok(Datum::Bool(comparison.holds(value.cmp_typed(item, ty))))
                 };
-                quantified(value, list, *all, test, row, context)
+                let members = matches!(
+                    (comparison, all),
+                    (Comparison::Eq, false) | (Comparison::NotEq, true)
+                );
+                quantified((value, list, *all, members), test, row, context)
             }
             Node::QuantifiedCall(value, function, list, all) => {
                 let types = [value.ty.clone(), value.ty.clone()];
@@ -211,7 +215,7 @@ impl Expr {
                 let test = |value: &Datum, item: &Datum| {
                     (function.body)(&[value.clone(), item.clone()], &call)
                 };
-                quantified(value, list, *all, test, row, context)
+                quantified((value, list, *all, false), test, row, context)
             }
             Node::RowCompare(comparison, pairs) => row_compare(*comparison, pairs, row, context),
             Node::Case(branches, otherwise) => {
@@ -520,16 +524,22 @@ fn in_list(
     Ok(if unknown { Datum::Null } else { Datum::Bool(negated) })
 }
 
+/// `value op ANY (list)` or `ALL`; `members`: being an element decides.
 fn quantified(
-    value: &Expr,
-    list: &Expr,
-    all: bool,
+    (value, list, all, members): (&Expr, &Expr, bool, bool),
     test: impl Fn(&Datum, &Datum) -> Result<Datum>,
     row: &[Datum],
     context: &EvalContext<'_>,
 ) -> Result<Datum> {
+    let ty = &value.ty;
     let (value, list) = (value.eval(row, context)?, list.eval(row, context)?);
     let Datum::Array(list) = &list else { return Ok(Datum::Null) };
+    if members
+        && let Some(members) = context.members(list, ty)?
+        && let Some(answer) = members.answer(&value, all)
+    {
+        return Ok(answer);
+    }
     if list.elements.is_empty() {
         return Ok(Datum::Bool(all));
     }

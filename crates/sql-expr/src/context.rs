@@ -17,11 +17,12 @@ use super::calendar::Zone;
 use super::fault;
 use super::search::Search;
 use crate::execution::Execution;
+use crate::members::{KnownLists, Members};
 use crate::settings::Settings;
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{Datum, SqlType};
+use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// One call of a function body.
 #[derive(Debug)]
@@ -97,6 +98,7 @@ pub struct EvalContext<'a> {
     zone: OnceLock<Zone>,
     replay: Mutex<Replay>,
     regex: Mutex<Option<(String, &'static str, Search)>>,
+    lists: Mutex<KnownLists>,
 }
 
 /// Marks the private error of [`EvalContext::request`].
@@ -120,6 +122,7 @@ impl<'a> EvalContext<'a> {
             zone: OnceLock::new(),
             replay: Mutex::default(),
             regex: Mutex::default(),
+            lists: Mutex::default(),
         }
     }
 
@@ -186,6 +189,15 @@ impl<'a> EvalContext<'a> {
         let regex = compile(pattern)?;
         *cached = Some((pattern.to_owned(), flags, regex.clone()));
         Ok(regex)
+    }
+
+    /// The elements of `list`, of type `ty`, if it is long and was met before.
+    pub(crate) fn members(
+        &self,
+        list: &Arc<ArrayValue>,
+        ty: &SqlType,
+    ) -> Result<Option<Arc<Members>>> {
+        self.lists.lock().members(list, ty)
     }
 
     /// The answer to `request`, or the private error that makes the executor wait for it.

@@ -39,6 +39,7 @@ mod json;
 pub mod json_raw;
 mod jsonpath;
 pub mod levels;
+pub mod members;
 mod number_template;
 mod output_name;
 pub mod parameters;

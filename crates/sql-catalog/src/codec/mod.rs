@@ -17,5 +17,5 @@ pub use index::{
     index_key, index_prefix, index_prefix_key, index_values, is_exclusive, primary_key, row_id_key,
     table_range,
 };
-pub use key::{read_datum_key, read_index_key, write_datum_key, write_index_key};
+pub use key::{is_key_type, read_datum_key, read_index_key, write_datum_key, write_index_key};
 pub use row::{Cell, RowCodec, encode_row, same_row};
