@@ -26,6 +26,7 @@ pub mod by_row;
 mod change;
 pub mod codec;
 pub mod curated;
+pub mod derived;
 pub mod merging;
 pub mod model;
 pub mod object;

@@ -87,6 +87,8 @@ pub struct CatalogSnapshot {
     pub(super) row_parts: super::by_row::AllParts,
     /// What this process knows of the rows of tables.
     pub statistics: Arc<crate::statistics::KnownStatistics>,
+    /// What others have made of this content.
+    pub derived: crate::derived::Derived,
 }
 
 impl CatalogSnapshot {

@@ -1,4 +1,11 @@
 //! System tables as DataFusion sees them: rows computed when the scan is opened.
+//!
+//! Drivers ask the same tables again and again, each time for the rows of one relation. What follows from the catalog alone is kept
+//! with its snapshot ([`telesto_sql_catalog::derived`]), as columns, so that the next scan has only to filter them.
+//!
+//! # Invariants
+//! - Kept rows are those of the scan's own snapshot; a transaction that has changed definitions has a snapshot of its own.
+//! - Where they depend on the session's settings too, they are kept for the settings they were made with.
 
 use std::sync::Arc;
 
@@ -21,7 +28,7 @@ use super::types::array_of;
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::builtin::tables::SystemTable;
 use telesto_sql_expr::Settings;
-use telesto_sql_pgcatalog::live;
+use telesto_sql_pgcatalog::{Lasting, live};
 use telesto_sql_plan::SessionView;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
@@ -76,6 +83,7 @@ impl TableProvider for VirtualTable {
             table: self.table,
             positions,
             schema: Arc::clone(&schema),
+            whole: Arc::clone(&self.schema),
             catalog: Arc::clone(&self.catalog),
             settings: Arc::clone(&self.settings),
             live: Arc::clone(&self.live),
@@ -89,49 +97,111 @@ struct VirtualRows {
     table: &'static SystemTable,
     positions: Vec<usize>,
     schema: SchemaRef,
+    /// That of all columns, the hidden ones too.
+    whole: SchemaRef,
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
     live: Arc<SessionView>,
+}
+
+impl VirtualRows {
+    /// The table's rows, each with all its columns.
+    fn rows(&self) -> BoxFuture<'static, Result<Vec<Row>>> {
+        if live::is_read(self.table) {
+            let table = self.table;
+            let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));
+            let live = Arc::clone(&self.live);
+            return async move { live::read(table, &catalog, &settings, &live).await }.boxed();
+        }
+        let rows =
+            telesto_sql_pgcatalog::rows(self.table, &self.catalog, &self.settings, &self.live);
+        std::future::ready(rows).boxed()
+    }
+
+    /// The types of the chosen columns.
+    fn types(&self) -> Vec<SqlType> {
+        let ty =
+            |at: &usize| self.table.columns.get(*at).map_or(SqlType::Oid, |(_, ty)| ty.clone());
+        self.positions.iter().map(ty).collect()
+    }
+
+    /// The rows as they were found before, or found now and kept, where they stay what they are.
+    fn lasting(&self) -> Option<Result<RecordBatch>> {
+        let lasting = telesto_sql_pgcatalog::lasting(self.table);
+        // Before the rows, so that what is learned meanwhile shows the next time.
+        let statistics = self.catalog.statistics.mark();
+        let same = |kept: &KeptTable| {
+            kept.statistics == statistics
+                && (lasting == Lasting::Catalog || Arc::ptr_eq(&kept.settings, &self.settings))
+        };
+        // The hidden columns have their place behind the table's own.
+        if lasting == Lasting::No || self.positions.iter().any(|at| *at >= self.table.columns.len())
+        {
+            return None;
+        }
+        let known = self.catalog.derived.get::<KeptTable>(self.table.name);
+        if let Some(kept) = known.filter(|kept| kept.table == self.table.oid && same(kept)) {
+            return Some(self.chosen(&kept.rows));
+        }
+        let rows =
+            telesto_sql_pgcatalog::rows(self.table, &self.catalog, &self.settings, &self.live);
+        Some(rows.and_then(|rows| {
+            let all: Vec<usize> = (0..self.table.columns.len()).collect();
+            let types: Vec<SqlType> = self.table.columns.iter().map(|(_, ty)| ty.clone()).collect();
+            let schema = self.whole.project(&all);
+            let schema = schema.map_err(|error| fault::from_datafusion(error.into()))?;
+            let rows = batch_of(&rows, &all, &types, &Arc::new(schema))?;
+            let chosen = self.chosen(&rows)?;
+            let bytes = rows.get_array_memory_size();
+            let settings = Arc::clone(&self.settings);
+            let kept = KeptTable { table: self.table.oid, settings, statistics, rows };
+            self.catalog.derived.keep(self.table.name, Arc::new(kept), bytes);
+            Ok(chosen)
+        }))
+    }
+
+    fn chosen(&self, rows: &RecordBatch) -> Result<RecordBatch> {
+        let columns = self.positions.iter().map(|at| Arc::clone(rows.column(*at))).collect();
+        // A projection of no columns still counts rows.
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.num_rows()));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+            .map_err(|error| fault::from_datafusion(error.into()))
+    }
+}
+
+/// A system table's rows, kept with the catalog that they show.
+struct KeptTable {
+    table: u32,
+    settings: Arc<Settings>,
+    statistics: u64,
+    rows: RecordBatch,
 }
 
 impl Rows for VirtualRows {
     fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
         let at_home =
             self.live.check_at_home(&format_args!("system table \"{}\"", self.table.name));
-        let rows = if let Err(error) = at_home {
-            std::future::ready(Err(error)).boxed()
-        } else if live::is_read(self.table) {
-            let table = self.table;
-            let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));
-            let live = Arc::clone(&self.live);
-            async move { live::read(table, &catalog, &settings, &live).await }.boxed()
-        } else {
-            let rows =
-                telesto_sql_pgcatalog::rows(self.table, &self.catalog, &self.settings, &self.live);
-            std::future::ready(rows).boxed()
-        };
+        if let Err(error) = at_home {
+            return Box::new(VirtualReader::found(Err(error)));
+        }
+        if let Some(rows) = self.lasting() {
+            return Box::new(VirtualReader::found(rows));
+        }
+        let rows = self.rows();
         let own = self.table.columns.len();
-        let rows = if self.positions.iter().any(|at| *at >= own) {
-            // The hidden columns, behind the table's own: `tableoid`, `xmin`.
-            let (oid, version) = (Datum::Oid(self.table.oid), Datum::Oid(self.catalog.version()));
-            async move {
-                let mut rows = rows.await?;
+        let hidden = self.positions.iter().any(|at| *at >= own);
+        // The hidden columns, behind the table's own: `tableoid`, `xmin`.
+        let (oid, version) = (Datum::Oid(self.table.oid), Datum::Oid(self.catalog.version()));
+        let (positions, types) = (self.positions.clone(), self.types());
+        let schema = Arc::clone(&self.schema);
+        let batch = async move {
+            let mut rows = rows.await?;
+            if hidden {
                 rows.iter_mut().for_each(|row| row.extend([oid.clone(), version.clone()]));
-                Ok(rows)
             }
-            .boxed()
-        } else {
-            rows
+            batch_of(&rows, &positions, &types, &schema)
         };
-        let ty =
-            |at: &usize| self.table.columns.get(*at).map_or(SqlType::Oid, |(_, ty)| ty.clone());
-        let types = self.positions.iter().map(ty).collect();
-        Box::new(VirtualReader {
-            rows: Some(rows),
-            positions: self.positions.clone(),
-            types,
-            schema: Arc::clone(&self.schema),
-        })
+        Box::new(VirtualReader { batch: Some(batch.boxed()) })
     }
 
     fn describe(&self) -> String {
@@ -139,24 +209,25 @@ impl Rows for VirtualRows {
     }
 }
 
+/// Gives all rows at once.
 struct VirtualReader {
-    rows: Option<BoxFuture<'static, Result<Vec<Row>>>>,
-    positions: Vec<usize>,
-    types: Vec<SqlType>,
-    schema: SchemaRef,
+    batch: Option<BoxFuture<'static, Result<RecordBatch>>>,
+}
+
+impl VirtualReader {
+    fn found(batch: Result<RecordBatch>) -> Self {
+        Self { batch: Some(std::future::ready(batch).boxed()) }
+    }
 }
 
 impl RowReader for VirtualReader {
     fn next(&mut self, _: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
-        let rows = self.rows.take();
-        let (positions, types, schema) = (&self.positions, &self.types, &self.schema);
+        let batch = self.batch.take();
         async move {
-            let Some(rows) = rows else { return Ok(None) };
-            let batch = match rows.await {
-                Ok(rows) => batch_of(&rows, positions, types, schema),
-                Err(error) => Err(error),
-            };
-            batch.map(Some).map_err(fault::to_datafusion)
+            match batch {
+                None => Ok(None),
+                Some(batch) => batch.await.map(Some).map_err(fault::to_datafusion),
+            }
         }
         .boxed()
     }

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use super::definitions::view_definition;
 use super::rows::RowSet;
+use super::seen::Seen;
 use super::shown::{Over, Reader};
 use telesto_sql_catalog::{
-    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Table, TypeKind, View,
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Sequence, Table, TypeKind,
+    View,
 };
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::updatable_view::written_columns;
@@ -16,6 +18,7 @@ use telesto_sql_types::{Datum, SqlType};
 pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
     let database = settings.database.as_str();
     let path = settings.effective_search_path();
+    let seen = Seen::by(catalog, settings.current_role);
     match out.name() {
         "information_schema_catalog_name" => {
             out.row().set("catalog_name", database);
@@ -29,24 +32,25 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                         .set("schema_owner", "telesto");
                 }
             }
-            for schema in catalog.schemas() {
+            for schema in catalog.schemas().filter(|schema| seen.schema(schema)) {
                 out.row()
                     .set("catalog_name", database)
                     .set("schema_name", &schema.name)
                     .set("schema_owner", catalog.role_name(schema.owner.0));
             }
         }
-        "tables" => tables(out, catalog, database, &path),
-        "columns" => columns(out, catalog, settings),
-        "table_constraints" => table_constraints(out, catalog, database),
-        "key_column_usage" => key_columns(out, catalog, database),
-        "referential_constraints" => references(out, catalog, database),
-        "constraint_column_usage" => column_usage(out, catalog, settings),
+        "tables" => tables(out, catalog, database, (&path, &seen)),
+        "columns" => columns(out, catalog, settings, &seen),
+        "table_constraints" => table_constraints(out, catalog, database, &seen),
+        "key_column_usage" => key_columns(out, catalog, database, &seen),
+        "referential_constraints" => references(out, catalog, database, &seen),
+        "constraint_column_usage" => column_usage(out, catalog, settings, &seen),
         "domains" => domains(out, catalog, database),
         "domain_constraints" => super::user_types::domain_constraints(out, catalog, database),
-        "check_constraints" => checks(out, catalog, settings),
+        "check_constraints" => checks(out, catalog, settings, &seen),
         "views" => {
-            for view in catalog.views() {
+            for view in catalog.views().filter(|view| seen.view(view)) {
+                let text = seen.owns_view(view).then(|| view_definition(catalog, settings, view, false));
                 let written = is_written(view, catalog, &path);
                 let check = view.check_option.map(|check| check.name().to_uppercase());
                 let check = check.unwrap_or_else(|| "NONE".to_owned());
@@ -54,7 +58,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                     .set("table_catalog", database)
                     .set("table_schema", catalog.schema_name(view.schema))
                     .set("table_name", &view.name)
-                    .set("view_definition", view_definition(catalog, settings, view, false))
+                    .set("view_definition", text)
                     .set("check_option", check)
                     .set("is_updatable", written)
                     .set("is_insertable_into", written)
@@ -65,7 +69,8 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         }
         "sequences" => {
             // As in PostgreSQL, without those of identity columns.
-            for sequence in catalog.sequences().filter(|sequence| !sequence.identity) {
+            let shown = |sequence: &&Arc<Sequence>| !sequence.identity && seen.sequence(sequence);
+            for sequence in catalog.sequences().filter(shown) {
                 out.row()
                     .set("sequence_catalog", database)
                     .set("sequence_schema", catalog.schema_name(sequence.schema))
@@ -102,7 +107,12 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
     }
 }
 
-fn tables(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str, path: &[String]) {
+fn tables(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    database: &str,
+    (path, seen): (&[String], &Seen<'_>),
+) {
     let mut one = |schema: &str, name: &str, kind: &str, insertable: bool| {
         out.row()
             .set("table_catalog", database)
@@ -116,12 +126,12 @@ fn tables(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str, path:
         let kind = if system.schema == "pg_catalog" { "BASE TABLE" } else { "VIEW" };
         one(system.schema, system.name, kind, false);
     }
-    for table in catalog.tables() {
+    for table in catalog.tables().filter(|table| seen.table(table)) {
         let temporary = telesto_sql_catalog::temp::is_temporary(table.id.0);
         let kind = if temporary { "LOCAL TEMPORARY" } else { "BASE TABLE" };
         one(catalog.schema_name(table.schema), &table.name, kind, true);
     }
-    for view in catalog.views() {
+    for view in catalog.views().filter(|view| seen.view(view)) {
         let written = is_written(view, catalog, path);
         one(catalog.schema_name(view.schema), &view.name, "VIEW", written);
     }
@@ -260,7 +270,12 @@ fn octets(ty: &SqlType, length: Option<i64>) -> Datum {
     }
 }
 
-fn columns(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+fn columns(
+    out: &mut RowSet<'_>,
+    catalog: &Arc<CatalogSnapshot>,
+    settings: &Settings,
+    seen: &Seen<'_>,
+) {
     let reader = Reader::new(catalog, settings);
     let database = settings.database.as_str();
     for system in super::all() {
@@ -270,7 +285,7 @@ fn columns(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Sett
     }
     for table in catalog.tables() {
         let schema = catalog.schema_name(table.schema);
-        for (_, c) in table.visible_columns() {
+        for (_, c) in table.visible_columns().filter(|(at, _)| seen.column(table, *at)) {
             column(out, database, schema, &table.name, usize::from(c.id), &c.name, &c.ty);
             if let Some(domain) = c.domain.and_then(|oid| catalog.domain(oid)) {
                 out.last()
@@ -311,7 +326,7 @@ fn columns(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Sett
             }
         }
     }
-    for view in catalog.views() {
+    for view in catalog.views().filter(|view| seen.view(view)) {
         let schema = catalog.schema_name(view.schema);
         let written = written_columns(view, catalog, &settings.effective_search_path());
         for (at, (name, ty)) in view.columns.iter().enumerate() {
@@ -326,8 +341,13 @@ fn keys(table: &Table) -> impl Iterator<Item = &Index> {
     table.all_indexes().filter(|index| index.constraint_oid.is_some() || index.id == 0)
 }
 
-fn table_constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
-    for table in catalog.tables() {
+fn table_constraints(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    database: &str,
+    seen: &Seen<'_>,
+) {
+    for table in catalog.tables().filter(|table| seen.constraints(table)) {
         let schema = catalog.schema_name(table.schema);
         let mut one = |name: &str, kind: &str, deferral: (bool, bool)| {
             out.row()
@@ -355,11 +375,19 @@ fn table_constraints(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: 
     }
 }
 
-fn key_columns(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+fn key_columns(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    database: &str,
+    seen: &Seen<'_>,
+) {
     for table in catalog.tables() {
         let schema = catalog.schema_name(table.schema);
         let mut one = |constraint: &str, at: usize, position: usize, referenced: Option<i64>| {
             let Some(column) = table.columns.get(position) else { return };
+            if !seen.column(table, position) {
+                return;
+            }
             out.row()
                 .set("constraint_catalog", database)
                 .set("constraint_schema", schema)
@@ -391,7 +419,12 @@ fn key_columns(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) 
     }
 }
 
-fn references(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
+fn references(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    database: &str,
+    seen: &Seen<'_>,
+) {
     let rule = |action: ForeignKeyAction| match action {
         ForeignKeyAction::NoAction => "NO ACTION",
         ForeignKeyAction::Restrict => "RESTRICT",
@@ -399,7 +432,7 @@ fn references(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
         ForeignKeyAction::SetNull => "SET NULL",
         ForeignKeyAction::SetDefault => "SET DEFAULT",
     };
-    for table in catalog.tables() {
+    for table in catalog.tables().filter(|table| seen.constraints(table)) {
         for key in &table.foreign_keys {
             let Some(referenced) = catalog.table(key.referenced) else { continue };
             let unique = referenced.index(key.referenced_index).map(|index| index.name.clone());
@@ -423,11 +456,16 @@ fn references(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
     }
 }
 
-fn column_usage(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+fn column_usage(
+    out: &mut RowSet<'_>,
+    catalog: &Arc<CatalogSnapshot>,
+    settings: &Settings,
+    seen: &Seen<'_>,
+) {
     let reader = Reader::new(catalog, settings);
     let database = settings.database.as_str();
     let mut one = |of: &Table, position: usize, schema: &str, constraint: &str| {
-        let Some(column) = of.columns.get(position) else { return };
+        let Some(column) = of.columns.get(position).filter(|_| seen.owns(of)) else { return };
         out.row()
             .set("table_catalog", database)
             .set("table_schema", catalog.schema_name(of.schema))
@@ -459,10 +497,15 @@ fn column_usage(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: 
     }
 }
 
-fn checks(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &Settings) {
+fn checks(
+    out: &mut RowSet<'_>,
+    catalog: &Arc<CatalogSnapshot>,
+    settings: &Settings,
+    seen: &Seen<'_>,
+) {
     let reader = Reader::new(catalog, settings);
     let database = settings.database.as_str();
-    for table in catalog.tables() {
+    for table in catalog.tables().filter(|table| seen.owns(table)) {
         for check in &table.checks {
             let clause = reader.check(check, &Over::Columns(table), false);
             out.row()

@@ -28,6 +28,7 @@ mod range_types;
 mod regions;
 mod relations;
 mod rows;
+mod seen;
 mod shown;
 mod space;
 mod statistics;
@@ -49,6 +50,37 @@ use telesto_sql_expr::Settings;
 use telesto_sql_plan::SessionView;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
+
+/// For how long the rows of a system table stay what they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// As long as the catalog's content, and what is known of the rows of tables.
+    Catalog,
+    /// As long as that, and the session's settings.
+    Settings,
+    /// They differ from one look to the next.
+    No,
+}
+
+/// For how long the rows of `table` stay what they are.
+#[must_use]
+pub fn lasting(table: &SystemTable) -> Lasting {
+    match (table.schema, table.name) {
+        (
+            "pg_catalog",
+            "pg_namespace" | "pg_class" | "pg_attribute" | "pg_index" | "pg_enum" | "pg_proc"
+            | "pg_range" | "pg_opclass" | "pg_operator" | "pg_cast" | "pg_description"
+            | "pg_depend" | "pg_rewrite" | "pg_sequence" | "pg_tables" | "pg_indexes",
+        ) => Lasting::Catalog,
+        ("pg_catalog", "pg_type" | "pg_constraint" | "pg_attrdef" | "pg_views")
+        | (
+            "information_schema",
+            "columns" | "tables" | "views" | "table_constraints" | "key_column_usage"
+            | "constraint_column_usage" | "referential_constraints" | "check_constraints",
+        ) => Lasting::Settings,
+        _ => Lasting::No,
+    }
+}
 
 /// The rows of a system table.
 ///

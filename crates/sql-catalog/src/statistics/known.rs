@@ -111,6 +111,12 @@ impl KnownStatistics {
         self.loaded.load(Ordering::SeqCst) != self.changes.load(Ordering::SeqCst)
     }
 
+    /// A number that is another one whenever other records are known.
+    #[must_use]
+    pub fn mark(&self) -> u64 {
+        self.loaded.load(Ordering::SeqCst)
+    }
+
     /// Of a table.
     #[must_use]
     pub fn of(&self, table: &Table) -> Option<Found> {
