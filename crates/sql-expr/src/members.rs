@@ -96,7 +96,11 @@ pub(crate) struct KnownLists(Vec<Met>);
 
 impl KnownLists {
     /// The elements of `list`, which is hashed when it is met for the second time: one that each row has for itself never is.
-    pub fn members(&mut self, list: &Arc<ArrayValue>, ty: &SqlType) -> Result<Option<Arc<Members>>> {
+    pub fn members(
+        &mut self,
+        list: &Arc<ArrayValue>,
+        ty: &SqlType,
+    ) -> Result<Option<Arc<Members>>> {
         if list.elements.len() < LEAST {
             return Ok(None);
         }
@@ -144,7 +148,8 @@ mod tests {
             (ints, SqlType::Int4),
         ] as [(Vec<Datum>, SqlType); 4]
         {
-            for list in [items[1..].to_vec(), [&items[..items.len() - 1], &[Datum::Null]].concat()] {
+            for list in [items[1..].to_vec(), [&items[..items.len() - 1], &[Datum::Null]].concat()]
+            {
                 let members = Members::of(&list, &ty).expect("no end").expect("hashed");
                 for value in &items {
                     for all in [false, true] {

@@ -7,8 +7,8 @@ use super::rows::RowSet;
 use super::seen::Seen;
 use super::shown::{Over, Reader};
 use telesto_sql_catalog::{
-    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Sequence, Table, TypeKind,
-    View,
+    CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Sequence, Table,
+    TypeKind, View,
 };
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::updatable_view::written_columns;
@@ -50,7 +50,8 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "check_constraints" => checks(out, catalog, settings, &seen),
         "views" => {
             for view in catalog.views().filter(|view| seen.view(view)) {
-                let text = seen.owns_view(view).then(|| view_definition(catalog, settings, view, false));
+                let text =
+                    seen.owns_view(view).then(|| view_definition(catalog, settings, view, false));
                 let written = is_written(view, catalog, &path);
                 let check = view.check_option.map(|check| check.name().to_uppercase());
                 let check = check.unwrap_or_else(|| "NONE".to_owned());
@@ -375,12 +376,7 @@ fn table_constraints(
     }
 }
 
-fn key_columns(
-    out: &mut RowSet<'_>,
-    catalog: &CatalogSnapshot,
-    database: &str,
-    seen: &Seen<'_>,
-) {
+fn key_columns(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str, seen: &Seen<'_>) {
     for table in catalog.tables() {
         let schema = catalog.schema_name(table.schema);
         let mut one = |constraint: &str, at: usize, position: usize, referenced: Option<i64>| {
@@ -419,12 +415,7 @@ fn key_columns(
     }
 }
 
-fn references(
-    out: &mut RowSet<'_>,
-    catalog: &CatalogSnapshot,
-    database: &str,
-    seen: &Seen<'_>,
-) {
+fn references(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str, seen: &Seen<'_>) {
     let rule = |action: ForeignKeyAction| match action {
         ForeignKeyAction::NoAction => "NO ACTION",
         ForeignKeyAction::Restrict => "RESTRICT",

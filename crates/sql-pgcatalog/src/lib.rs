@@ -75,8 +75,14 @@ pub fn lasting(table: &SystemTable) -> Lasting {
         ("pg_catalog", "pg_type" | "pg_constraint" | "pg_attrdef" | "pg_views")
         | (
             "information_schema",
-            "columns" | "tables" | "views" | "table_constraints" | "key_column_usage"
-            | "constraint_column_usage" | "referential_constraints" | "check_constraints",
+            "columns"
+            | "tables"
+            | "views"
+            | "table_constraints"
+            | "key_column_usage"
+            | "constraint_column_usage"
+            | "referential_constraints"
+            | "check_constraints",
         ) => Lasting::Settings,
         _ => Lasting::No,
     }

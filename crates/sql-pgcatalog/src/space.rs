@@ -12,8 +12,8 @@
 //! Bytes of the checkpoint are those of stored blocks, without what the bucket holds beside them (`telesto_storage`): parts, the
 //! log, tables that a compaction has replaced. Temporary tables are in no bucket: theirs is 0. A sequence is one key of the catalog.
 
-use telesto_common::key::KeyWriter;
 use telesto_common::TableId;
+use telesto_common::key::KeyWriter;
 use telesto_sql_catalog::codec::index_prefix;
 use telesto_sql_catalog::{CatalogSnapshot, DEFAULT_DATABASE_ID, Table};
 use telesto_sql_expr::context::Call;
@@ -39,11 +39,9 @@ pub const TABLE: &[Function] = &[
     })
     .measuring(),
     function("pg_database_size", &[Name], Int8, database_named).measuring(),
-    function("pg_database_size", &[Oid], Int8, |a, c| {
-        match oid_of(&a[0]) == DATABASE_OID {
-            true => Ok(bytes(whole(&*c.context.space()?))),
-            false => Ok(Datum::Null),
-        }
+    function("pg_database_size", &[Oid], Int8, |a, c| match oid_of(&a[0]) == DATABASE_OID {
+        true => Ok(bytes(whole(&*c.context.space()?))),
+        false => Ok(Datum::Null),
     })
     .measuring(),
     function("pg_size_pretty", &[Int8], Text, |a, _| {

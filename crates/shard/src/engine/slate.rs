@@ -32,8 +32,7 @@ use slatedb::config::{
 };
 use slatedb::{
     CloseReason, Db, DbIterator, DbReader, DbReaderMode, ErrorKind, IterationOrder, SstBlockSize,
-    SstReader,
-    VersionedManifest, WriteBatch,
+    SstReader, VersionedManifest, WriteBatch,
 };
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::key::KeyRange;
@@ -47,8 +46,7 @@ use super::witness::{
 };
 use super::{
     Ages, Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, Taken, View, WorkSizes,
-    Writer,
-    compaction, fetches, held_bytes,
+    Writer, compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
 

@@ -113,7 +113,8 @@ impl Tables {
         let whole = u128::from(parts.values().sum::<u64>().max(1));
         for (part, own) in parts {
             let share = u128::from(bytes) * u128::from(own) / whole;
-            let share = u64::try_from(share).map_err(|_| Fault::Gone("a table is too large".to_owned()))?;
+            let share =
+                u64::try_from(share).map_err(|_| Fault::Gone("a table is too large".to_owned()))?;
             *taken.entry(part).or_default() += share;
         }
         Ok(())
