@@ -199,15 +199,7 @@ impl Expr {
             }
             Node::InList(value, list, negated) => in_list(value, list, *negated, row, context),
             Node::Quantified(value, comparison, list, all) => {
-                let ty = &value.ty;
-                let test = |value: &Datum, item: &Datum| {
-                    Ok(Datum::Bool(comparison.holds(value.cmp_typed(item, ty))))
-                };
-                let members = matches!(
-                    (comparison, all),
-                    (Comparison::Eq, false) | (Comparison::NotEq, true)
-                );
-                quantified((value, list, *all, members), test, row, context)
+                compared_with_each(value, *comparison, list, *all, row, context)
             }
             Node::QuantifiedCall(value, function, list, all) => {
                 let types = [value.ty.clone(), value.ty.clone()];
@@ -522,6 +514,21 @@ fn in_list(
         }
     }
     Ok(if unknown { Datum::Null } else { Datum::Bool(negated) })
+}
+
+fn compared_with_each(
+    value: &Expr,
+    comparison: Comparison,
+    list: &Expr,
+    all: bool,
+    row: &[Datum],
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
+    let members = matches!((comparison, all), (Comparison::Eq, false) | (Comparison::NotEq, true));
+    let ty = &value.ty;
+    let test =
+        |value: &Datum, item: &Datum| Ok(Datum::Bool(comparison.holds(value.cmp_typed(item, ty))));
+    quantified((value, list, all, members), test, row, context)
 }
 
 /// `value op ANY (list)` or `ALL`; `members`: being an element decides.

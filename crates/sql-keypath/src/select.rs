@@ -350,10 +350,7 @@ fn shape(
         && offset.is_none()
         && !has_volatile
         && locks.is_none_or(|lock| lock == RowLock::Wait);
-    if output.iter().chain(&rest).any(measures) {
-        // Rows are evaluated where nothing waits; DataFusion measures before it begins.
-        return Err(Error::unsupported("not by key: the size of a relation"));
-    }
+    not_measuring(output.iter().chain(&rest))?;
     let writes = output.iter().chain(&rest).any(calls_writer);
     let waits = writes || has_volatile;
     Ok(KeyPlan {
@@ -397,15 +394,18 @@ fn calls_writer(expr: &Expr) -> bool {
     found
 }
 
-/// Whether it asks what indexes take.
-fn measures(expr: &Expr) -> bool {
+/// Leaves what asks for the sizes of indexes to DataFusion, which measures before it begins: here rows are evaluated where nothing
+/// waits.
+fn not_measuring<'e>(exprs: impl Iterator<Item = &'e Expr>) -> Result<()> {
     let mut found = false;
-    expr.walk(&mut |e| {
-        if let Node::Call(function, ..) = &e.node {
-            found |= function.measures;
-        }
-    });
-    found
+    for expr in exprs {
+        expr.walk(&mut |e| {
+            if let Node::Call(function, ..) = &e.node {
+                found |= function.measures;
+            }
+        });
+    }
+    if found { Err(Error::unsupported("not by key: the size of a relation")) } else { Ok(()) }
 }
 
 /// Whether a wildcard has no EXCLUDE, REPLACE or the like.

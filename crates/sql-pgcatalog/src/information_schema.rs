@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::definitions::view_definition;
 use super::rows::RowSet;
-use super::seen::Seen;
 use super::shown::{Over, Reader};
+use super::visible_rights::Seen;
 use telesto_sql_catalog::{
     CatalogSnapshot, ForeignKeyAction, ForeignKeyMatch, Generated, Index, Sequence, Table,
     TypeKind, View,

@@ -28,7 +28,6 @@ mod range_types;
 mod regions;
 mod relations;
 mod rows;
-mod seen;
 mod shown;
 mod space;
 mod statistics;
@@ -36,6 +35,7 @@ mod storage;
 mod table_statistics;
 mod user_types;
 mod view_text;
+mod visible_rights;
 
 use std::sync::Arc;
 
