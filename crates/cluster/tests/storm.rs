@@ -155,7 +155,9 @@ impl Storm {
                         .sleep(Duration::from_millis(20) + env.jitter(Duration::from_millis(60)))
                         .await;
                     let engine = running.lock().as_ref().map(|(_, engine)| Arc::clone(engine));
-                    if let Some(engine) = engine {
+                    let Some(engine) = engine else { continue };
+                    // Some come in a row, so that commits of several are under way at the owner.
+                    for _ in 0..1 + world.draw(4) {
                         let ended = transact(&engine, &world, &history, session).await;
                         if ended == Ended::Unknown {
                             session += 1_000_000;

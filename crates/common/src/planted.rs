@@ -60,6 +60,12 @@ pub enum Bug {
     CountsRepairs,
     /// A checkpoint is opened anew without regard to a fold of the same process that goes on meanwhile.
     OpensUnawares,
+    /// When an entry is committed those behind it, which are under way still, are acknowledged, too.
+    AnswersAhead,
+    /// A transaction is validated without regard to what is under way before it.
+    ForgetsUnderWay,
+    /// What was to stand behind an entry whose place another one has taken is appended where it was to stand.
+    GoesOnBehindLost,
 }
 
 impl Bug {
@@ -89,6 +95,9 @@ impl Bug {
         Self::KeepsOneCopy,
         Self::CountsRepairs,
         Self::OpensUnawares,
+        Self::AnswersAhead,
+        Self::ForgetsUnderWay,
+        Self::GoesOnBehindLost,
     ];
 }
 

@@ -22,6 +22,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_bucket::{Cause, Object};
@@ -163,18 +164,9 @@ impl VirtualLog {
         records: Vec<Record>,
         by: Deadline,
     ) -> Result<Append> {
-        let clock = &self.inner.store.env.clock;
-        let started = clock.monotonic();
+        let started = self.inner.store.env.clock.monotonic();
         let result = self.append_on_medium(at, previous_hash, records, by).await;
-        let outcome = match &result {
-            Ok(Append::Committed(_)) => "committed",
-            Ok(Append::Taken { .. }) => "taken",
-            Err(Error::Indeterminate { .. }) => "indeterminate",
-            Err(_) => "failed",
-        };
-        metrics::counter!("telesto_log_appends_total", "outcome" => outcome).increment(1);
-        metrics::histogram!("telesto_log_append_seconds")
-            .record(clock.monotonic().saturating_sub(started).as_secs_f64());
+        self.inner.appended(started, &result);
         result
     }
 
@@ -252,6 +244,19 @@ impl Inner {
     /// The sequencer that has the newest entries, if it is here.
     pub fn sequencer(&self) -> Option<Arc<Sequencer>> {
         self.state.lock().role.sequencer().cloned()
+    }
+
+    /// Counts an append that was begun at `started` (monotonic).
+    pub fn appended(&self, started: Duration, result: &Result<Append>) {
+        let outcome = match result {
+            Ok(Append::Committed(_)) => "committed",
+            Ok(Append::Taken { .. }) => "taken",
+            Err(Error::Indeterminate { .. }) => "indeterminate",
+            Err(_) => "failed",
+        };
+        let took = self.store.env.clock.monotonic().saturating_sub(started);
+        metrics::counter!("telesto_log_appends_total", "outcome" => outcome).increment(1);
+        metrics::histogram!("telesto_log_append_seconds").record(took.as_secs_f64());
     }
 
     /// Called before a request goes out that may let other processes append: from here on this process

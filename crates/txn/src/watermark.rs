@@ -19,6 +19,7 @@
 //! # Limits
 //! How far the owner is comes by its pings: that this node is behind is noticed some 100 ms late.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -85,26 +86,32 @@ pub(crate) struct Held(Mutex<Since>);
 
 #[derive(Debug, Default)]
 struct Since {
-    commit: Option<(TxnId, Duration)>,
+    /// Groups under way in the order in which they began, by their first transactions.
+    commits: BTreeMap<u64, (TxnId, Duration)>,
+    /// Groups that have begun.
+    begun: u64,
     outcome: Option<(TxnId, Lsn, Duration)>,
     behind: Option<(Lsn, Duration)>,
 }
 
 /// A group's commit is under way while this lives.
 #[derive(Debug)]
-pub(crate) struct Committing(Arc<Local>);
+pub(crate) struct Committing(Arc<Local>, u64);
 
 impl Drop for Committing {
     fn drop(&mut self) {
-        self.0.held.0.lock().commit = None;
+        self.0.held.0.lock().commits.remove(&self.1);
     }
 }
 
 impl Held {
     /// The commit of `txn`, the first of its group, is under way until the guard is dropped.
     pub fn committing(local: &Arc<Local>, txn: TxnId) -> Committing {
-        local.held.0.lock().commit = Some((txn, local.env.clock.monotonic()));
-        Committing(Arc::clone(local))
+        let mut held = local.held.0.lock();
+        held.begun += 1;
+        let number = held.begun;
+        held.commits.insert(number, (txn, local.env.clock.monotonic()));
+        Committing(Arc::clone(local), number)
     }
 
     /// Nobody knows whether `txn` is in entry `slot`.
@@ -121,7 +128,8 @@ impl Held {
             held.behind.get_or_insert((owner, now));
         }
         let outcome = held.outcome.map(|(txn, slot, since)| (Holder::Outcome(txn, slot), since));
-        let commit = held.commit.map(|(txn, since)| (Holder::Commit(txn), since));
+        let oldest = held.commits.first_key_value();
+        let commit = oldest.map(|(_, (txn, since))| (Holder::Commit(*txn), *since));
         let behind = held.behind.map(|(lsn, since)| (Holder::Entry(lsn), since));
         outcome.or(commit).or(behind)
     }

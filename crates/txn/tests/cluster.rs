@@ -1,5 +1,8 @@
 //! Several nodes, one quorum log: whoever does not own it hands its commits to the one that does.
 
+#[path = "cluster_pipeline.rs"]
+mod pipeline;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_common::planted::Planted;
 use telesto_common::{Deadline, Incarnation, NodeId, ShardId};
 use telesto_log::chain::{Medium, Owner, ServerInfo};
 use telesto_log::disk::{Disk, SimDisk};
@@ -104,6 +108,7 @@ struct Nodes {
     checkpoints: Arc<MemoryCheckpoints>,
     board: Arc<Switchboard>,
     processes: Vec<Process>,
+    disks: Vec<Arc<SimDisk>>,
     directory: tempfile::TempDir,
 }
 
@@ -117,19 +122,24 @@ fn info(index: usize) -> ServerInfo {
 
 impl Nodes {
     async fn start(world: World, count: usize) -> Self {
+        Self::with(world, count, Planted::NONE).await
+    }
+
+    async fn with(world: World, count: usize, planted: Planted) -> Self {
         let mut nodes = Self {
             net: SimNet::new(world.env.clone()),
             bucket: Arc::new(MemoryStore::new(Arc::clone(&world.env.clock))),
             checkpoints: Arc::default(),
             board: Arc::default(),
             processes: Vec::new(),
+            disks: Vec::new(),
             directory: tempfile::tempdir().expect("a directory"),
             world,
         };
         nodes.board.engines.lock().resize(count, None);
         let mut options = Vec::new();
         for index in 0..count {
-            options.push(nodes.node(index, count).await);
+            options.push(nodes.node(index, count, planted).await);
         }
         for (index, options) in options.into_iter().enumerate() {
             let env = nodes.processes[index].env.clone();
@@ -148,12 +158,15 @@ impl Nodes {
     }
 
     /// A node whose log server answers already.
-    async fn node(&mut self, index: usize, count: usize) -> EngineOptions {
+    async fn node(&mut self, index: usize, count: usize, planted: Planted) -> EngineOptions {
         let address = info(index).address;
-        let process = self.world.process(&address, 1);
+        let mut process = self.world.process(&address, 1);
+        process.env.planted = planted;
         let env = process.env.clone();
         self.processes.push(process);
-        let disk = SimDisk::new() as Arc<dyn Disk>;
+        let disk = SimDisk::new();
+        self.disks.push(Arc::clone(&disk));
+        let disk = disk as Arc<dyn Disk>;
         let life = Incarnation(1);
         let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, 1 << 20, life).await;
         let own = own.expect("a log server");

@@ -8,6 +8,7 @@
 //! crash         the power goes: pages that only the cache had are gone, a write under way is torn
 //! image, restore   the directory as it was; `restore` is what a backup or a machine's snapshot does
 //! hang, resume  appends wait
+//! takes         how long a write and its sync take
 //! ```
 //! A process that dies without the power going is a dropped handle: the page cache outlives it.
 //!
@@ -21,12 +22,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_cipher::Keys;
-use telesto_common::env::Random;
+use telesto_common::env::{Clock, Random};
 use tokio::sync::Notify;
 
 use super::{Disk, DiskFile, DiskLock};
@@ -60,6 +62,8 @@ struct Shared {
     lying: BTreeMap<(String, usize), Vec<u8>>,
     /// The next append reaches the cache only.
     fail_sync: bool,
+    /// How long an append takes.
+    takes: Option<(Arc<dyn Clock>, Duration)>,
     locks: BTreeMap<String, u64>,
     /// Counts crashes; handles of an earlier life fail.
     life: u64,
@@ -149,6 +153,11 @@ impl SimDisk {
         let mut shared = self.shared.lock();
         shared.hangs = false;
         shared.answers.notify_waiters();
+    }
+
+    /// From now on an append takes so long.
+    pub fn takes(&self, clock: &Arc<dyn Clock>, takes: Duration) {
+        self.shared.lock().takes = Some((Arc::clone(clock), takes));
     }
 
     /// The next append fails to sync: its bytes stay in the page cache, marked clean, and only there.
@@ -348,6 +357,10 @@ impl DiskFile for SimFile {
     }
 
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        let takes = self.with(|s| Ok(s.takes.clone()))?;
+        if let Some((clock, takes)) = takes {
+            clock.sleep(takes).await;
+        }
         loop {
             let (hangs, answers) = self.with(|s| Ok((s.hangs, Arc::clone(&s.answers))))?;
             if !hangs {

@@ -69,6 +69,49 @@ pub enum Sequenced {
     Stopped(Vec<Record>),
 }
 
+/// What became of an entry that was to be put in order.
+#[derive(Debug)]
+pub enum Ordered {
+    /// It is committed; its size.
+    Committed(Entry, usize),
+    /// It is on its way to several log servers.
+    UnderWay(UnderWay),
+    /// Another one is there, and is committed.
+    Taken,
+    /// The sequencer has stopped: nothing was appended, a successor has to be made first. The
+    /// records come back.
+    Stopped(Vec<Record>),
+}
+
+/// An entry that is on its way to several log servers. Nobody need wait for it: it is committed all the same, or is not.
+#[derive(Debug)]
+pub struct UnderWay {
+    shared: Arc<Shared>,
+    entry: Entry,
+    size: usize,
+    by: Deadline,
+}
+
+impl UnderWay {
+    /// The entry's hash.
+    pub fn hash(&self) -> [u8; 16] {
+        self.entry.hash
+    }
+
+    /// Waits until a majority of the servers has it, and everything before it; gives the entry and its size.
+    ///
+    /// # Errors
+    /// [`Error::Indeterminate`]: the sequencer has stopped then.
+    pub async fn committed(self) -> Result<(Entry, usize)> {
+        let shared = &self.shared;
+        if let Err(error) = shared.committed_through(self.entry.lsn, self.by).await {
+            shared.stopped.send_replace(true);
+            return Err(shared.undecided(&self.entry, &error));
+        }
+        Ok((self.entry, self.size))
+    }
+}
+
 /// What keeps others from ending the loglet unnoticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
@@ -212,17 +255,40 @@ impl Sequencer {
         records: Vec<Record>,
         by: Deadline,
     ) -> Result<Sequenced> {
+        let (entry, size) = match self.order(at, previous_hash, records, by).await? {
+            Ordered::Committed(entry, size) => (entry, size),
+            Ordered::UnderWay(under_way) => under_way.committed().await?,
+            Ordered::Taken => return Ok(Sequenced::Done(Append::TAKEN, 0)),
+            Ordered::Stopped(records) => return Ok(Sequenced::Stopped(records)),
+        };
+        Ok(Sequenced::Done(Append::Committed(entry), size))
+    }
+
+    /// Whether the next entry can be put in order while others are on their way.
+    pub fn is_pipelined(&self) -> bool {
+        self.shared.remotes.len() > 1
+    }
+
+    /// Puts one entry in order, at exactly `at`. With several log servers it is on its way to them then, and the next one
+    /// may be put in order behind it; with the one of this process it is committed when this returns.
+    pub async fn order(
+        &self,
+        at: Lsn,
+        previous_hash: [u8; 16],
+        records: Vec<Record>,
+        by: Deadline,
+    ) -> Result<Ordered> {
         let shared = &self.shared;
         let waiting = "waiting for the log's sequencer";
         let mut state = shared.env.within(by, waiting, self.state.lock()).await?;
         if *shared.stopped.borrow() {
-            return Ok(Sequenced::Stopped(records));
+            return Ok(Ordered::Stopped(records));
         }
         if at < state.next {
             drop(state);
             // What is there is readable, and its outcome known, once it is committed.
             shared.committed_through(at, by).await?;
-            return Ok(Sequenced::Done(Append::TAKEN, 0));
+            return Ok(Ordered::Taken);
         }
         if at != state.next || previous_hash != state.hash {
             return Err(Error::Corrupt {
@@ -239,18 +305,13 @@ impl Sequencer {
         let writer = shared.env.writer_token();
         let (bytes, hash) = codec::encode(place, writer, previous_hash, &records)?;
         let size = bytes.len();
+        let entry = Entry { lsn: at, writer, previous_hash, hash, records };
         shared.buffer.lock().push(bytes, self.next());
-        let indeterminate = |error: Error| Error::Indeterminate {
-            shard: shared.key.shard,
-            lsn: at,
-            writer,
-            reason: error.to_string(),
-        };
         if let [only] = shared.remotes.as_slice() {
             // Until the outcome is known the sequencer counts as stopped, also when this future is
             // dropped: only a recovery can tell what the server has.
             shared.stopped.send_replace(true);
-            shared.feed(only, at, by).await.map_err(indeterminate)?;
+            shared.feed(only, at, by).await.map_err(|error| shared.undecided(&entry, &error))?;
             shared.stopped.send_replace(false);
             (state.next, state.hash) = (at.next(), hash);
             shared.ordered.send_replace(at.next());
@@ -260,17 +321,11 @@ impl Sequencer {
                 // answer that is lost is made good by that one.
                 let _ = only.server.call(shared.confirming(), by).await;
             }
-        } else {
-            (state.next, state.hash) = (at.next(), hash);
-            shared.ordered.send_replace(at.next());
-            drop(state);
-            if let Err(error) = shared.committed_through(at, by).await {
-                shared.stopped.send_replace(true);
-                return Err(indeterminate(error));
-            }
+            return Ok(Ordered::Committed(entry, size));
         }
-        let entry = Entry { lsn: at, writer, previous_hash, hash, records };
-        Ok(Sequenced::Done(Append::Committed(entry), size))
+        (state.next, state.hash) = (at.next(), hash);
+        shared.ordered.send_replace(at.next());
+        Ok(Ordered::UnderWay(UnderWay { shared: Arc::clone(shared), entry, size, by }))
     }
 
     /// Stops taking entries; gives the LSN after the last committed one and its hash, or `None` when
@@ -315,6 +370,15 @@ impl Shared {
             Fence::Lease(lease) => lease,
         };
         Terms { holder: self.holder, lease, committed: *self.committed.borrow() }
+    }
+
+    fn undecided(&self, entry: &Entry, error: &Error) -> Error {
+        Error::Indeterminate {
+            shard: self.key.shard,
+            lsn: entry.lsn,
+            writer: entry.writer,
+            reason: error.to_string(),
+        }
     }
 
     fn commit_below(&self, end: Lsn) {

@@ -134,7 +134,7 @@ impl Checks {
 
     /// Checks against the transactions before it in its group.
     pub fn against(&self, index: &GroupIndex) -> Option<Change> {
-        if index.keys.is_empty() {
+        if index.is_empty() {
             return None;
         }
         self.groups.iter().chain(&self.recheck).find_map(|group| {
@@ -162,15 +162,22 @@ async fn changed(
 /// A write of a group: whose, when, and the value.
 type Written = (TxnId, Timestamp, Option<Bytes>);
 
-/// The keys written by the transactions of a group so far.
+/// The keys written by the transactions of a group so far, on top of what those before it write that are not applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct GroupIndex {
     keys: BTreeMap<Bytes, Written>,
     /// Those that add to rows.
     adding: BTreeSet<TxnId>,
+    /// Of the groups under way that are not applied, oldest first.
+    pub before: Vec<Arc<GroupIndex>>,
 }
 
 impl GroupIndex {
+    /// One on top of `before`, oldest first.
+    pub fn on(before: Vec<Arc<GroupIndex>>) -> Self {
+        Self { before, ..Self::default() }
+    }
+
     /// `made`: what the request's additions came to, if it makes any.
     pub fn add(&mut self, request: &CommitRequest, made: Option<&Vec<Write>>, at: Timestamp) {
         if made.is_some() {
@@ -182,31 +189,46 @@ impl GroupIndex {
         }
     }
 
-    /// The value that the group has given to `key` so far; outer `None`: none.
-    pub fn value(&self, key: &Bytes) -> Option<Option<Bytes>> {
-        self.keys.get(key).map(|(_, _, value)| value.clone())
+    /// Itself and what it is on top of, newest first.
+    fn newest_first(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.before.iter().rev().map(|before| &**before))
     }
 
-    /// Whether the transaction, which adds, is in the group already.
+    fn is_empty(&self) -> bool {
+        self.newest_first().all(|index| index.keys.is_empty())
+    }
+
+    /// The value that `key` has been given so far; outer `None`: none.
+    pub fn value(&self, key: &Bytes) -> Option<Option<Bytes>> {
+        self.newest_first()
+            .find_map(|index| index.keys.get(key).map(|(_, _, value)| value.clone()))
+    }
+
+    /// Whether the transaction, which adds, is in it already.
     pub fn has(&self, txn: TxnId) -> bool {
-        self.adding.contains(&txn)
+        self.newest_first().any(|index| index.adding.contains(&txn))
     }
 
     fn point(&self, key: &Bytes) -> Option<Change> {
-        self.keys.get(key).map(|(txn, at, _)| Change { key: key.clone(), at: *at, txn: *txn })
+        self.newest_first().find_map(|index| {
+            let (txn, at, _) = index.keys.get(key)?;
+            Some(Change { key: key.clone(), at: *at, txn: *txn })
+        })
     }
 
     fn first_in(&self, range: &KeyRange) -> Option<Change> {
         if range.is_empty() {
             return None;
         }
-        let end = if range.end.is_empty() {
-            Bound::Unbounded
-        } else {
-            Bound::Excluded(range.end.clone())
-        };
-        let (key, (txn, at, _)) =
-            self.keys.range((Bound::Included(range.start.clone()), end)).next()?;
-        Some(Change { key: key.clone(), at: *at, txn: *txn })
+        self.newest_first().find_map(|index| {
+            let end = if range.end.is_empty() {
+                Bound::Unbounded
+            } else {
+                Bound::Excluded(range.end.clone())
+            };
+            let (key, (txn, at, _)) =
+                index.keys.range((Bound::Included(range.start.clone()), end)).next()?;
+            Some(Change { key: key.clone(), at: *at, txn: *txn })
+        })
     }
 }

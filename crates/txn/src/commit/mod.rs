@@ -8,9 +8,14 @@
 //! ```
 
 mod additions;
+mod append;
 mod causes;
 pub(crate) mod checks;
 pub(crate) mod committer;
 pub(crate) mod outcomes;
 mod records;
+mod settle;
+mod told;
+mod validate;
+mod window;
 pub(crate) mod write_set;
