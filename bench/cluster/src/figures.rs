@@ -72,6 +72,27 @@ pub(crate) async fn alone(nodes: &Nodes, rows: i64, time: Duration) -> Done {
     work::run(nodes, Work::Write, Place::Owner, 1, rows, time).await
 }
 
+/// What `alone` does, and the mean time of each stage of a commit, at the owner and at the first of the others.
+pub(crate) async fn alone_by_stages(nodes: &Nodes, rows: i64, time: Duration) -> (Done, String) {
+    let owner = nodes.owner().await;
+    let other = usize::from(owner == 0);
+    let before = [nodes.stages(owner), nodes.stages(other)];
+    let done = alone(nodes, rows, time).await;
+    let after = [nodes.stages(owner), nodes.stages(other)];
+    let mut text = String::from("| node | stage | times | mean µs |\n| --- | --- | --- | --- |\n");
+    for (name, (before, after)) in ["owner", "other"].into_iter().zip(before.iter().zip(&after)) {
+        for (stage, (count, sum)) in after {
+            let (count_before, sum_before) = before.get(stage).copied().unwrap_or_default();
+            let (count, sum) = (count - count_before, sum - sum_before);
+            if count > 0.0 {
+                // Writing to a string does not fail.
+                let _ = writeln!(text, "| {name} | {stage} | {count} | {:.0} |", sum / count * 1e6);
+            }
+        }
+    }
+    (done, text)
+}
+
 pub(crate) fn commit_beside_the_machine(nodes: usize, alone: &Done, bare: &Bare) -> String {
     let half = alone.times.value_at_quantile(0.5);
     let least = (bare.round + bare.sync).as_micros().max(1);

@@ -79,9 +79,10 @@ async fn measured(arguments: &Arguments) {
             }
         }
         if *count > 1 {
-            let alone = figures::alone(&nodes, arguments.rows, time).await;
+            let (alone, stages) = figures::alone_by_stages(&nodes, arguments.rows, time).await;
             let bare = machine::bare(nodes.folder());
             println!("{}", figures::commit_beside_the_machine(*count, &alone, &bare));
+            println!("{stages}");
         }
     }
     if !arguments.alone {

@@ -59,6 +59,23 @@ fn sums(text: &str) -> BTreeMap<&str, f64> {
     sums
 }
 
+/// Counts and sums of the histogram of a commit's stages, by stage.
+fn stages(text: &str) -> BTreeMap<String, (f64, f64)> {
+    let mut stages: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    for line in text.lines() {
+        let Some(rest) = line.strip_prefix("telesto_commit_stage_seconds_") else { continue };
+        let Some((what, rest)) = rest.split_once("{stage=\"") else { continue };
+        let Some((stage, value)) = rest.split_once("\"} ") else { continue };
+        let Ok(value) = value.parse::<f64>() else { continue };
+        match what {
+            "count" => stages.entry(stage.to_owned()).or_default().0 = value,
+            "sum" => stages.entry(stage.to_owned()).or_default().1 = value,
+            _ => {}
+        }
+    }
+    stages
+}
+
 /// Seconds of processor time that a process has used, by the kernel's count in hundredths.
 fn processor(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a live process");
@@ -115,6 +132,11 @@ impl Nodes {
         }
     }
 
+    /// How often each stage of a commit was gone through on a node, and how long it took in all, seconds.
+    pub(crate) fn stages(&self, index: usize) -> BTreeMap<String, (f64, f64)> {
+        stages(&self.metrics(index))
+    }
+
     /// What each has counted.
     pub(crate) fn counted(&self) -> Vec<Counted> {
         let one = |index: usize| {
@@ -144,6 +166,14 @@ mod tests {
         assert_eq!(sums.get("a"), Some(&5.0));
         assert_eq!(sums.get("b"), Some(&1.5));
         assert_eq!(sums.len(), 2);
+    }
+
+    #[test]
+    fn counts_and_sums_of_stages_are_found_among_buckets() {
+        let text = "telesto_commit_stage_seconds_bucket{stage=\"disk\",le=\"1\"} 9\n\
+                    telesto_commit_stage_seconds_sum{stage=\"disk\"} 0.5\n\
+                    telesto_commit_stage_seconds_count{stage=\"disk\"} 7\n";
+        assert_eq!(stages(text), BTreeMap::from([("disk".to_owned(), (7.0, 0.5))]));
     }
 
     #[test]

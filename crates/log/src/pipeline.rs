@@ -57,6 +57,13 @@ impl VirtualLog {
         role.owner().is_some_and(|sequencer| sequencer.is_pipelined())
     }
 
+    /// First position that is not committed yet, as the sequencer of this process knows it; `None` when it has none. What lies below it, other
+    /// nodes may show already.
+    #[must_use]
+    pub fn committed(&self) -> Option<Lsn> {
+        self.inner.sequencer().map(|sequencer| sequencer.next())
+    }
+
     /// Begins to append one entry at exactly `at`, as [`VirtualLog::append`]: `previous_hash` is that of the entry before, which
     /// may be under way still ([`AppendUnderWay::hash`]).
     ///

@@ -58,6 +58,8 @@ const ALL: &[(Kind, &str, &str)] = &[
     (Counter, "telesto_net_sent_messages_total", "Messages sent to other nodes and regions"),
     (Labelled, "telesto_log_appends_total", "Entries appended to the log, by outcome"),
     (Histogram, "telesto_log_append_seconds", "Time of an append to the log"),
+    (Histogram, "telesto_commit_stage_seconds", "Time of each stage of a commit"),
+    (Histogram, "telesto_commit_entries_under_way", "Entries under way when one was begun"),
     (Counter, "telesto_log_archived_entries_total", "Log entries shipped to the bucket"),
     (
         Counter,

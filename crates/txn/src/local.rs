@@ -477,11 +477,15 @@ impl Local {
         Ok(LocalSnapshot { snapshot, newest, guard })
     }
 
-    /// Whether this process sequences the log and has applied all that came before its loglet. A live
-    /// process that has just taken a log over does not know yet what its last owner committed.
+    /// Whether this process sequences the log and has applied all that is committed in it. A live process that has just taken a log
+    /// over does not know yet what its last owner committed; and what is committed here, but not applied yet, other nodes may show already.
     pub(crate) fn sequences_and_knows_all(&self) -> bool {
+        // Looked at first: what is committed later is not seen by anybody who came before.
+        let committed = self.log.committed();
+        let next = self.shard.read().applied().0.next();
         self.log.is_local_sequencer()
-            && self.shard.read().applied().0.next() >= self.log.chain().active().start
+            && next >= self.log.chain().active().start
+            && committed.is_none_or(|committed| next >= committed)
     }
 
     pub(crate) fn fresh_enough(&self, request: &BeginRequest) -> bool {

@@ -313,14 +313,24 @@ impl LocalService {
         let clock = &local.env.clock;
         let txn = request.txn;
         let unknown = |reason: String| Error::OutcomeUnknown { txn, reason };
-        let left = deadline.remaining(clock.monotonic());
+        let since = clock.monotonic();
+        let left = deadline.remaining(since);
         let wall_deadline_micros =
             clock.wall_micros() + u64::try_from(left.as_micros()).unwrap_or(u64::MAX / 4);
         let (reply, answer) = oneshot::channel();
         let bytes = request_bytes(&request);
         let payer = current_scope();
-        let pending =
-            Pending { request, checks, deadline, wall_deadline_micros, looks, bytes, payer, reply };
+        let pending = Pending {
+            request,
+            checks,
+            deadline,
+            wall_deadline_micros,
+            looks,
+            bytes,
+            since,
+            payer,
+            reply,
+        };
         let queue = local.queue.lock().clone().ok_or(Error::ShuttingDown)?;
         local
             .env

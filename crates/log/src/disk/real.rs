@@ -408,7 +408,13 @@ impl DiskFile for LocalFile {
     }
 
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        let clock = Arc::clone(&self.env.clock);
+        let handed = clock.monotonic();
+        let synced_at = Arc::new(Mutex::new(handed));
+        let done_at = Arc::clone(&synced_at);
         self.change("writing the local log", move |o, length| {
+            let began = clock.monotonic();
+            stage("disk_thread", began.saturating_sub(handed));
             let end = offset + bytes.len() as u64;
             if end > *length {
                 let zeros = vec![0; usize::try_from(GROW_BYTES).unwrap_or(0)];
@@ -420,9 +426,15 @@ impl DiskFile for LocalFile {
                 o.file.write_all_at(&bytes, offset)?;
             }
             synced();
-            o.file.sync_data()
+            o.file.sync_data()?;
+            let done = clock.monotonic();
+            stage("disk", done.saturating_sub(began));
+            *done_at.lock() = done;
+            Ok(())
         })
-        .await
+        .await?;
+        stage("disk_heard", self.env.clock.monotonic().saturating_sub(*synced_at.lock()));
+        Ok(())
     }
 
     async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
@@ -442,6 +454,12 @@ impl DiskFile for LocalFile {
         })
         .await
     }
+}
+
+/// How long a stage of a write took: handed to a thread, written and synced, heard of by who asked for it.
+fn stage(stage: &'static str, took: Duration) {
+    metrics::histogram!("telesto_commit_stage_seconds", "stage" => stage)
+        .record(took.as_secs_f64());
 }
 
 /// Entries are about to be put on disk: what a commit waits for beside the network.

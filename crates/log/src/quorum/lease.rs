@@ -42,6 +42,11 @@ impl Asked {
         Self { monotonic: env.clock.monotonic(), wall_micros: env.clock.wall_micros() }
     }
 
+    /// How long ago that was.
+    pub fn elapsed(self, env: &Env) -> Duration {
+        env.clock.monotonic().saturating_sub(self.monotonic)
+    }
+
     /// Whether less than `lease` has passed since.
     fn holds(self, now: Self, lease: Duration) -> bool {
         let wall = now.wall_micros.checked_sub(self.wall_micros).map(Duration::from_micros);

@@ -121,6 +121,11 @@ impl Remote {
         Self { server, life, known: Mutex::new(known) }
     }
 
+    /// Whether it is in this process.
+    fn is_own(&self) -> bool {
+        self.server.is_local()
+    }
+
     /// The LSN after the last entry that it certainly has.
     pub fn stored(&self) -> Lsn {
         self.known.lock().stored
@@ -413,6 +418,9 @@ impl Shared {
         let now = self.env.clock.monotonic();
         let (next, leased) = match answer {
             Ok(Reply::Stored { next, leased }) => {
+                let stage = if remote.is_own() { "server_own" } else { "server_other" };
+                metrics::histogram!("telesto_commit_stage_seconds", "stage" => stage)
+                    .record(asked.elapsed(&self.env).as_secs_f64());
                 remote.takes(next, now);
                 (next, leased)
             }

@@ -256,6 +256,10 @@ impl LocalLogServer {
 
 #[async_trait]
 impl LogServer for LocalLogServer {
+    fn is_local(&self) -> bool {
+        true
+    }
+
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply> {
         self.env.within(by, "waiting for the local log", self.serve(request, by)).await?
     }

@@ -230,4 +230,9 @@ pub trait LogServer: Debug + Send + Sync {
     /// Asks and waits for the answer, at most until `by`. An error leaves open whether the request
     /// was carried out.
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply>;
+
+    /// Whether it is in this process.
+    fn is_local(&self) -> bool {
+        false
+    }
 }

@@ -13,7 +13,7 @@ use telesto_common::{Deadline, Lsn};
 use telesto_log::{Append, Error as LogError, Result as LogResult};
 
 use super::causes::Causes;
-use super::committer::{Committer, Group};
+use super::committer::{Committer, Group, stage};
 use super::records::records;
 use super::validate::Validated;
 use crate::error::Error;
@@ -135,6 +135,7 @@ impl Committer {
 
     /// An entry was appended, and it took so long.
     pub(super) fn appended_in(&mut self, took: Duration) {
+        stage("quorum", took);
         metrics::histogram!("telesto_txn_append_seconds").record(took.as_secs_f64());
         self.append_takes = (self.append_takes * 7 + took) / 8;
         self.won_last = true;

@@ -63,6 +63,8 @@ pub(crate) struct Pending {
     /// How often it was given back.
     pub looks: u32,
     pub bytes: usize,
+    /// When it was handed to the committer (monotonic).
+    pub since: Duration,
     /// The scope that has a share of the group's cost.
     pub payer: Option<Arc<ScopeMeter>>,
     pub reply: oneshot::Sender<Result<Answer>>,
@@ -98,11 +100,19 @@ impl Pending {
     }
 }
 
+/// How long a stage of a commit took.
+pub(super) fn stage(stage: &'static str, took: Duration) {
+    metrics::histogram!("telesto_commit_stage_seconds", "stage" => stage)
+        .record(took.as_secs_f64());
+}
+
 /// Requests that are committed together.
 pub(crate) struct Group {
     pub live: Vec<Pending>,
     /// Until when an append is tried.
     pub by: Deadline,
+    /// When its turn came (monotonic).
+    pub since: Duration,
     /// What it costs.
     pub scope: Arc<ScopeMeter>,
     /// It holds the watermark back.
@@ -256,9 +266,11 @@ impl Committer {
             // Its parts are not kept for longer.
             by = by.earlier(pending.deadline);
         }
-        let first = live.first()?.request.txn;
-        let _held = Held::committing(&self.local, first);
-        Some(Group { live, by, scope: ScopeMeter::shared(Cause::Commit), _held })
+        let first = live.first()?;
+        let since = clock.monotonic();
+        stage("queue", since.saturating_sub(first.since));
+        let _held = Held::committing(&self.local, first.request.txn);
+        Some(Group { live, by, since, scope: ScopeMeter::shared(Cause::Commit), _held })
     }
 
     async fn commit(&mut self, group: Group) {
@@ -352,6 +364,9 @@ impl Committer {
         let started = local.env.clock.monotonic();
         match local.log.begin_append(validated.at, hash, records, group.by).await {
             Ok(Begun::UnderWay(appending)) => {
+                stage("order", local.env.clock.monotonic().saturating_sub(group.since));
+                metrics::histogram!("telesto_commit_entries_under_way")
+                    .record(self.window.len() as f64);
                 let hash = appending.hash();
                 let appending = Box::pin(appending.committed());
                 self.window.push(UnderWay::new(group, validated, hash, started, appending));

@@ -22,7 +22,7 @@ use telesto_common::planted::Bug;
 use telesto_log::{Append, Result as LogResult};
 
 use super::append::{Attempt, Failed};
-use super::committer::Committer;
+use super::committer::{Committer, stage};
 use super::window::UnderWay;
 use crate::error::Error;
 
@@ -40,10 +40,10 @@ impl Committer {
     pub(super) async fn settle(&mut self, result: LogResult<Append>) -> bool {
         let Some(oldest) = self.window.pop() else { return true };
         let local = Arc::clone(&self.local);
+        let done = local.env.clock.monotonic();
         let (usual, outcome) = match result {
             Ok(Append::Committed(entry)) => {
-                let took = local.env.clock.monotonic().saturating_sub(oldest.started);
-                self.appended_in(took);
+                self.appended_in(done.saturating_sub(oldest.started));
                 let applied = local.apply(&entry);
                 let unknown = |error: Error| Failed::Unknown(entry.lsn, error.to_string());
                 (applied.is_ok(), applied.map(|()| Attempt::Committed(entry.lsn)).map_err(unknown))
@@ -58,6 +58,7 @@ impl Committer {
         match outcome {
             Ok(Attempt::Committed(lsn)) => {
                 self.acknowledge(group, validated, lsn);
+                stage("answer", local.env.clock.monotonic().saturating_sub(done));
                 if local.env.planted(Bug::AnswersAhead) {
                     while let Some(UnderWay { group, validated, .. }) = self.window.pop() {
                         let at = validated.at;

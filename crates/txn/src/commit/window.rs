@@ -95,6 +95,11 @@ impl Window {
         self.under_way.is_empty()
     }
 
+    /// How many are under way.
+    pub fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
     /// How long the next group has to wait when an append takes `takes`; `None`: until one is settled.
     pub fn pause(&self, now: Duration, takes: Duration) -> Option<Duration> {
         if self.is_empty() {
