@@ -122,9 +122,9 @@ impl Node {
         registry.register(&env, &record).await?;
         let me = Caller { node: record.node, incarnation: record.incarnation };
         let own = Some(Arc::clone(&own_log));
-        let neighbours = Neighbours::new(env.clone(), Arc::clone(&transport), me, own);
+        let neighbours = Neighbours::new(env.commits(), Arc::clone(&transport), me, own);
         neighbours.set_address(record.node, &record.address);
-        let members = Arc::new(Members::new(env.clone(), transport, me, record, neighbours));
+        let members = Arc::new(Members::new(env.commits(), transport, me, record, neighbours));
         let node = Arc::new(Self {
             peers: Others::new(env.clone(), Arc::clone(&members)),
             env: env.clone(),

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::channel::oneshot;
 use futures::future::join_all;
 use parking_lot::RwLock;
 use telesto_common::{Env, NodeId};
@@ -40,7 +41,14 @@ impl Others {
     pub(crate) async fn answered(&self, question: Bytes) -> Reply {
         let known = self.answers.read().clone();
         for answers in known {
-            if let Some(answer) = answers.answer(question.clone()).await {
+            let (told, answer) = oneshot::channel();
+            let question = question.clone();
+            // Not where it came: there commits run, and what is asked for may be much.
+            self.env.spawn("answering a node's question", async move {
+                // Who asked may be gone.
+                let _ = told.send(answers.answer(question).await);
+            });
+            if let Ok(Some(answer)) = answer.await {
                 return Reply::Answer(answer.into());
             }
         }

@@ -64,6 +64,10 @@ pub trait Spawn: Debug + Send + Sync {
     fn spawn_session(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
         self.spawn(name, future)
     }
+    /// Starts tasks where those of commits run, apart from all others; `None`: there is no such place.
+    fn commits(&self) -> Option<Arc<dyn Spawn>> {
+        None
+    }
     /// Runs `work`, a piece of the task that calls it, so that however long it takes it holds up no other task.
     /// Where there are no threads, or one for all (a simulation), it runs in place.
     fn compute(&self, work: &mut dyn FnMut()) {
@@ -126,6 +130,17 @@ impl Env {
     #[must_use]
     pub fn deadline(&self, timeout: Duration) -> Deadline {
         Deadline::at(self.clock.monotonic() + timeout)
+    }
+
+    /// The same seams, but tasks are spawned where those of commits run, if there is such a place: what each commit waits for, and
+    /// nothing that computes.
+    #[must_use]
+    pub fn commits(&self) -> Self {
+        let mut env = self.clone();
+        if let Some(tasks) = self.tasks.commits() {
+            env.tasks = tasks;
+        }
+        env
     }
 
     /// Spawns a task.

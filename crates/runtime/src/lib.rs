@@ -31,23 +31,31 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 #[must_use]
 pub fn env() -> Env {
     let runtime = Handle::current();
-    env_of(&runtime, &runtime)
+    env_of(&runtime, &runtime, &runtime)
 }
 
-/// The real environment of a node: clients' sessions are `sessions`' tasks, all others and every timer are `core`'s.
+/// The real environment of a node: clients' sessions are `sessions`' tasks, what each commit waits for is `commits`', all others are
+/// `core`'s, and so is every timer but those of `commits`' own tasks.
 #[must_use]
-pub fn env_of(core: &Handle, sessions: &Handle) -> Env {
+pub fn env_of(core: &Handle, sessions: &Handle, commits: &Handle) -> Env {
+    let commits = (commits.id() != core.id()).then(|| commits.clone());
     Env {
-        clock: Arc::new(RealClock { timers: core.clone() }),
+        clock: Arc::new(RealClock { core: core.clone(), commits: commits.clone() }),
         random: Arc::new(RealRandom),
-        tasks: Arc::new(RealTasks { core: core.clone(), sessions: sessions.clone() }),
+        tasks: Arc::new(RealTasks {
+            runtime: core.clone(),
+            core: core.clone(),
+            sessions: sessions.clone(),
+            commits,
+        }),
         planted: Planted::NONE,
     }
 }
 
 #[derive(Debug)]
 struct RealClock {
-    timers: Handle,
+    core: Handle,
+    commits: Option<Handle>,
 }
 
 impl Clock for RealClock {
@@ -71,8 +79,11 @@ impl Clock for RealClock {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // Of the core's driver, whoever asks: a session's driver may be held up by a statement.
-        let _entered = self.timers.enter();
+        // Of the core's driver, whoever asks: a session's driver may be held up by a statement. Not so that of commits, and another
+        // thread would have to be woken to be told of the timer.
+        let own = |commits: &&Handle| Handle::try_current().is_ok_and(|at| at.id() == commits.id());
+        let timers = self.commits.as_ref().filter(own).unwrap_or(&self.core);
+        let _entered = timers.enter();
         Box::pin(tokio::time::sleep(duration))
     }
 }
@@ -88,8 +99,11 @@ impl Random for RealRandom {
 
 #[derive(Debug)]
 struct RealTasks {
+    /// Where tasks are spawned.
+    runtime: Handle,
     core: Handle,
     sessions: Handle,
+    commits: Option<Handle>,
 }
 
 #[derive(Debug)]
@@ -107,7 +121,13 @@ impl Task for RealTask {
 
 impl Spawn for RealTasks {
     fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
-        Arc::new(RealTask(self.core.spawn(future).abort_handle()))
+        Arc::new(RealTask(self.runtime.spawn(future).abort_handle()))
+    }
+
+    fn commits(&self) -> Option<Arc<dyn Spawn>> {
+        let runtime = self.commits.clone()?;
+        let (core, sessions) = (self.core.clone(), self.sessions.clone());
+        Some(Arc::new(Self { runtime, core, sessions, commits: None }))
     }
 
     fn spawn_blocking(&self, _name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
@@ -149,7 +169,7 @@ mod tests {
             .enable_all()
             .build()
             .expect("runtime");
-        let env = env_of(runtime.handle(), runtime.handle());
+        let env = env_of(runtime.handle(), runtime.handle(), runtime.handle());
         let (ran, runs) = mpsc::channel();
         let runs = Arc::new(std::sync::Mutex::new(runs));
         let (done, ended) = mpsc::channel();
@@ -179,7 +199,7 @@ mod tests {
     #[test]
     fn computing_has_a_budget() {
         let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("runtime");
-        let env = env_of(runtime.handle(), runtime.handle());
+        let env = env_of(runtime.handle(), runtime.handle(), runtime.handle());
         let tasks = Arc::clone(&env.tasks);
         let gave_way = runtime.block_on(runtime.spawn(async move {
             let mut endless = Box::pin(async {

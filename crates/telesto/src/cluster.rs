@@ -176,9 +176,11 @@ pub(crate) async fn join(
     let took_in = take_in(env, &bucket, node, &disk).await?;
     let registry = Registry::new(Arc::clone(&bucket));
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
-    let tcp = Tcp::new(env.clone(), Some(certificates));
+    // What a commit waits for on any node.
+    let commits = env.commits();
+    let tcp = Tcp::new(commits.clone(), Some(certificates));
     let life = node.next_log_life()?;
-    let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, SEGMENT_BYTES, life);
+    let own = LocalLogServer::open_shared(disk, commits.clone(), SHARD, SEGMENT_BYTES, life);
     let own = own.await.map_err(TxnError::from)?;
     node.log_life_begun(life)?;
     let who = identity(env, Some(node), None);
@@ -197,7 +199,8 @@ pub(crate) async fn join(
     let joining = Member::join(env.clone(), bucket, transport, own, record, settings);
     let member = joining.await.map_err(wrong)?;
     let (me, router) = (member.caller(), member.router());
-    let serving = env.spawn("serving nodes", async move { tcp.serve(listener, me, router).await });
+    let serving =
+        commits.spawn("serving nodes", async move { tcp.serve(listener, me, router).await });
     Ok(Joined { member, address, took_in, serving })
 }
 

@@ -116,7 +116,8 @@ impl Engine {
             shard,
             queue,
         ));
-        let committer = env.spawn("committer", Committer::new(Arc::clone(&local), requests).run());
+        let committer = Committer::new(Arc::clone(&local), requests).run();
+        let committer = env.commits().spawn("committer", committer);
         let maintenance = Arc::new(Maintenance::new(Arc::clone(&local)));
         let background =
             options.maintenance.then(|| env.spawn("maintenance", Arc::clone(&maintenance).run()));

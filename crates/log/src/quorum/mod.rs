@@ -197,7 +197,7 @@ impl Sequencer {
             // would be handed from thread to thread.
             let pushing: FuturesUnordered<_> =
                 (0..shared.remotes.len()).map(|index| Arc::clone(&shared).push(index)).collect();
-            shared.env.spawn("feeding the log servers", pushing.collect::<()>());
+            shared.env.commits().spawn("feeding the log servers", pushing.collect::<()>());
         }
         let position = Position { next: start, hash: loglet.start_hash };
         Arc::new(Self { state: tokio::sync::Mutex::new(position), shared })

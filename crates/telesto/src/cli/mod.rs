@@ -347,8 +347,8 @@ pub fn main() -> ExitCode {
         Ok(runtimes) => runtimes,
         Err(error) => return fail(&format!("the runtime cannot start: {error}")),
     };
-    let sessions = runtimes.sessions().clone();
-    let code = runtimes.core().block_on(run(command, sessions));
+    let node = (runtimes.sessions().clone(), runtimes.commits().clone());
+    let code = runtimes.core().block_on(run(command, node));
     runtimes.stop();
     code
 }
@@ -359,10 +359,10 @@ fn node_memory(command: &Command) -> Option<u64> {
     Some(settings.memory.unwrap_or_else(start::default_memory).0)
 }
 
-async fn run(command: Command, sessions: Handle) -> ExitCode {
+async fn run(command: Command, (sessions, commits): (Handle, Handle)) -> ExitCode {
     match command {
         Command::Start { log_level, settings, .. } => {
-            report(start::run(&log_level, &settings, &sessions).await)
+            report(start::run(&log_level, &settings, &sessions, &commits).await)
         }
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             report(import::mediawiki(&file, &url, batch_pages).await)

@@ -103,7 +103,7 @@ impl Wanted {
         };
         let runtime = runtimes::probing()
             .map_err(|error| format!("there is no thread for --probe: {error}"))?;
-        let env = telesto_runtime::env_of(runtime.handle(), runtime.handle());
+        let env = telesto_runtime::env_of(runtime.handle(), runtime.handle(), runtime.handle());
         let shown =
             Arc::new(Shown { env: env.clone(), board: Mutex::default(), kept: Mutex::default() });
         opened.sql.measured().probed_by(Arc::clone(&shown) as Arc<dyn Probes>);

@@ -5,12 +5,16 @@
 //!           log, committer, folds                                        no statement runs here
 //! sessions  sockets of sessions, statements that surely are short;
 //!           what may compute leaves its worker to another thread          (`Spawn::compute`)
+//! commits   what each commit waits for: the committer, the sequencer, messages between nodes,
+//!           log servers (not the disk)                                    one thread
 //! watch     one thread that wakes the sessions' runtime every 20 ms
 //! prober    one thread that asks this node questions as a client would, with --probe
 //! ```
 //!
 //! # Invariants
-//! - No statement's code runs on a worker of the core.
+//! - No statement's code runs on a worker of the core, or on that of commits.
+//! - Commits have one thread: its tasks are short, and wait for each other. To hand one to another thread takes longer than what it
+//!   does, and wakes a thread that something else has a use for.
 //! - The sessions' runtime always has threads left to hand a worker to: as many as statements may compute, and some.
 //!
 //! # On failure
@@ -42,12 +46,13 @@ const WATCH_EVERY: Duration = Duration::from_millis(20);
 /// The runtimes of a process.
 pub struct Runtimes {
     core: Runtime,
-    node: Option<Sessions>,
+    node: Option<Node>,
 }
 
 /// What only a node has.
-struct Sessions {
-    runtime: Runtime,
+struct Node {
+    sessions: Runtime,
+    commits: Runtime,
     /// The watch ends when this is dropped.
     _watch: Sender<()>,
 }
@@ -59,13 +64,14 @@ impl Runtimes {
     /// The system's, when it has no threads.
     pub fn start(memory: Option<u64>) -> std::io::Result<Self> {
         let blocking = blocking_threads(memory);
-        let core = runtime("core", blocking)?;
+        let core = runtime("core", None, blocking)?;
         let node = match memory {
             None => None,
             Some(memory) => {
-                let runtime = runtime("sessions", blocking + computing(memory))?;
-                let watch = watch(runtime.handle().clone())?;
-                Some(Sessions { runtime, _watch: watch })
+                let sessions = runtime("sessions", None, blocking + computing(memory))?;
+                let commits = runtime("commits", Some(1), 1)?;
+                let watch = watch(sessions.handle().clone())?;
+                Some(Node { sessions, commits, _watch: watch })
             }
         };
         Ok(Self { core, node })
@@ -78,13 +84,19 @@ impl Runtimes {
 
     /// Where clients' sessions belong.
     pub fn sessions(&self) -> &Handle {
-        self.node.as_ref().map_or(self.core.handle(), |node| node.runtime.handle())
+        self.node.as_ref().map_or(self.core.handle(), |node| node.sessions.handle())
+    }
+
+    /// Where what each commit waits for belongs.
+    pub fn commits(&self) -> &Handle {
+        self.node.as_ref().map_or(self.core.handle(), |node| node.commits.handle())
     }
 
     /// Ends them without waiting for what blocks (a terminal being read) or computes.
     pub fn stop(self) {
         if let Some(node) = self.node {
-            node.runtime.shutdown_background();
+            node.sessions.shutdown_background();
+            node.commits.shutdown_background();
         }
         self.core.shutdown_background();
     }
@@ -118,8 +130,16 @@ fn blocking_threads(memory: Option<u64>) -> usize {
     usize::try_from(memory / MEMORY_OF_A_BLOCKING_THREAD).unwrap_or(most).clamp(8, most)
 }
 
-fn runtime(name: &'static str, blocking: usize) -> std::io::Result<Runtime> {
+/// `workers`: as many as the machine has cores, if it is not said.
+fn runtime(
+    name: &'static str,
+    workers: Option<usize>,
+    blocking: usize,
+) -> std::io::Result<Runtime> {
     let mut builder = Builder::new_multi_thread();
+    if let Some(workers) = workers {
+        builder.worker_threads(workers);
+    }
     builder
         .enable_all()
         .thread_name(name)

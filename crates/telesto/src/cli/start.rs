@@ -48,11 +48,16 @@ pub(super) fn default_memory() -> Bytes {
 ///
 /// # Errors
 /// Why it could not start, or not stop in order.
-pub async fn run(log_level: &str, settings: &Settings, sessions: &Handle) -> Result<(), String> {
+pub async fn run(
+    log_level: &str,
+    settings: &Settings,
+    sessions: &Handle,
+    commits: &Handle,
+) -> Result<(), String> {
     let filter = EnvFilter::try_new(log_level)
         .map_err(|error| format!("--log-level {log_level:?} is no filter: {error}"))?;
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let env = telesto_runtime::env_of(&Handle::current(), sessions);
+    let env = telesto_runtime::env_of(&Handle::current(), sessions, commits);
     let mut server_config = server_config(&env, settings)?;
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
     let prober = Wanted::of(&env, settings, &mut server_config)?;
