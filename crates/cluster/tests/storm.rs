@@ -298,9 +298,14 @@ fn storm_over_whole_nodes_is_strictly_serializable_and_ends() {
 /// Each mend, taken out in a run of its own, is missed.
 #[test]
 fn storm_finds_what_is_planted() {
-    for (bug, first) in
-        [(Bug::AcknowledgesEarly, 2), (Bug::OwnsAfterThaw, 137), (Bug::SealsMinority, 11)]
-    {
+    let planted = [
+        (Bug::AcknowledgesEarly, 2),
+        (Bug::OwnsAfterThaw, 137),
+        (Bug::SealsMinority, 11),
+        (Bug::ForgetsUnderWay, 1),
+        (Bug::AnswersAhead, 1),
+    ];
+    for (bug, first) in planted {
         let found = (first..first + 60).find(|seed| !play(*seed, Planted::only(bug)).0.is_empty());
         println!("{bug:?}: found with seed {found:?}");
         assert!(found.is_some(), "{bug:?} is not found");

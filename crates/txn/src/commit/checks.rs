@@ -200,8 +200,7 @@ impl GroupIndex {
 
     /// The value that `key` has been given so far; outer `None`: none.
     pub fn value(&self, key: &Bytes) -> Option<Option<Bytes>> {
-        self.newest_first()
-            .find_map(|index| index.keys.get(key).map(|(_, _, value)| value.clone()))
+        self.newest_first().find_map(|index| index.keys.get(key).map(|(_, _, value)| value.clone()))
     }
 
     /// Whether the transaction, which adds, is in it already.

@@ -1,13 +1,13 @@
 //! The committer: one task a process that turns commit requests into log entries.
 //!
 //! # Invariants
-//! - Every transaction of an entry was validated against everything below the entry and against the
+//! - Every transaction of an entry was validated against everything below the entry, applied or under way, and against the
 //!   ones before it in the entry; timestamps grow along the log.
 //! - Ranges that memory does not cover are not walked here: the request is given back to whoever asked, to look at them
 //!   elsewhere. Single keys, and what came back since the tail was trimmed again, are looked at here, for a bounded time.
 //! - A transaction is acknowledged only after its entry is appended and applied here.
-//! - The position of the next append is always derived from what was applied, never guessed: after an
-//!   append of unknown outcome the same slot is tried again, which settles it.
+//! - The position of the next append is always derived from what was applied and what is under way behind that, never guessed: after
+//!   an append of unknown outcome the same slot is tried again, which settles it (`append.rs`, `settle.rs`).
 //!
 //! # Fairness
 //! On a shared log whoever won the last slot knows the tail first and would win the next one too.
@@ -98,6 +98,13 @@ impl Pending {
         self.deadline.passed(clock.monotonic())
             || self.external() && clock.wall_micros() > self.wall_deadline_micros
     }
+}
+
+/// No slot was free until the deadline.
+fn no_slot() -> Error {
+    Error::Unavailable(
+        "other processes took every log slot until the deadline; nothing was committed: run the transaction again".to_owned(),
+    )
 }
 
 /// How long a stage of a commit took.
@@ -285,6 +292,10 @@ impl Committer {
         if let Err(error) = self.ready(group.by).await {
             return self.abort_all(group.live, &error);
         }
+        if group.by.passed(self.local.env.clock.monotonic()) {
+            // It has lost its place before. One that is begun now would be given up at once.
+            return self.abort_all(group.live, &no_slot());
+        }
         let mut pipelined = self.is_pipelined(&group);
         while !group.live.is_empty() {
             let mut validated = match self.validate(&mut group.live, group.by).await {
@@ -310,10 +321,7 @@ impl Committer {
                 Ok(Attempt::Lost) => {
                     self.lost_slot();
                     if group.by.passed(self.local.env.clock.monotonic()) {
-                        let error = Error::Unavailable(
-                            "other processes took every log slot until the deadline; nothing was committed: run the transaction again".to_owned(),
-                        );
-                        return self.abort_all(group.live, &error);
+                        return self.abort_all(group.live, &no_slot());
                     }
                 }
                 Err(Failed::Certain(error)) => return self.abort_all(group.live, &error),

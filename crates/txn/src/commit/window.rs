@@ -13,8 +13,9 @@
 //! See `settle.rs`.
 //!
 //! # Limits
-//! [`ENTRIES`] entries, of `bytes` at most when the last one is begun. Entries are begun [`PACE`] apart: an entry costs each node a
-//! message, a write and a sync, and requests that come closer together share it.
+//! [`ENTRIES`] entries, and no further one once they have `limit` bytes. Entries are begun [`PACE`] apart, or a quarter of what an append
+//! takes, whichever is more: an entry costs each node a message, a write and a sync, and requests that come closer together share it. So
+//! where appends take long because the machines are busy, it makes them at most so much busier.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ use crate::error::Error;
 const ENTRIES: usize = 8;
 /// The least time between the beginnings of two entries, unless nothing is under way.
 const PACE: Duration = Duration::from_millis(1);
+/// Entries begun in the time that an append takes, at most.
+const IN_AN_APPEND: u32 = 4;
 
 /// A group whose entry is on its way.
 pub(crate) struct UnderWay {
@@ -108,7 +111,7 @@ impl Window {
         if self.under_way.len() >= ENTRIES || self.bytes >= self.limit {
             return None;
         }
-        let apart = PACE.max(takes / u32::try_from(ENTRIES).unwrap_or(u32::MAX));
+        let apart = PACE.max(takes / IN_AN_APPEND);
         Some((self.begun + apart).saturating_sub(now))
     }
 
