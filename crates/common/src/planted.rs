@@ -66,6 +66,8 @@ pub enum Bug {
     ForgetsUnderWay,
     /// What was to stand behind an entry whose place another one has taken is appended where it was to stand.
     GoesOnBehindLost,
+    /// A follower shows what a majority of the log servers has although their owner may not know it, and answers without it.
+    ShowsUnheard,
 }
 
 impl Bug {
@@ -98,6 +100,7 @@ impl Bug {
         Self::AnswersAhead,
         Self::ForgetsUnderWay,
         Self::GoesOnBehindLost,
+        Self::ShowsUnheard,
     ];
 }
 

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! strict read:  tail? ──► all servers; a majority unsealed: nothing acknowledged lies at or after the furthest
-//!               what a majority of them has is committed: this node's own server is told
+//!               what the sequencer has said to one of them to be committed, this node's own server is told
 //!               entries up to there ──► Follow, from one server
 //! following:    Follow ── waits on the server until something is committed, or the loglet is sealed
 //! ```
 //! # Invariants
-//! - Only what is committed is read from an active loglet: the sequencer has said so, or a majority of the servers, unsealed, was
-//!   found to have it (each LSN has one possible content).
+//! - Only what the sequencer has said to be committed is read from an active loglet. What a majority of the servers has is committed,
+//!   too, but the sequencer may not know it yet, and its owner answers strict reads by what it knows: a reader here would have seen
+//!   what one there, later, does not see.
 //! - A tail is given only when a majority of the servers had accepted no seal, after the call began: then nobody had
 //!   gone on elsewhere.
 //! - This node's own server is read from while it has what there is: it costs no message.
@@ -47,6 +48,9 @@ const ASKED: usize = 2;
 /// A reader that reads elsewhere tries its own log server again so often, microseconds: where that one is dead or lags, each time
 /// costs it the wait until a second one is asked.
 const HOME_MICROS: u64 = 1_000_000;
+/// How long the others are waited for when a majority has entries of which none of it was told that they are committed. The owner's own server
+/// is told at once.
+const WORD: Duration = Duration::from_millis(10);
 /// Between two looks at a log that is being taken over.
 const SETTLING: Duration = Duration::from_millis(20);
 
@@ -55,7 +59,7 @@ const SETTLING: Duration = Duration::from_millis(20);
 struct Tails {
     /// Whatever was acknowledged before lies below.
     furthest: Lsn,
-    /// Below this everything is on a majority of the servers.
+    /// Below this everything is committed, and the sequencer knows it.
     committed: Lsn,
 }
 
@@ -201,21 +205,36 @@ impl Inner {
         let mut answers: FuturesUnordered<_> =
             readers.iter().map(|server| server.call(Request::Tail { key }, soon)).collect();
         let mut ends: Vec<Lsn> = Vec::new();
+        let mut told = Lsn::ZERO;
+        let env = &self.store.env;
         let needed = majority(servers.len());
-        while let Some(answer) = answers.next().await {
-            if let Ok(Reply::Tail { next, sealed: false, doubtful: false, .. }) = answer {
+        while ends.len() < needed {
+            let Some(answer) = answers.next().await else { return Ok(None) };
+            if let Ok(Reply::Tail { next, sealed: false, doubtful: false, committed, .. }) = answer
+            {
                 ends.push(next);
-            }
-            if ends.len() >= needed {
-                // Just a majority has answered: what the least of them has, all of them have.
-                let furthest = ends.iter().copied().max().unwrap_or_default();
-                let least = ends.iter().copied().min().unwrap_or_default();
-                let unproven = self.store.env.planted(Bug::TellsUncommitted);
-                let committed = if unproven { furthest } else { least };
-                return Ok(Some(Tails { furthest, committed }));
+                told = told.max(committed);
             }
         }
-        Ok(None)
+        let furthest = ends.iter().copied().max().unwrap_or_default();
+        if env.planted(Bug::TellsUncommitted) {
+            return Ok(Some(Tails { furthest, committed: furthest }));
+        }
+        if env.planted(Bug::ShowsUnheard) {
+            // Just a majority has answered: what the least of them has, all of them have.
+            let least = ends.iter().copied().min().unwrap_or_default();
+            return Ok(Some(Tails { furthest, committed: least }));
+        }
+        let soon = env.deadline(WORD).earlier(soon);
+        while told < furthest {
+            // Whoever was not told yet is told by what comes next, and then followed.
+            match env.within(soon, "what the log's owner knows", answers.next()).await {
+                Ok(Some(Ok(Reply::Tail { committed, .. }))) => told = told.max(committed),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        Ok(Some(Tails { furthest, committed: told.min(furthest) }))
     }
 
     /// Tells this node's own log server, if it has one of the loglet, that everything below `committed` is.

@@ -420,5 +420,10 @@ impl Shared {
         let enough =
             if self.env.planted(Bug::AcknowledgesEarly) { 1 } else { majority(next.len()) };
         self.commit_below(next[enough - 1]);
+        // Whoever asks for the tail learns from it what the owner knows.
+        let committed = *self.committed.borrow();
+        for remote in self.remotes.iter().filter(|remote| remote.server.is_local()) {
+            remote.server.note_committed(self.key, committed);
+        }
     }
 }

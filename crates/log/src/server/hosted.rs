@@ -121,13 +121,18 @@ impl Hosted {
         true
     }
 
-    /// The tail as of now, for the sequencer that asks whether its loglet is still unsealed.
-    pub fn confirm(&self, env: &Env, terms: Terms) -> Reply {
+    /// The sequencer knows everything below `committed` to be committed.
+    pub fn note_committed(&self, committed: Lsn) {
         self.progress.send_if_modified(|progress| {
-            let grew = terms.committed > progress.committed;
-            progress.committed = progress.committed.max(terms.committed);
+            let grew = committed > progress.committed;
+            progress.committed = progress.committed.max(committed);
             grew
         });
+    }
+
+    /// The tail as of now, for the sequencer that asks whether its loglet is still unsealed.
+    pub fn confirm(&self, env: &Env, terms: Terms) -> Reply {
+        self.note_committed(terms.committed);
         let leased = self.promise(env, terms);
         self.tail(leased)
     }

@@ -256,6 +256,14 @@ impl LocalLogServer {
 
 #[async_trait]
 impl LogServer for LocalLogServer {
+    fn note_committed(&self, key: LogletKey, committed: Lsn) {
+        // Held for moments only; then the next request tells it.
+        let Ok(loglets) = self.loglets.try_lock() else { return };
+        if let Some(loglet) = loglets.get(&key) {
+            loglet.note_committed(committed);
+        }
+    }
+
     fn is_local(&self) -> bool {
         true
     }

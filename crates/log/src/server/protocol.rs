@@ -231,6 +231,11 @@ pub trait LogServer: Debug + Send + Sync {
     /// was carried out.
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply>;
 
+    /// Tells a server in this process what is committed, which costs no message; one elsewhere is told by the next request.
+    fn note_committed(&self, key: LogletKey, committed: Lsn) {
+        let _ = (key, committed);
+    }
+
     /// Whether it is in this process.
     fn is_local(&self) -> bool {
         false
