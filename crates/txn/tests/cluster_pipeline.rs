@@ -237,7 +237,7 @@ fn is_shown_and_then_missed(planted: Planted) -> bool {
                 Either::Right(_) => Bytes::new(),
             }
         };
-        let missed = nodes.get(0, "k").await == "";
+        let missed = nodes.get(0, "k").await.is_empty();
         nodes.net.heal();
         commit.await.expect("committed: it was there all the time");
         assert_eq!(nodes.get(1, "k").await, "1");

@@ -17,11 +17,11 @@ use crate::nodes::*;
 /// Mends that are taken out, each with a seed that shows what it mends.
 const MENDS: &[(Bug, u64)] = &[
     (Bug::AcknowledgesEarly, 1),
-    (Bug::SealsMinority, 3),
-    (Bug::OwnsAfterThaw, 7),
-    (Bug::CountsForgetful, 2),
-    (Bug::ParksReaders, 3),
-    (Bug::TellsUncommitted, 1),
+    (Bug::SealsMinority, 1),
+    (Bug::OwnsAfterThaw, 1),
+    (Bug::CountsForgetful, 18),
+    (Bug::ParksReaders, 28),
+    (Bug::TellsUncommitted, 54),
     (Bug::CountsRepairs, 450),
 ];
 

@@ -144,8 +144,8 @@ pub(crate) struct Committer {
 enum Event {
     /// What became of the oldest append under way.
     Done(LogResult<Append>),
-    /// It is this request's turn.
-    Came(Pending),
+    /// It is the turn of the request that is carried.
+    Came,
 }
 
 impl Committer {
@@ -175,9 +175,10 @@ impl Committer {
                         self.drain().await;
                     }
                 }
-                Some(Event::Came(first)) => {
+                Some(Event::Came) => {
                     self.give_way().await;
-                    let live = self.gather(first);
+                    let first = self.carried.take();
+                    let live = first.map(|first| self.gather(first)).unwrap_or_default();
                     if let Some(group) = self.group(live) {
                         self.commit(group).await;
                     }
@@ -192,11 +193,10 @@ impl Committer {
         let clock = Arc::clone(&self.local.env.clock);
         loop {
             if self.window.is_empty() {
-                let first = match self.carried.take() {
-                    Some(pending) => pending,
-                    None => self.queue.recv().await?,
-                };
-                return Some(Event::Came(first));
+                if self.carried.is_none() {
+                    self.carried = Some(self.queue.recv().await?);
+                }
+                return Some(Event::Came);
             }
             let Some(pause) = self.window.pause(clock.monotonic(), self.append_takes) else {
                 return Some(Event::Done(self.window.oldest_done().await));
@@ -213,7 +213,7 @@ impl Committer {
                     Either::Right((None, done)) => return Some(Event::Done(done.await)),
                 }
             } else if pause.is_zero() {
-                return self.carried.take().map(Event::Came);
+                return Some(Event::Came);
             } else if let Either::Left((done, _)) = select(done, clock.sleep(pause)).await {
                 return Some(Event::Done(done));
             }
