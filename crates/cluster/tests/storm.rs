@@ -300,7 +300,7 @@ fn storm_over_whole_nodes_is_strictly_serializable_and_ends() {
 fn storm_finds_what_is_planted() {
     let planted = [
         (Bug::AcknowledgesEarly, 2),
-        (Bug::OwnsAfterThaw, 137),
+        (Bug::OwnsAfterThaw, 181),
         (Bug::SealsMinority, 11),
         (Bug::ForgetsUnderWay, 1),
         (Bug::AnswersAhead, 1),

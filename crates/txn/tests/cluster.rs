@@ -1,6 +1,6 @@
 //! Several nodes, one quorum log: whoever does not own it hands its commits to the one that does.
 
-#[path = "cluster_pipeline.rs"]
+#[path = "cluster/pipeline.rs"]
 mod pipeline;
 
 use std::sync::Arc;
