@@ -6,30 +6,32 @@
 //! with parameters at some of them.
 //!
 //! # Invariants
-//! - Two texts with the same [`Cut::key`] differ in the values of numbers and plain strings and in nothing else.
+//! - Two texts with the same [`Cut::key`] differ in the values of numbers and plain strings, in their comments, and in nothing else.
 //! - A literal has a place only where a parameter of the type that its neighbour gives it means what the literal means, if the
 //!   literal is a value of that type: a side of a comparison with a column, a member of its list, a value of an INSERT or an
-//!   assignment, and what is added to a column there. Literals elsewhere (`ORDER BY 1`, `LIMIT 5`, an argument, a typed
+//!   assignment, and what is added to a column there. In these places a string may have a cast (`'…'::timestamptz`, as drivers
+//!   write moments and uuids): its type is that of the cast. Literals elsewhere (`ORDER BY 1`, `LIMIT 5`, an argument, a typed
 //!   `date '…'`) may decide what the statement is.
 //!
 //! # On failure
 //! A text that this module does not surely understand has no cut, and a literal that it does not find again has no place.
 //!
 //! # Limits
-//! Texts of [`MAX_BYTES`] and [`MAX_LITERALS`] literals; none with comments, parameters, dollar quotes or escape strings.
+//! Texts of [`MAX_BYTES`] and [`MAX_LITERALS`] literals; none with dollar quotes, escape strings, or comments inside of comments. In a text
+//! with parameters of its own no literal has a place.
 
 use std::ops::Range;
 
 use crate::names::fold;
 use crate::sqlparser::ast::{
-    AssignmentTarget, BinaryOperator, Expr, Insert, ObjectName, Query, SetExpr, Statement,
-    UnaryOperator, Update, Value, ValueWithSpan,
+    AssignmentTarget, BinaryOperator, CastKind, DataType, Expr, Insert, ObjectName, Query, SetExpr,
+    Statement, UnaryOperator, Update, Value, ValueWithSpan,
 };
 
 /// Longest text that is cut, bytes.
-pub const MAX_BYTES: usize = 4096;
+pub const MAX_BYTES: usize = 8192;
 /// Most literals of such a text.
-pub const MAX_LITERALS: usize = 64;
+pub const MAX_LITERALS: usize = 256;
 
 /// Stand for a number and a string in a key; no text has them.
 const NUMBER: char = '\u{1}';
@@ -56,10 +58,12 @@ pub struct Literal {
 /// A text taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
-    /// The text with one character in place of each literal.
+    /// The text with one character in place of each literal, and a blank in place of each comment.
     pub key: String,
     /// The literals in their order.
     pub literals: Vec<Literal>,
+    /// It has parameters of its own (`$1`).
+    pub has_parameters: bool,
 }
 
 /// The column that a value is for.
@@ -84,10 +88,53 @@ pub struct Place {
     pub summand: bool,
     /// The column it is assigned to: what does not fit into that is an error, whether there is a row or not.
     pub target: Option<Target>,
+    /// A cast says what type it has.
+    pub cast: bool,
 }
 
 fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'$' || byte >= 0x80
+}
+
+/// What stands at a byte of a text.
+enum Part {
+    /// A literal up to there.
+    Literal(Written, usize),
+    /// A comment up to there.
+    Comment(usize),
+    /// `$1`, up to there.
+    Parameter(usize),
+    /// Anything else, up to there.
+    Other(usize),
+}
+
+/// The part at `at`; `None`: the text is left alone.
+fn part(sql: &str, at: usize) -> Option<Part> {
+    let bytes = sql.as_bytes();
+    let byte = *bytes.get(at)?;
+    Some(match byte {
+        b'\'' => Part::Literal(Written::String, end_of_quoted(bytes, at)?),
+        b'0'..=b'9' => Part::Literal(Written::Number, end_of_number(bytes, at)?),
+        b'.' if bytes.get(at + 1).is_some_and(u8::is_ascii_digit) => {
+            Part::Literal(Written::Number, end_of_number(bytes, at)?)
+        }
+        b'"' => Part::Other(at + 1 + bytes[at + 1..].iter().position(|b| *b == b'"')? + 1),
+        b'$' => Part::Parameter(end_of_parameter(bytes, at)?),
+        0..=8 | b'?' | b'\\' => return None,
+        b'-' if bytes.get(at + 1) == Some(&b'-') => Part::Comment(end_of_line(bytes, at)?),
+        b'/' if bytes.get(at + 1) == Some(&b'*') => Part::Comment(end_of_block(bytes, at)?),
+        b';' if !sql[at + 1..].trim_ascii().is_empty() => return None,
+        byte if is_word(byte) => {
+            let rest = bytes[at..].iter().position(|b| !is_word(*b));
+            let end = rest.map_or(bytes.len(), |length| at + length);
+            // `E'…'`, `B'…'` and their kin.
+            if matches!(bytes.get(end), Some(b'\'' | b'&')) {
+                return None;
+            }
+            Part::Other(end)
+        }
+        _ => Part::Other(at + 1),
+    })
 }
 
 impl Cut {
@@ -97,51 +144,38 @@ impl Cut {
         if sql.len() > MAX_BYTES {
             return None;
         }
-        let bytes = sql.as_bytes();
-        let mut cut = Self { key: String::with_capacity(sql.len()), literals: Vec::new() };
-        let mut at = 0;
-        let mut copied = 0;
-        while let Some(&byte) = bytes.get(at) {
-            let (written, end) = match byte {
-                b'\'' => (Written::String, end_of_quoted(bytes, at)?),
-                b'0'..=b'9' => (Written::Number, end_of_number(bytes, at)?),
-                b'.' if bytes.get(at + 1).is_some_and(u8::is_ascii_digit) => {
-                    (Written::Number, end_of_number(bytes, at)?)
+        let mut cut = Self { key: String::with_capacity(sql.len()), ..Self::default() };
+        let (mut at, mut copied) = (0, 0);
+        // Strings on two lines are one.
+        let mut may_go_on = false;
+        while at < sql.len() {
+            match part(sql, at)? {
+                Part::Other(end) => {
+                    may_go_on &= sql.as_bytes()[at].is_ascii_whitespace();
+                    at = end;
                 }
-                b'"' => {
-                    at += 1 + bytes[at + 1..].iter().position(|b| *b == b'"')? + 1;
-                    continue;
+                Part::Parameter(end) => {
+                    cut.has_parameters = true;
+                    may_go_on = false;
+                    at = end;
                 }
-                b'$' | 0..=8 | b'?' | b'\\' => return None,
-                b'-' if bytes.get(at + 1) == Some(&b'-') => return None,
-                b'/' if bytes.get(at + 1) == Some(&b'*') => return None,
-                b';' if !sql[at + 1..].trim_ascii().is_empty() => return None,
-                byte if is_word(byte) => {
-                    while bytes.get(at).is_some_and(|b| is_word(*b)) {
-                        at += 1;
-                    }
-                    // `E'…'`, `B'…'` and their kin.
-                    if matches!(bytes.get(at), Some(b'\'' | b'&')) {
+                Part::Comment(end) => {
+                    cut.key.push_str(&sql[copied..at]);
+                    cut.key.push(' ');
+                    (at, copied) = (end, end);
+                }
+                Part::Literal(written, end) => {
+                    let is_string = written == Written::String;
+                    if (may_go_on && is_string) || cut.literals.len() == MAX_LITERALS {
                         return None;
                     }
-                    continue;
+                    may_go_on = is_string;
+                    cut.key.push_str(&sql[copied..at]);
+                    cut.key.push(if is_string { STRING } else { NUMBER });
+                    cut.literals.push(Literal { written, at: at..end });
+                    (at, copied) = (end, end);
                 }
-                _ => {
-                    at += 1;
-                    continue;
-                }
-            };
-            cut.key.push_str(&sql[copied..at]);
-            cut.key.push(if written == Written::Number { NUMBER } else { STRING });
-            // Strings on two lines are one.
-            let goes_on = cut.literals.last().is_some_and(|before: &Literal| {
-                before.written == Written::String && sql[before.at.end..at].trim_ascii().is_empty()
-            });
-            if goes_on || cut.literals.len() == MAX_LITERALS {
-                return None;
             }
-            cut.literals.push(Literal { written, at: at..end });
-            (at, copied) = (end, end);
         }
         cut.key.push_str(&sql[copied..]);
         Some(cut)
@@ -186,6 +220,37 @@ fn end_of_quoted(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
+/// Behind `$1`; `None`: it is no parameter.
+fn end_of_parameter(bytes: &[u8], start: usize) -> Option<usize> {
+    let digits = bytes[start + 1..].iter().take_while(|b| b.is_ascii_digit()).count();
+    let end = start + 1 + digits;
+    let goes_on = bytes.get(end).is_some_and(|b| is_word(*b));
+    (digits > 0 && !goes_on).then_some(end)
+}
+
+/// Whether what begins at `start` is a comment for everybody: an operator before it could take its first sign.
+fn begins_comment(bytes: &[u8], start: usize) -> bool {
+    let before = start.checked_sub(1).and_then(|at| bytes.get(at));
+    before.is_none_or(|byte| !b"+-*/<>=~!@#%^&|`?".contains(byte))
+}
+
+/// Behind a comment of one line, at the end of that.
+fn end_of_line(bytes: &[u8], start: usize) -> Option<usize> {
+    let length = bytes[start..].iter().position(|b| *b == b'\n').unwrap_or(bytes.len() - start);
+    let comment = &bytes[start..start + length];
+    // Not everybody ends a line there.
+    let lone_return = comment.strip_suffix(b"\r").unwrap_or(comment).contains(&b'\r');
+    (begins_comment(bytes, start) && !lone_return).then_some(start + length)
+}
+
+/// Behind a comment between signs.
+fn end_of_block(bytes: &[u8], start: usize) -> Option<usize> {
+    let inner = bytes.get(start + 2..)?;
+    let length = inner.windows(2).position(|two| two == b"*/")?;
+    let nested = inner[..length].windows(2).any(|two| two == b"/*");
+    (begins_comment(bytes, start) && !nested).then_some(start + 2 + length + 2)
+}
+
 fn end_of_number(bytes: &[u8], start: usize) -> Option<usize> {
     let digits = |mut at: usize| {
         while bytes.get(at).is_some_and(u8::is_ascii_digit) {
@@ -214,6 +279,7 @@ fn end_of_number(bytes: &[u8], start: usize) -> Option<usize> {
 pub fn places(sql: &str, cut: &Cut, statement: &Statement) -> Vec<Place> {
     let mut finder = Finder { sql, cut, places: Vec::new() };
     match statement {
+        _ if cut.has_parameters => {}
         Statement::Query(query) => finder.query(query),
         Statement::Insert(insert) => finder.insert(insert),
         Statement::Update(update) => finder.update(update),
@@ -305,28 +371,34 @@ impl Finder<'_> {
         }
     }
 
-    /// A literal, perhaps with a sign, has a place.
+    /// A literal, perhaps with a sign or a cast, has a place.
     fn operand(&mut self, expr: &Expr, summand: bool, target: Option<Target>) {
+        let place = Place { literal: 0, negative: false, start: 0, summand, target, cast: false };
         match expr {
-            Expr::Value(value) => self.literal(value, false, summand, target),
+            Expr::Value(value) => self.literal(value, place),
             Expr::UnaryOp { op: UnaryOperator::Minus, expr } => {
                 if let Expr::Value(value) = &**expr
                     && matches!(value.value, Value::Number(..))
                 {
-                    self.literal(value, true, summand, target);
+                    self.literal(value, Place { negative: true, ..place });
+                }
+            }
+            Expr::Cast {
+                kind: CastKind::Cast | CastKind::DoubleColon, expr, data_type, ..
+            } => {
+                if let Expr::Value(value) = &**expr
+                    && matches!(value.value, Value::SingleQuotedString(_))
+                    && has_no_modifier(data_type)
+                {
+                    self.literal(value, Place { cast: true, ..place });
                 }
             }
             _ => {}
         }
     }
 
-    fn literal(
-        &mut self,
-        value: &ValueWithSpan,
-        negative: bool,
-        summand: bool,
-        target: Option<Target>,
-    ) {
+    /// `place` is that of the literal, but for where it is.
+    fn literal(&mut self, value: &ValueWithSpan, place: Place) {
         let Some(at) = byte_at(self.sql, value.span.start.line, value.span.start.column) else {
             return;
         };
@@ -340,13 +412,13 @@ impl Finder<'_> {
             }
             _ => false,
         };
-        let start = if negative {
+        let start = if place.negative {
             self.sql[..at].trim_ascii_end().strip_suffix('-').map(str::len)
         } else {
             Some(at)
         };
         if let (true, Some(start)) = (same, start) {
-            self.places.push(Place { literal, negative, start, summand, target });
+            self.places.push(Place { literal, start, ..place });
         }
     }
 }
@@ -357,6 +429,11 @@ fn column_name(name: &ObjectName) -> Option<Target> {
         [part] => part.as_ident().map(|ident| Target::Named(fold(ident))),
         _ => None,
     }
+}
+
+/// Whether a type is named by words alone: `numeric(8,2)` changes values, and an array's text has a type in it.
+fn has_no_modifier(data_type: &DataType) -> bool {
+    !data_type.to_string().contains(['(', '[', '"'])
 }
 
 fn is_column(expr: &Expr) -> bool {
@@ -392,7 +469,7 @@ mod tests {
 
     #[test]
     fn literals_beside_columns_are_lifted_and_others_stay() {
-        let cases: [(&str, &str, &[&str]); 9] = [
+        let cases: [(&str, &str, &[&str]); 14] = [
             (
                 "SELECT a, 7 FROM t WHERE k = 5 ORDER BY 1 LIMIT 3",
                 "SELECT a, 7 FROM t WHERE k =  $1  ORDER BY 1 LIMIT 3",
@@ -430,10 +507,31 @@ mod tests {
             ),
             (
                 "SELECT a FROM t WHERE k = '5'::int AND k = 1 + 2 AND k = (SELECT 3)",
-                "SELECT a FROM t WHERE k = '5'::int AND k = 1 + 2 AND k = (SELECT 3)",
-                &[],
+                "SELECT a FROM t WHERE k =  $1 ::int AND k = 1 + 2 AND k = (SELECT 3)",
+                &["5"],
             ),
             ("SELECT a1 FROM t2 WHERE a1 = .5", "SELECT a1 FROM t2 WHERE a1 =  $1 ", &[".5"]),
+            (
+                "INSERT INTO t VALUES ('2024-01-01'::timestamptz, CAST('x' AS uuid), '1'::numeric(8,2), '{1}'::int[])",
+                "INSERT INTO t VALUES ( $1 ::timestamptz, CAST( $2  AS uuid), '1'::numeric(8,2), '{1}'::int[])",
+                &["2024-01-01", "x"],
+            ),
+            (
+                "UPDATE t SET d = d + '1 day'::interval WHERE k = 1::int AND '1'::int = k",
+                "UPDATE t SET d = d +  $1 ::interval WHERE k = 1::int AND '1'::int = k",
+                &["1 day"],
+            ),
+            (
+                "/* a: 'b' */ SELECT a FROM t -- 1\nWHERE k = 5 /*c=2*/",
+                "/* a: 'b' */ SELECT a FROM t -- 1\nWHERE k =  $1  /*c=2*/",
+                &["5"],
+            ),
+            (
+                "SELECT a FROM t WHERE k = $1 AND n = 5",
+                "SELECT a FROM t WHERE k = $1 AND n = 5",
+                &[],
+            ),
+            ("SELECT a FROM t WHERE k = 5 --", "SELECT a FROM t WHERE k =  $1  --", &["5"]),
         ];
         for (sql, template, values) in cases {
             assert_eq!(
@@ -451,10 +549,19 @@ mod tests {
         assert_ne!(key("SELECT 1 FROM t WHERE a = 'x'"), key("SELECT 1 FROM t WHERE a = 7"));
         assert_ne!(key("SELECT a FROM t1"), key("SELECT a FROM t2"));
         assert_ne!(key("SELECT \"1\" FROM t"), key("SELECT \"2\" FROM t"));
+        assert_eq!(key("SELECT /* x */ 1 -- y"), key("SELECT /**/ 2 -- z: 'a'"));
+        assert_ne!(key("SELECT 1 /* x */"), key("SELECT 1"));
+        assert_ne!(key("SELECT $1"), key("SELECT $2"));
         for sql in [
-            "SELECT $1",
-            "SELECT 1 -- x",
-            "SELECT /* x */ 1",
+            "SELECT $1a",
+            "SELECT $a",
+            "SELECT 1 /* /* x */ */",
+            "SELECT 1 /* x",
+            "SELECT 1 +/* x */ 2",
+            "SELECT 1 +--x\n2",
+            "SELECT 1 --x\r2",
+            "SELECT 'a' /* x */ 'b'",
+            "SELECT 'a' -- x\n 'b'",
             "SELECT E'a'",
             "SELECT $$a$$",
             "SELECT 1; SELECT 2",
@@ -474,7 +581,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_cut_or_left_alone(sql in "[a-z'\"0-9 .;$\\-+é\n(),=eE]{0,40}") {
-            if let Some(cut) = Cut::of(&sql) {
+            if let Some(cut) = Cut::of(&sql).filter(|_| !sql.contains("--")) {
                 // What was cut out and what is left are the whole.
                 let mut whole = String::new();
                 let mut literals = cut.literals.iter();
