@@ -52,6 +52,7 @@ pub mod search;
 pub mod set_functions;
 pub mod settings;
 mod settings_planner;
+pub mod settings_planning;
 mod settings_roles;
 pub mod shown_names;
 mod template;

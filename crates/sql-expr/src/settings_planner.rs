@@ -29,7 +29,7 @@ enum Kind {
 }
 
 /// Name, value at the start in its base unit, kind.
-const PARAMETERS: [(&str, &str, Kind); 131] = [
+const PARAMETERS: [(&str, &str, Kind); 132] = [
     ("backend_flush_after", "0", Kind::Whole { least: 0.0, most: 256.0, unit: "8kB" }),
     (
         "client_connection_check_interval",
@@ -191,6 +191,7 @@ const PARAMETERS: [(&str, &str, Kind); 131] = [
     ("telesto.forward_reads", "on", Kind::Flag),
     ("telesto.forward_writes", "on", Kind::Flag),
     ("telesto.local_rows", "off", Kind::Flag),
+    ("telesto.text_cache", "on", Kind::OneOf("on,off,eager")),
     ("temp_buffers", "1024", Kind::Whole { least: 100.0, most: 1_073_741_823.0, unit: "8kB" }),
     ("temp_file_limit", "-1", Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "kB" }),
     ("trace_notify", "off", Kind::Flag),

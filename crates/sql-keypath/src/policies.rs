@@ -189,8 +189,8 @@ struct Check {
 enum How {
     /// Over the row.
     Row(Expr),
-    /// By a query, whose parameters are the row's visible columns; run with the settings of whose policies count.
-    Query(Plan, Arc<Settings>),
+    /// By a query, whose parameters are the row's visible columns; run as this role.
+    Query(Plan, u32),
 }
 
 impl RowChecks {
@@ -255,7 +255,7 @@ impl RowChecks {
         for check in &self.checks {
             let holds = match &check.how {
                 How::Row(expr) => expr.holds(row, context)?,
-                How::Query(plan, settings) => asked(plan, settings, table, row, exec).await?,
+                How::Query(plan, reader) => asked(plan, *reader, table, row, exec).await?,
             };
             if !holds {
                 let policy = check.policy.as_deref();
@@ -309,10 +309,7 @@ fn by_query(
         ));
         select.projection = vec![SelectItem::UnnamedExpr(check.condition.clone())];
     }
-    let mut settings = Arc::clone(context.settings);
-    if settings.current_role != reader {
-        Arc::make_mut(&mut settings).current_role = reader;
-    }
+    let settings = read_as(context.settings, reader);
     let mut parameters = ParameterTypes::new(&types);
     let mut inner = PlanContext {
         catalog: context.catalog,
@@ -325,13 +322,22 @@ fn by_query(
     };
     let statement = Statement::Query(Box::new(query));
     let plan = context.planner.plan_query(&statement, Vec::new(), &mut inner)?;
-    Ok(How::Query(plan, settings))
+    Ok(How::Query(plan, reader))
+}
+
+/// The settings for what `reader` reads.
+fn read_as(settings: &Arc<Settings>, reader: u32) -> Arc<Settings> {
+    let mut settings = Arc::clone(settings);
+    if settings.current_role != reader {
+        Arc::make_mut(&mut settings).current_role = reader;
+    }
+    settings
 }
 
 /// Whether a check's query says so of the row.
 async fn asked(
     plan: &Plan,
-    settings: &Arc<Settings>,
+    reader: u32,
     table: &Table,
     row: &Row,
     exec: &ExecContext,
@@ -339,7 +345,8 @@ async fn asked(
     let values = table.visible_columns().map(|(at, _)| row.get(at).cloned().unwrap_or(Datum::Null));
     let exec = ExecContext {
         parameters: values.collect(),
-        settings: Arc::clone(settings),
+        // Those of the execution: others that plan alike may have made the plan.
+        settings: read_as(&exec.settings, reader),
         // What waits for curators decides nothing.
         txn: exec.txn.beneath().map_or_else(|| exec.txn.view(), |beneath| beneath.view()),
         ..exec.clone()
