@@ -157,6 +157,29 @@ const ALL: &[(Kind, &str, &str)] = &[
         "telesto_regions_visibility_seconds",
         "From a commit in another region until it is visible here",
     ),
+    (Gauge, "telesto_text_cache_bytes", "Memory that known texts of statements are charged for"),
+    (
+        Gauge,
+        "telesto_text_cache_entries",
+        "Texts of statements that are known, or known to be none",
+    ),
+    (
+        Counter,
+        "telesto_text_cache_forgotten_total",
+        "Known texts that went because there was no room for others",
+    ),
+    (Counter, "telesto_text_cache_hits_total", "Texts that were neither parsed nor planned"),
+    (
+        Counter,
+        "telesto_text_cache_learned_total",
+        "Statements of texts that were kept, also anew after a definition",
+    ),
+    (Counter, "telesto_text_cache_misses_total", "Texts that were not known"),
+    (
+        Counter,
+        "telesto_text_cache_stale_total",
+        "Known texts that were planned anew because definitions had changed",
+    ),
     (Histogram, "telesto_txn_append_seconds", "Time of a group's append"),
     (
         Counter,

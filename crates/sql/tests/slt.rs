@@ -77,7 +77,17 @@ async fn session() -> Result<Telesto, Error> {
     support::session().await.map(Telesto)
 }
 
-async fn on_telesto(folder: &str) {
+/// A session that runs each text as a known one, from its first time on.
+async fn knowing_session() -> Result<Telesto, Error> {
+    let mut session = support::session().await?;
+    session.execute_simple("SET telesto.text_cache = eager", &mut Collected::default()).await?;
+    Ok(Telesto(session))
+}
+
+async fn on_telesto<F: Future<Output = Result<Telesto, Error>> + Send>(
+    folder: &str,
+    session: impl Fn() -> F + Copy + Send,
+) {
     let mut failed = Vec::new();
     for file in files(folder) {
         let mut runner = Runner::new(session);
@@ -90,12 +100,18 @@ async fn on_telesto(folder: &str) {
 
 #[tokio::test]
 async fn files_with_answers_of_postgres_hold_on_telesto() {
-    on_telesto("pg").await;
+    on_telesto("pg", session).await;
+}
+
+#[tokio::test]
+async fn files_hold_where_texts_are_known_from_their_first_time_on() {
+    on_telesto("pg", knowing_session).await;
+    on_telesto("telesto", knowing_session).await;
 }
 
 #[tokio::test]
 async fn files_of_telesto_alone_hold() {
-    on_telesto("telesto").await;
+    on_telesto("telesto", session).await;
 }
 
 /// A connection to a real PostgreSQL.

@@ -118,8 +118,8 @@ pub struct SqlEngine {
     sizes: Arc<TableSizes>,
     uses: Arc<TableUses>,
     pub(super) memory: Arc<MemoryBudget>,
-    /// For the statements of texts that sessions know: a small part of the memory beside, for all of them.
-    pub(super) known: Arc<MemoryBudget>,
+    /// What sessions know of texts: a small part of the memory beside, for all of them.
+    pub(super) texts: super::texts::TextStore,
     advisory: Arc<AdvisoryLocks>,
     pub(super) backends: Arc<Backends>,
     own_sessions: Arc<OwnSessions>,
@@ -168,7 +168,7 @@ impl SqlEngine {
                 Err(error) => return Err(error.into()),
             }
         }
-        let known = MemoryBudget::new(options.memory_bytes / super::texts::SHARE);
+        let texts = super::texts::TextStore::new(options.memory_bytes / super::texts::SHARE);
         let memory = MemoryBudget::new(options.memory_bytes);
         let backends: Arc<Backends> = Arc::default();
         let hub = Hub::open(
@@ -211,7 +211,7 @@ impl SqlEngine {
             sizes: Arc::default(),
             uses,
             memory,
-            known,
+            texts,
             advisory,
             backends,
             own_sessions,

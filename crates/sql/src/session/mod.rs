@@ -31,6 +31,7 @@ mod online;
 pub mod passing;
 mod planner;
 mod prepare;
+mod prepared;
 mod region;
 mod result_digest;
 mod roles;
@@ -49,11 +50,10 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use telesto_common::limits::Reservation;
 use telesto_common::{Label, RegionId, Timestamp};
 
@@ -69,22 +69,21 @@ pub use crate::types::Row;
 pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
 pub(crate) use prepare::{plan_as_written, plan_statement};
+pub use prepared::Prepared;
 
 use crate::advisory::session::AdvisorySession;
-use crate::catalog::{CatalogSnapshot, Stamp};
+use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
 use crate::notify::session::Channels;
 use crate::notify::{Lost, Notification};
+use crate::plan::ParameterTypes;
 use crate::plan::cost::Booked;
 use crate::plan::deferred::Deferred;
-use crate::plan::{ParameterTypes, Plan};
-use crate::sqlparser::ast::Statement;
-use crate::stack::Need;
 use crate::types::{Datum, SqlType};
 use bounds::{Ran, bounded};
 use telesto_sql_parser::parse;
-use texts::Found;
+use texts::{Known, Parsing};
 use transaction::Block;
 
 /// State of a session's transaction, as ReadyForQuery tells it.
@@ -96,87 +95,6 @@ pub enum TransactionStatus {
     InTransaction,
     /// In a failed transaction block.
     Failed,
-}
-
-/// A prepared statement.
-#[derive(Debug)]
-pub struct Prepared {
-    /// The SQL text.
-    pub sql: String,
-    /// Types of `$1`, `$2`, ….
-    pub parameter_types: Vec<SqlType>,
-    /// Result columns; `None` when the statement returns no rows.
-    pub columns: Option<Arc<[ResultColumn]>>,
-    /// The statement; `None` for an empty string.
-    pub(crate) statement: Option<Statement>,
-    /// AS OF SYSTEM TIME.
-    pub(crate) as_of: Option<String>,
-    /// The stack that the statement takes.
-    need: Need,
-    /// It was described to a client: its columns may not change any more.
-    described: bool,
-    /// It was made of a text with constants in place of its parameters.
-    lifted: bool,
-    /// It surely computes next to nothing for each row it meets.
-    tame: bool,
-    /// The memory its text and tree are charged for; `None`: too little to count.
-    charged: Option<Reservation>,
-    /// Whose account it counts for, as its text says; read when it first runs.
-    booked: OnceLock<Booked>,
-    plan: Mutex<Option<(Stamp, Arc<Settings>, Plan)>>,
-}
-
-impl Prepared {
-    /// A statement of a simple query, planned when it runs.
-    fn simple(mut parsed: parse::Parsed, sql: &str) -> Arc<Self> {
-        let cursor = parsed
-            .statement
-            .as_ref()
-            .is_some_and(|s| telesto_sql_parser::cursor::declared(s).is_some());
-        Arc::new(Self {
-            // Shown by pg_cursors; nobody else asks for it.
-            sql: if cursor { sql.to_owned() } else { String::new() },
-            parameter_types: Vec::new(),
-            columns: None,
-            tame: parsed.statement.as_ref().is_none_or(tame::is_tame),
-            statement: parsed.statement.take(),
-            as_of: parsed.as_of.take(),
-            need: parsed.need,
-            described: false,
-            lifted: false,
-            charged: None,
-            booked: OnceLock::new(),
-            plan: Mutex::default(),
-        })
-    }
-
-    /// The EXPLAIN of this statement, when `statement` is one of EXECUTE.
-    fn explained_by(&self, statement: &Statement) -> Option<Arc<Self>> {
-        let mut statement = statement.clone();
-        let Statement::Explain { statement: inner, .. } = &mut statement else { return None };
-        **inner = self.need.provide(|| self.statement.clone())?;
-        Some(Arc::new(Self {
-            sql: String::new(),
-            parameter_types: self.parameter_types.clone(),
-            columns: None,
-            statement: Some(statement),
-            as_of: self.as_of.clone(),
-            need: self.need,
-            described: false,
-            lifted: false,
-            tame: false,
-            charged: None,
-            booked: OnceLock::new(),
-            plan: Mutex::default(),
-        }))
-    }
-}
-
-impl Drop for Prepared {
-    fn drop(&mut self) {
-        let kept = (self.statement.take(), self.plan.get_mut().take());
-        self.need.release(kept);
-    }
 }
 
 /// A client's session.
@@ -202,7 +120,7 @@ pub struct Session {
     label: Label,
     /// What the session has committed in another region and has not come here yet.
     owed: Option<(RegionId, Timestamp)>,
-    /// Texts whose statements are known.
+    /// Whether the text under way is a known one.
     texts: texts::Texts,
     /// Prepared statements by name: those of PREPARE and those of the protocol's Parse.
     prepared: BTreeMap<String, Arc<Prepared>>,
@@ -256,15 +174,10 @@ impl Session {
     }
 
     async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
-        let again = match self.texts.find(sql, &self.settings) {
-            Found::Known(prepared, parameters) => {
-                if self.execute_known(prepared, parameters, sink).await? {
-                    return self.sync_inner().await;
-                }
-                None
-            }
-            Found::Again(cut) => Some(cut),
-            Found::Nothing => None,
+        let again = match self.execute_if_known(sql, sink).await? {
+            Known::Done => return self.sync_inner().await,
+            Known::Again(cut) => Some(cut),
+            Known::Nothing => None,
         };
         // What the text is charged for is held until all have run.
         let (parsed, _charged) = self.parse(sql).await?;
@@ -273,7 +186,7 @@ impl Session {
         }
         if let Some(cut) = again
             && let Some((prepared, parameters)) = self.learn(sql, cut, &parsed).boxed().await?
-            && self.execute_known(prepared, parameters, sink).await?
+            && self.execute_known(&prepared, parameters, sink).await?
         {
             return self.sync_inner().await;
         }
@@ -366,6 +279,11 @@ impl Session {
         parameter_types: &[Option<SqlType>],
     ) -> Result<Arc<Prepared>> {
         self.configure()?;
+        let again = match self.prepare_if_known(sql, parameter_types).await {
+            Parsing::Known(prepared) => return Ok(prepared),
+            Parsing::Again(cut) => Some(cut),
+            Parsing::Nothing => None,
+        };
         if tame::may_compute(sql) {
             interrupt::computes().await;
         }
@@ -378,7 +296,12 @@ impl Session {
         let need = parsed.need;
         let types = ParameterTypes::new(parameter_types);
         let prepared = self.prepare_statement((sql.to_owned(), charged), parsed, types);
-        if need.is_small() { prepared.await } else { need.future(prepared.boxed()).await }
+        let prepared =
+            if need.is_small() { prepared.await } else { need.future(prepared.boxed()).await }?;
+        if let Some(cut) = again {
+            self.learn_parse(sql, cut, &prepared).boxed().await;
+        }
+        Ok(prepared)
     }
 
     /// The prepared statement of this name. PREPARE and the protocol's Parse share one space of names.
@@ -444,7 +367,11 @@ impl Session {
             Some(_) => self.audits(prepared, &prepared.sql, true).boxed().await?,
             None => None,
         };
-        let (result, took) = self.spending.timer().run(pin!(self.run(prepared, parameters))).await;
+        let timer = self.spending.timer();
+        let (result, took) = match &prepared.stands_for {
+            Some(stands) => timer.run(pin!(self.run_standing(prepared, stands).boxed())).await,
+            None => timer.run(pin!(self.run(prepared, parameters))).await,
+        };
         let result = audit::ended(slot, result).await.map(|result| self.spending.counted(result));
         self.spending.ran(took);
         result

@@ -1,7 +1,7 @@
 //! Planning a statement: for a description (Parse) or for its execution, with the plan cached.
 //!
 //! # Invariants
-//! - A plan is used only with the catalog and the settings it was made with, and only by a role that may run it
+//! - A plan is used only with the catalog it was made with and under settings that plan alike (`texts`), and only by a role that may run it
 //!   (`crate::access`): GRANT and REVOKE change the catalog, SET ROLE the settings.
 //! - What a statement is described as is what it gives: a result of other columns is refused (0A000).
 //! - An error of Parse holds at the log's tail, as of a moment inside the call.
@@ -23,6 +23,7 @@ use telesto_txn::{Level, Transaction, TxnOptions};
 use super::conflict::says_nothing;
 use super::init_plan;
 use super::run::failed_transaction;
+use super::texts::KeptPlan;
 use super::{Prepared, Session, parse, tame, utility};
 use crate::catalog::CatalogSnapshot;
 use crate::elsewhere;
@@ -134,14 +135,15 @@ impl Session {
         catalog: &Arc<CatalogSnapshot>,
         txn: &Arc<dyn Transaction>,
     ) -> Result<Plan> {
-        if let Some((stamp, settings, plan)) = &*prepared.plan.lock()
-            && *stamp == catalog.stamp
-            && Arc::ptr_eq(settings, &self.settings)
+        let basis = self.basis();
+        if let Some(kept) = &*prepared.plan.lock()
+            && kept.stamp == catalog.stamp
+            && Arc::ptr_eq(&kept.basis, &basis)
         {
             if prepared.lifted {
                 self.texts.holds();
             }
-            return Ok(plan.clone());
+            return Ok(kept.plan.clone());
         }
         if prepared.lifted && self.texts.goes_stale() {
             return Err(changed());
@@ -192,7 +194,8 @@ impl Session {
             )
             .hint("Prepare the statement again."));
         }
-        *prepared.plan.lock() = Some((catalog.stamp, Arc::clone(&self.settings), plan.clone()));
+        let kept = KeptPlan { stamp: catalog.stamp, basis: self.basis(), plan: plan.clone() };
+        *prepared.plan.lock() = Some(kept);
         Ok(plan)
     }
 
@@ -255,11 +258,12 @@ impl Session {
             parameter_types: Vec::new(),
             columns: None,
             tame: parsed.statement.as_ref().is_none_or(tame::is_tame),
-            statement: parsed.statement.take(),
+            statement: parsed.statement.take().map(Arc::new),
             as_of: parsed.as_of.take(),
             need: parsed.need,
             described: true,
             lifted: false,
+            stands_for: None,
             charged,
             booked: std::sync::OnceLock::new(),
             plan: Mutex::default(),
@@ -267,7 +271,7 @@ impl Session {
         if !prepared.tame {
             interrupt::computes().await;
         }
-        let Some(statement) = &prepared.statement else {
+        let Some(statement) = prepared.statement.as_deref() else {
             prepared.parameter_types = parameters.resolved();
             return Ok(Arc::new(prepared));
         };
@@ -323,7 +327,8 @@ impl Session {
             prepared.columns = plan.columns().cloned();
         }
         prepared.parameter_types = parameters.resolved();
-        prepared.plan = Mutex::new(Some((catalog.stamp, Arc::clone(&self.settings), plan)));
+        let kept = KeptPlan { stamp: catalog.stamp, basis: self.basis(), plan };
+        prepared.plan = Mutex::new(Some(kept));
         if let Some(charged) = &mut prepared.charged {
             // Its tokens, and what planning took besides the plan, are gone.
             charged.shrink(charged.bytes() / 3 * 2);

@@ -80,7 +80,7 @@ impl Session {
                         Ok(()) => {
                             let commit = self.spending.total() - before;
                             return explain::with_commit_cost(
-                                prepared.statement.as_ref(),
+                                prepared.statement.as_deref(),
                                 result,
                                 commit,
                             );

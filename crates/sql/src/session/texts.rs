@@ -1,8 +1,8 @@
-//! Texts that are not planned anew: statements that a session sends again with other constants.
+//! Texts that are not planned anew: statements that come again, perhaps with other constants.
 //!
 //! # Purpose
-//! Drivers that write values into the text of a statement, and the simple protocol as a whole, send the same statement all day. From
-//! the second time on, such a text is run as the prepared statement that it is, its literals the parameters
+//! Drivers that write values into the text of a statement, and the simple protocol as a whole, send the same statement all day; others
+//! send Parse with each. From the second time on, such a text is run as the prepared statement that it is, its literals the parameters
 //! ([`telesto_sql_parser::lifting`]): it is neither parsed nor planned.
 //!
 //! ```text
@@ -10,145 +10,73 @@
 //!                                 └─► else: parsed and planned as ever; the second time a prepared statement is made, too
 //! ```
 //! # Invariants
-//! - A text means what it meant: a literal becomes a parameter only where that changes nothing ([`Place`]), its type is that
-//!   of its column, and it is a value of that type; any doubt leaves the text to the ordinary way. All other literals have to be equal.
-//! - Only plans by key: others are made for their constants. Nor of tables with partial indexes, which are chosen by constants.
-//! - When definitions or settings have changed, nothing has run yet, and the text goes the ordinary way. Where a transaction is
+//! - A text means what it meant: a literal becomes a parameter only where that changes nothing (`Place`), its type is that
+//!   of its column or cast, and it is a value of that type; any doubt leaves the text to the ordinary way. All other literals have to
+//!   be equal.
+//! - No literal is a parameter in a statement that names more than tables without partial indexes: these are chosen by constants.
+//! - What is known is shared by all sessions under the same [`Basis`] (settings, role). Rights and definitions are asked as for prepared
+//!   statements: the plan holds for one stamp of the catalog.
+//! - When definitions have changed, nothing has run yet, and the text goes the ordinary way. Where a transaction is
 //!   repeated at newer definitions, types are inferred again, and what has other types fails with 40001.
-//! - Plans are the session's, as prepared statements' are: rights and settings are asked as for those.
 //!
 //! # On failure
 //! None of its own: what cannot be learned is run as ever, and errors are those of the ordinary way.
 //!
 //! # Limits
-//! [`SHAPES`] texts a session, [`VARIANTS`] of each for different fixed literals; then the one that was used longest ago is forgotten.
-//! All sessions together have a [`SHARE`]th of the memory of statements beside it; when it is used up, nothing is learned. Texts of one
-//! statement that come by the simple protocol. Not shared by sessions.
+//! Those of [`store`]. All sessions together have a [`SHARE`]th of the memory of statements beside it. Texts of one statement. A
+//! session that has made something temporary neither finds nor learns: its catalog is its own.
 
-use std::hash::{BuildHasher as _, BuildHasherDefault};
-use std::ops::ControlFlow;
-use std::pin::pin;
+mod basis;
+mod learn;
+mod parse;
+mod store;
+
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHashSet, FxHasher};
 use telesto_sql_expr::Settings;
-use telesto_sql_parser::lifting::{Cut, Place, Target, Written, places};
+use telesto_sql_parser::lifting::{Cut, Place, Written};
 
-use super::bounds::{Ran, bounded};
-use super::{ParameterTypes, Prepared, ResultSink, Session, parse, tame};
-use crate::catalog::{CatalogSnapshot, Relation, Table};
+use super::{Prepared, ResultSink, Session};
+use crate::catalog::Stamp;
 use crate::error::Result;
-use crate::sqlparser::ast::{self, Statement};
+use crate::plan::Plan;
 use crate::types::{Datum, SqlType, TextStyle};
-use telesto_sql_parser::names::fold;
-use telesto_sql_parser::statement_kind::is_plain;
+
+pub(super) use basis::Basis;
+pub(super) use parse::{Parsing, StandsFor};
+use store::Found;
+pub(super) use store::TextStore;
 
 /// Of the memory of statements, as much again is a part of this size.
 pub(super) const SHARE: u64 = 16;
-/// What a known statement is taken to hold, bytes: tree and plan (measured: 6 to 11 KB).
-const STATEMENT_BYTES: u64 = 12 << 10;
-/// Texts that a session knows.
-const SHAPES: usize = 64;
-/// Statements of a text, by the literals that are no parameters.
-const VARIANTS: usize = 2;
-/// Texts remembered as having come once.
-const MET: usize = 256;
 
-/// See the module's text.
+/// A plan, and what it was made under.
+#[derive(Clone, Debug)]
+pub(super) struct KeptPlan {
+    pub stamp: Stamp,
+    pub basis: Arc<Basis>,
+    pub plan: Plan,
+}
+
+/// What a session knows of the text under way.
 #[derive(Debug, Default)]
 pub(super) struct Texts {
-    /// By the key of their cut.
-    shapes: FxHashMap<String, Shape>,
-    /// Counts the texts that were found.
-    found: u64,
-    /// Hashes of the keys that came once.
-    met: FxHashSet<u64>,
-    style: Option<(Arc<Settings>, TextStyle)>,
+    /// Of the settings that the session had last.
+    basis: Mutex<Option<(Arc<Settings>, Arc<Basis>)>>,
     /// A known statement is about to be planned for the first time.
     begins: AtomicBool,
     /// What its names mean had changed; nothing was done.
     stale: AtomicBool,
 }
 
-/// A text.
-#[derive(Debug, Default)]
-struct Shape {
-    /// None: not to be learned.
-    variants: Vec<Variant>,
-    /// When it was found last, by the session's count.
-    used: u64,
-}
-
-/// A statement of a text.
-#[derive(Debug)]
-struct Variant {
-    /// The literals that are no parameters, by their number.
-    fixed: Vec<(usize, String)>,
-    places: Vec<Place>,
-    /// What their values are read as: that of the parameter, with the modifier of the column they are assigned to.
-    types: Vec<SqlType>,
-    prepared: Arc<Prepared>,
-}
-
-/// What is known of a text.
-pub(super) enum Found {
-    /// It is this prepared statement, with these parameters.
-    Known(Arc<Prepared>, Vec<Datum>),
-    /// It came before, and may be worth knowing.
-    Again(Cut),
-    /// It goes the ordinary way.
-    Nothing,
-}
-
 impl Texts {
-    /// What is known of `sql`.
-    pub fn find(&mut self, sql: &str, settings: &Arc<Settings>) -> Found {
+    /// A known statement is about to run.
+    pub fn begin(&self) {
         self.stale.store(false, Ordering::Relaxed);
-        let Some(cut) = Cut::of(sql) else { return Found::Nothing };
-        self.found += 1;
-        let Some(shape) = self.shapes.get_mut(&cut.key) else {
-            let hash = BuildHasherDefault::<FxHasher>::default().hash_one(&cut.key);
-            if self.met.len() >= MET {
-                self.met.clear();
-            }
-            return if self.met.insert(hash) { Found::Nothing } else { Found::Again(cut) };
-        };
-        shape.used = self.found;
-        let variants = &shape.variants;
-        let same = |variant: &&Variant| {
-            variant.fixed.iter().all(|(index, text)| {
-                cut.literals.get(*index).is_some_and(|literal| sql[literal.at.clone()] == **text)
-            })
-        };
-        let Some(variant) = variants.iter().find(same) else {
-            let learns = (1..VARIANTS).contains(&variants.len());
-            return if learns { Found::Again(cut) } else { Found::Nothing };
-        };
-        let prepared = Arc::clone(&variant.prepared);
-        let style = match &self.style {
-            Some((of, style)) if Arc::ptr_eq(of, settings) => style,
-            _ => &self.style.insert((Arc::clone(settings), settings.text_style(0))).1,
-        };
-        match parameters(sql, &cut, &variant.places, &variant.types, style) {
-            Some(parameters) => Found::Known(prepared, parameters),
-            None => Found::Nothing,
-        }
-    }
-
-    /// Remembers the statement of a text; `None`: that there is none.
-    fn learn(&mut self, cut: Cut, variant: Option<Variant>) {
-        if self.shapes.len() >= SHAPES && !self.shapes.contains_key(&cut.key) {
-            let oldest = self.shapes.iter().min_by_key(|(_, shape)| shape.used);
-            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-                self.shapes.remove(&key);
-            }
-        }
-        let shape = self.shapes.entry(cut.key).or_default();
-        shape.used = self.found;
-        shape.variants.extend(variant);
+        self.begins.store(true, Ordering::Relaxed);
     }
 
     /// The plan of a known statement is asked for, and is one of other definitions or settings. Whether the text is to go the
@@ -157,6 +85,12 @@ impl Texts {
         let stale = self.begins.swap(false, Ordering::Relaxed);
         self.stale.store(stale, Ordering::Relaxed);
         stale
+    }
+
+    /// A known statement has run; whether it has not, because it has gone stale.
+    pub fn ends(&self) -> bool {
+        self.begins.store(false, Ordering::Relaxed);
+        self.is_stale()
     }
 
     /// Whether that was said since the text was found.
@@ -173,12 +107,6 @@ impl Texts {
     pub fn fails(&self) {
         self.stale.store(false, Ordering::Relaxed);
     }
-
-    /// Forgets all.
-    pub fn clear(&mut self) {
-        self.shapes.clear();
-        self.stale.store(false, Ordering::Relaxed);
-    }
 }
 
 /// The values at `places`; `None`: one is no value of its type, or may mean something else than as a literal.
@@ -191,135 +119,109 @@ fn parameters(
 ) -> Option<Vec<Datum>> {
     let value = |(place, ty): (&Place, &SqlType)| {
         let text = cut.value(sql, place)?;
-        let moment = matches!(ty, SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_));
+        let moment = matches!(
+            ty,
+            SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_)
+        );
         // `now` and `tomorrow` are not values.
         if moment && !text.starts_with(|c: char| c.is_ascii_digit()) {
             return None;
         }
-        Datum::from_text(&text, ty, style).ok()
+        let value = Datum::from_text(&text, ty, style).ok()?;
+        let digits = text.strip_prefix('-');
+        // A number is numeric before it is a double: it has no zero below zero, and what is too small for a double is an error.
+        let is_number = cut.literals.get(place.literal)?.written == Written::Number;
+        match value {
+            Datum::Float8(zero) if zero == 0.0 && is_number => {
+                let zeros = digits.unwrap_or(&text).bytes().all(|b| matches!(b, b'0' | b'.'));
+                zeros.then_some(Datum::Float8(0.0))
+            }
+            value => Some(value),
+        }
     };
     places.iter().zip(types).map(value).collect()
 }
 
-/// Whether a literal written so means the same as a parameter of this type.
-fn fits(written: Written, place: &Place, ty: &SqlType) -> bool {
-    match written {
-        // With a real, a number is compared as a double.
-        Written::Number => match ty {
-            SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(None) | SqlType::Float8 => true,
-            // A sum of a smallint and a literal is an integer.
-            SqlType::Int2 => !place.summand,
-            _ => false,
-        },
-        Written::String => {
-            !place.summand
-                && matches!(
-                    ty,
-                    SqlType::Text
-                        | SqlType::Varchar(None)
-                        | SqlType::Char(None)
-                        | SqlType::Uuid
-                        | SqlType::Bool
-                        | SqlType::Int2
-                        | SqlType::Int4
-                        | SqlType::Int8
-                        | SqlType::Numeric(None)
-                        | SqlType::Float8
-                        | SqlType::Date
-                        | SqlType::Timestamp(None)
-                        | SqlType::TimestampTz(None)
-                )
-        }
-    }
-}
-
-/// The table that a statement writes; `None`: none, or what is no table.
-fn target_table(
-    statement: &Statement,
-    catalog: &CatalogSnapshot,
-    settings: &Settings,
-) -> Option<Arc<Table>> {
-    let name = match statement {
-        Statement::Insert(insert) => match &insert.table {
-            ast::TableObject::TableName(name) => name,
-            _ => return None,
-        },
-        Statement::Update(update) => match &update.table.relation {
-            ast::TableFactor::Table { name, .. } => name,
-            _ => return None,
-        },
-        _ => return None,
-    };
-    match relation(name, catalog, &settings.effective_search_path()) {
-        Some(Relation::Table(table)) => Some(Arc::clone(table)),
-        _ => None,
-    }
-}
-
-/// What the value at `place` is read as, to become a parameter of type `ty`.
-fn read_as(place: &Place, ty: &SqlType, table: Option<&Table>) -> Option<SqlType> {
-    let column = match &place.target {
-        None => return Some(ty.clone()),
-        Some(Target::Named(name)) => table?.columns.iter().find(|column| column.name == *name)?,
-        Some(Target::Position(position)) => {
-            table?.columns.iter().filter(|column| !column.dropped).nth(*position)?
-        }
-    };
-    (column.domain.is_none() && column.ty.without_modifier() == *ty).then(|| column.ty.clone())
-}
-
-fn relation<'a>(
-    name: &ast::ObjectName,
-    catalog: &'a CatalogSnapshot,
-    path: &[String],
-) -> Option<&'a Relation> {
-    let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
-    match parts.as_slice() {
-        [relation] => catalog.resolve(None, relation, path),
-        [schema, relation] => catalog.resolve(Some(schema), relation, path),
-        _ => None,
-    }
-}
-
-/// Whether all relations of the statement are tables without partial indexes.
-fn of_plain_tables(statement: &Statement, catalog: &CatalogSnapshot, settings: &Settings) -> bool {
-    let path = settings.effective_search_path();
-    let found = ast::visit_relations(statement, |name| match relation(name, catalog, &path) {
-        Some(Relation::Table(table))
-            if table.indexes.iter().all(|index| index.predicate.is_none()) =>
-        {
-            ControlFlow::Continue(())
-        }
-        _ => ControlFlow::Break(()),
-    });
-    found.is_continue()
-}
-
 impl Session {
-    /// Runs the statement that a text is known to be. `false`: it means something else now; nothing has been done, and it is
-    /// forgotten.
+    /// What the plans of this session depend on besides the catalog.
+    pub(super) fn basis(&self) -> Arc<Basis> {
+        let mut known = self.texts.basis.lock();
+        let basis = match known.take() {
+            Some((of, basis)) if Arc::ptr_eq(&of, &self.settings) => basis,
+            Some((_, basis)) if basis.is_of(&self.settings) => basis,
+            _ => self.engine.texts.bases.of(&self.settings),
+        };
+        *known = Some((Arc::clone(&self.settings), Arc::clone(&basis)));
+        basis
+    }
+
+    /// What is known of a text; with it the basis it is known under.
+    fn find_text(&self, sql: &str) -> Option<(Arc<Basis>, Found)> {
+        if self.temp.is_some() {
+            return None;
+        }
+        let basis = self.basis();
+        if !basis.keeps {
+            return None;
+        }
+        let cut = Cut::of(sql)?;
+        let found = self.engine.texts.find(&basis, sql, cut);
+        Some((basis, found))
+    }
+
+    /// Runs a simple query that is known. Otherwise gives what may be learned of it, if it came before.
+    pub(super) async fn execute_if_known(
+        &mut self,
+        sql: &str,
+        sink: &mut dyn ResultSink,
+    ) -> Result<Known> {
+        let Some((basis, found)) = self.find_text(sql) else { return Ok(Known::Nothing) };
+        let (variant, cut) = match found {
+            Found::Known(variant, cut) => (variant, cut),
+            Found::Again(cut) => return Ok(Known::Again(cut)),
+            Found::Nothing => return Ok(Known::Nothing),
+        };
+        let values = parameters(sql, &cut, &variant.places, &variant.types, &basis.style);
+        // With parameters of its own it is for Parse alone.
+        let Some(values) = values.filter(|_| !cut.has_parameters) else {
+            self.engine.texts.miss();
+            return Ok(Known::Nothing);
+        };
+        if self.execute_known(&variant.prepared, values, sink).await? {
+            return Ok(Known::Done);
+        }
+        Ok(if self.learns_again(&variant) { Known::Again(cut) } else { Known::Nothing })
+    }
+
+    /// Whether to learn again what has gone stale. A block may have a snapshot from before a definition that others have seen: two
+    /// that take turns in learning gain nothing.
+    fn learns_again(&self, variant: &store::Variant) -> bool {
+        let outdated = variant.is_past();
+        outdated || self.block.as_ref().is_none_or(|block| !block.explicit)
+    }
+
+    /// Runs the statement that a text is known to be. `false`: it means something else now; nothing has been done.
     pub(super) async fn execute_known(
         &mut self,
-        prepared: Arc<Prepared>,
+        prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
         sink: &mut dyn ResultSink,
     ) -> Result<bool> {
         self.several = false;
-        self.texts.begins.store(true, Ordering::Relaxed);
         self.cancel.shared().set_computes(false);
         sink.binary(false);
-        let result = if self.block.is_none() {
-            self.run_alone(&prepared, &parameters).await
+        let alone = self.block.is_none();
+        self.texts.begin();
+        let result = if alone {
+            self.run_alone(prepared, &parameters).await
         } else {
-            self.run(&prepared, parameters).await
+            self.run(prepared, parameters).await
         };
-        if self.texts.is_stale() {
-            self.texts.clear();
-            if self.block.as_ref().is_some_and(|block| !block.explicit) {
-                self.abandon_block();
-            }
+        if self.texts.ends() {
+            self.went_stale(alone);
             return Ok(false);
         }
+        self.engine.texts.hit();
         let result = self.spending.counts(result?);
         match sink.result(result).await {
             Ok(()) => Ok(true),
@@ -327,114 +229,24 @@ impl Session {
         }
     }
 
-    /// [`Session::learn_text`], bounded like a statement.
-    pub(super) async fn learn(
-        &mut self,
-        sql: &str,
-        cut: Cut,
-        parsed: &[parse::Parsed],
-    ) -> Result<Option<(Arc<Prepared>, Vec<Datum>)>> {
-        let settings = Arc::clone(&self.settings);
-        let (token, mut timer) = self.begin_statement();
-        let ran = {
-            let work = pin!(self.learn_text(sql, cut, parsed));
-            bounded(&mut timer, &token, work).await
-        };
-        match ran {
-            Ran::Done(known) => Ok(known),
-            Ran::Stopped(error) => Err(self.stopped(error, settings)),
+    /// A known statement did not run. `alone`: it opened the block it was to run in.
+    fn went_stale(&mut self, alone: bool) {
+        self.engine.texts.stale();
+        self.texts.fails();
+        if alone && self.block.as_ref().is_some_and(|block| !block.explicit) {
+            self.abandon_block();
         }
     }
+}
 
-    /// Makes a prepared statement of a text that came before, and gives it with this text's values; `None`: it goes the ordinary
-    /// way, now or for good.
-    async fn learn_text(
-        &mut self,
-        sql: &str,
-        cut: Cut,
-        parsed: &[parse::Parsed],
-    ) -> Option<(Arc<Prepared>, Vec<Datum>)> {
-        let [parse::Parsed { statement: Some(statement), as_of: None, need }] = parsed else {
-            return None;
-        };
-        if !is_plain(statement) || !need.is_small() || self.temp.is_some() {
-            return None;
-        }
-        if self.block.as_ref().is_some_and(|block| block.failed) {
-            return None;
-        }
-        let mut places = places(sql, &cut, statement);
-        let mut variant = self.variant_of(sql, &cut, &mut places).boxed().await;
-        if let Some(Err(())) = variant {
-            // Some of them are none after all.
-            variant = self.variant_of(sql, &cut, &mut places).boxed().await;
-        }
-        let variant = variant.and_then(std::result::Result::ok);
-        let style = self.settings.text_style(0);
-        let run = variant.as_ref().and_then(|variant| {
-            let values = parameters(sql, &cut, &variant.places, &variant.types, &style)?;
-            Some((Arc::clone(&variant.prepared), values))
-        });
-        self.texts.learn(cut, variant);
-        run
-    }
-
-    /// The statement with parameters at `places`. `Some(Err(()))`: not at those that were taken out of `places` now.
-    async fn variant_of(
-        &self,
-        sql: &str,
-        cut: &Cut,
-        places: &mut Vec<Place>,
-    ) -> Option<std::result::Result<Variant, ()>> {
-        let mut parsed = parse::parse(&cut.template(sql, places)).ok()?;
-        let statement = match parsed.as_mut_slice() {
-            [one] if one.as_of.is_none() && one.need.is_small() => one.statement.take()?,
-            _ => return None,
-        };
-        let unknown = ParameterTypes::new(&vec![None; places.len()]);
-        let (catalog, plan, types) = self.describe(&statement, &unknown, false).await.ok()?;
-        let types = types.resolved();
-        let plain = of_plain_tables(&statement, &catalog, &self.settings);
-        if !plan.is_by_key() || types.len() != places.len() || !plain {
-            return None;
-        }
-        let table = target_table(&statement, &catalog, &self.settings);
-        let read_as = |(place, ty): (&Place, &SqlType)| {
-            let written = cut.literals[place.literal].written;
-            fits(written, place, ty).then(|| read_as(place, ty, table.as_deref())).flatten()
-        };
-        let found: Vec<Option<SqlType>> = places.iter().zip(&types).map(read_as).collect();
-        let mut fit = found.iter().map(Option::is_some);
-        let before = places.len();
-        places.retain(|_| fit.next() == Some(true));
-        if places.len() < before {
-            return Some(Err(()));
-        }
-        let fixed = cut.literals.iter().enumerate();
-        let fixed = fixed
-            .filter(|(index, _)| places.iter().all(|place| place.literal != *index))
-            .map(|(index, literal)| (index, sql[literal.at.clone()].to_owned()))
-            .collect();
-        let charged =
-            Some(self.engine.known.reserve("texts that are known", STATEMENT_BYTES).ok()?);
-        let prepared = Prepared {
-            sql: String::new(),
-            parameter_types: types,
-            columns: None,
-            tame: tame::is_tame(&statement),
-            statement: Some(statement),
-            as_of: None,
-            need: Default::default(),
-            described: false,
-            lifted: true,
-            charged,
-            booked: OnceLock::new(),
-            plan: Mutex::new(Some((catalog.stamp, Arc::clone(&self.settings), plan))),
-        };
-        let read_as = found.into_iter().flatten().collect();
-        let places = places.clone();
-        Some(Ok(Variant { fixed, places, types: read_as, prepared: Arc::new(prepared) }))
-    }
+/// What became of a text that may be known.
+pub(super) enum Known {
+    /// It ran.
+    Done,
+    /// It goes the ordinary way; something may be learned of it.
+    Again(Cut),
+    /// It goes the ordinary way.
+    Nothing,
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl Step {
     pub(super) fn only_tried_a_lock(&self) -> bool {
         match self {
             Self::Statement { prepared, .. } => {
-                prepared.statement.as_ref().is_some_and(only_tries_a_lock)
+                prepared.statement.as_deref().is_some_and(only_tries_a_lock)
             }
             _ => false,
         }
@@ -484,6 +484,8 @@ impl Session {
         self.advisory.begin_again();
         self.channels.forget();
         self.deferred.forget();
+        // What is repeated has begun, whichever statement asks for its plan.
+        self.texts.holds();
         if let Some(txn) = block.txn.take() {
             txn.rollback();
         }

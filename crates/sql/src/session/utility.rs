@@ -461,9 +461,9 @@ impl Session {
             Some(ident) => ident_text(ident),
             None => name.to_string(),
         };
-        let prepared = self.prepared.get(&name).cloned().ok_or_else(|| no_prepared(&name))?;
+        let prepared = self.prepared.get(&name).ok_or_else(|| no_prepared(&name))?.as_written()?;
         // What Parse has prepared may be anything, also this very EXECUTE.
-        if !prepared.statement.as_ref().is_some_and(is_plain) {
+        if !prepared.statement.as_deref().is_some_and(is_plain) {
             return Err(Error::unsupported(format!("EXECUTE of \"{}\"", prepared.sql)));
         }
         if parameters.len() != prepared.parameter_types.len() {

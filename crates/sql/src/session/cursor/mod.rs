@@ -358,7 +358,7 @@ impl Session {
 
     /// Whether a statement fetches from a cursor declared BINARY.
     pub(super) fn fetches_binary(&self, prepared: &Prepared) -> bool {
-        match &prepared.statement {
+        match prepared.statement.as_deref() {
             Some(Statement::Fetch { name, into: None, .. }) => {
                 self.cursors.get(&folded(name)).is_ok_and(|cursor| cursor.shown.binary)
             }

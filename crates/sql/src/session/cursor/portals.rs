@@ -28,7 +28,7 @@ impl Prepared {
     /// Whether it is FETCH or MOVE.
     #[must_use]
     pub fn fetches(&self) -> bool {
-        matches!(self.statement, Some(Statement::Fetch { .. }))
+        matches!(self.statement.as_deref(), Some(Statement::Fetch { .. }))
     }
 }
 
