@@ -8,7 +8,7 @@
 //! Nothing fails: what does not fit is made anew each time.
 //!
 //! # Limits
-//! [`MOST_BYTES`] for each snapshot; beyond, nothing more is kept.
+//! 64 MiB for each snapshot; beyond, nothing more is kept.
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@
 //! Types without keys (jsonb, rows) are not hashed: whoever asks compares one by one.
 //!
 //! # Limits
-//! [`LEAST`] elements at least.
+//! Nine elements at least; shorter lists are compared with one by one.
 
 use std::sync::Arc;
 
