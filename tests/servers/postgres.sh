@@ -1,7 +1,7 @@
 #!/bin/sh
 # A private PostgreSQL 15 on 127.0.0.1:PORT, the reference that answers are compared with.
 #
-#   postgres.sh start PORT [DIR]    starts it (installs Debian's postgresql when missing), waits until it answers
+#   postgres.sh start PORT [DIR]    starts it (installs Debian's postgresql when missing or old), waits until it answers
 #   postgres.sh stop  PORT [DIR]    stops it and removes DIR
 #   postgres.sh url   PORT          prints its URL
 #
@@ -13,6 +13,14 @@ command=${1:?usage: postgres.sh start|stop|url PORT [DIR]}
 port=${2:?usage: postgres.sh start|stop|url PORT [DIR]}
 dir=${3:-${TMPDIR:-/tmp}/telesto-postgres-$port}
 bin=/usr/lib/postgresql/15/bin
+# Answers are compared with those of this minor release: older ones change rows through views that do not show them.
+least=15.20
+
+# Whether what is installed is older than that.
+is_old() {
+    version=$($bin/postgres --version | sed -n 's/^postgres (PostgreSQL) \([0-9.]*\).*/\1/p')
+    [ "$(printf '%s\n' "$least" "$version" | sort -V | head -n 1)" != "$least" ]
+}
 
 # PostgreSQL refuses to run as root: as root, run it as the package's own user.
 as_owner() {
@@ -24,14 +32,16 @@ url)
     echo "postgres://postgres@127.0.0.1:$port/postgres?sslmode=disable"
     ;;
 start)
-    if [ ! -x $bin/postgres ]; then
+    # Another test may be installing it, or something else: nobody begins with half of it.
+    lock="${XDG_RUNTIME_DIR:-/tmp}/telesto-setup-$(id -u).lock"
+    exec 9>"$lock"
+    flock -w 1200 9 || { echo "another installation does not end; see who holds $lock" >&2; exit 1; }
+    if [ ! -x $bin/postgres ] || is_old; then
         if [ "$(id -u)" != 0 ]; then
-            echo "PostgreSQL 15 is not installed; install Debian's package postgresql-15" >&2
+            echo "PostgreSQL $least or a later 15 is not installed; install Debian's package postgresql-15" >&2
             exit 1
         fi
-        # Another test may be installing it, or something else.
-        lock="${XDG_RUNTIME_DIR:-/tmp}/telesto-setup-$(id -u).lock"
-        flock -o -w 1200 "$lock" apt-get update -q >&2 || {
+        apt-get update -q >&2 9>&- || {
             echo "apt-get update failed; is the network up? Or install Debian's package postgresql-15 by hand" >&2
             exit 1
         }
@@ -39,11 +49,16 @@ start)
         mkdir -p /etc/postgresql-common
         [ -e /etc/postgresql-common/createcluster.conf ] ||
             echo 'create_main_cluster = false' > /etc/postgresql-common/createcluster.conf
-        DEBIAN_FRONTEND=noninteractive flock -o -w 1200 "$lock" apt-get install -q -y --no-install-recommends postgresql-15 >&2 || {
+        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends postgresql-15 >&2 9>&- || {
             echo "apt-get install postgresql-15 failed; install it by hand" >&2
             exit 1
         }
+        if is_old; then
+            echo "Debian gives no PostgreSQL 15 from $least on here; install one by hand" >&2
+            exit 1
+        fi
     fi
+    exec 9>&-
     if [ ! -d "$dir/data" ]; then
         mkdir -p "$dir"
         [ "$(id -u)" != 0 ] || chown postgres "$dir"
