@@ -153,14 +153,11 @@ pub async fn relation(reader: &Reader, schema: &str, name: &str) -> Result<Relat
         from.replace("{}", "k.conrelid")
     );
     let key = format!(
-        "SELECT u.column_name AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type \
-         FROM information_schema.table_constraints t JOIN information_schema.key_column_usage u \
-         ON u.constraint_schema = t.constraint_schema AND u.constraint_name = t.constraint_name \
-         AND u.table_schema = t.table_schema AND u.table_name = t.table_name \
-         JOIN pg_catalog.pg_namespace n ON n.nspname = t.table_schema \
-         JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = t.table_name \
-         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attname = u.column_name \
-         WHERE t.constraint_type = 'PRIMARY KEY' AND {this} ORDER BY u.ordinal_position"
+        "SELECT a.attname AS name, pg_catalog.format_type(a.atttypid, a.atttypmod) AS type \
+         FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.conrelid \
+         JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
+         JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (k.conkey) \
+         WHERE k.contype = 'p' AND {this} ORDER BY array_position(k.conkey, a.attnum)"
     );
     let (columns, indexes, constraints, key) = futures::join!(
         Part::of(reader, &columns),
