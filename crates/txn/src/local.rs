@@ -231,9 +231,7 @@ impl Local {
                 }
                 Err(error) => return Err(error.into()),
             };
-            for entry in &batch.entries {
-                self.apply(entry)?;
-            }
+            self.apply_all(&batch.entries, by).await?;
             if batch.at_tail {
                 return Ok(());
             }
@@ -274,10 +272,20 @@ impl Local {
             }
             Err(error) => return Err(error.into()),
         };
-        for entry in &batch.entries {
+        self.apply_all(&batch.entries, by).await?;
+        Ok(batch.entries.len())
+    }
+
+    /// Applies entries in order. A small entry may take much of the tail (it names write sets that lie in the bucket,
+    /// and their readers hold blocks of them), so room is made between two entries as well.
+    async fn apply_all(&self, entries: &[Entry], by: Deadline) -> Result<()> {
+        for (before, entry) in entries.iter().enumerate() {
+            if before > 0 && self.shard().fold_need() == FoldNeed::Full {
+                self.make_room(by).await?;
+            }
             self.apply(entry)?;
         }
-        Ok(batch.entries.len())
+        Ok(())
     }
 
     /// Whether what another node commits is applied here as it is committed.
@@ -521,10 +529,10 @@ pub(crate) async fn open_shard(
                 Ok(batch) => {
                     for entry in &batch.entries {
                         shard.apply(entry)?;
-                    }
-                    if shard.fold_need() == FoldNeed::Full {
-                        // A tail longer than memory: nobody folded for long.
-                        shard.fold().await?;
+                        if shard.fold_need() == FoldNeed::Full {
+                            // A tail longer than memory: nobody folded for long.
+                            shard.fold().await?;
+                        }
                     }
                     if batch.at_tail {
                         return Ok(shard);

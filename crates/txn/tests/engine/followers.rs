@@ -49,6 +49,57 @@ async fn follower_far_behind_the_checkpoint_catches_up_within_its_tails_bound() 
     assert_eq!(scan(&txn, "row-", "row.").await.len(), 6000);
 }
 
+/// Entries that name write sets in the bucket are small in the log, and take room in the tail all the same (simulation,
+/// seed 20093).
+#[tokio::test(start_paused = true)]
+async fn many_write_sets_in_the_bucket_are_caught_up_with_within_the_tails_bound() {
+    let world = World::new(235);
+    let model = LatencyModel::named("s3-standard").expect("known");
+    let external = |options: &mut EngineOptions| {
+        small_tail(options);
+        options.write_set.inline_bytes = 200;
+    };
+    let follower = world.try_start(Some(model.clone()), external).await.expect("opens");
+    let writer = world
+        .start_with(|options| {
+            external(options);
+            // It folds nothing by itself.
+            options.memory.tail_bytes = 256 << 20;
+            options.checkpoint_interval = Duration::from_secs(3000);
+        })
+        .await;
+    for n in 0..100 {
+        writer.put(&format!("row-{n:03}"), &"v".repeat(400)).await;
+    }
+    let done = std::cell::Cell::new(false);
+    let asking = async {
+        let read = follower.read("row-099").await;
+        done.set(true);
+        read
+    };
+    let watching = async {
+        let mut most = 0;
+        while !done.get() {
+            most = most.max(follower.engine.shard().tail_bytes());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        most
+    };
+    let (read, most) = futures::join!(asking, watching);
+    assert_eq!(read.map(|value| value.len()), Some(400));
+    let most = most.max(follower.engine.shard().tail_bytes());
+    assert!(most <= 2 * TAIL, "the tail held {most} bytes");
+    // Opening has the same to catch up with, and the same bound.
+    writer.engine.fold().await.expect("folds");
+    for n in 0..100 {
+        writer.put(&format!("more-{n:03}"), &"v".repeat(400)).await;
+    }
+    let opened = world.try_start(Some(model), external).await.expect("opens");
+    let held = opened.engine.shard().tail_bytes();
+    assert!(held <= 2 * TAIL, "the tail held {held} bytes");
+    assert_eq!(opened.read("more-099").await.map(|value| value.len()), Some(400));
+}
+
 #[tokio::test(start_paused = true)]
 async fn validation_that_the_checkpoint_does_not_answer_ends_by_the_transactions_own_bound() {
     let world = World::new(234);
