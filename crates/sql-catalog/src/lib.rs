@@ -56,7 +56,7 @@ pub use sequence::SequenceSession;
 pub use snapshot::{CatalogSnapshot, Relation, Stamp};
 pub use store::{CatalogCache, DEFAULT_DATABASE_ID};
 pub use table_key::TableKey;
-pub use types::{Domain, TypeKind, UserType};
+pub use types::{Composite, Domain, TypeKind, UserType};
 pub use view::{CheckOption, View};
 
 pub use telesto_sql_types::PUBLIC;

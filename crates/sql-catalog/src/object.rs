@@ -48,6 +48,11 @@ pub(crate) fn has_bits(ty: &SqlType) -> bool {
     ty.element_type().unwrap_or(ty).is_bits()
 }
 
+/// Whether a type is, or is made of, a composite type.
+pub(crate) fn has_composites(ty: &SqlType) -> bool {
+    matches!(ty.element_type().unwrap_or(ty), SqlType::Composite(_))
+}
+
 /// Whether a type is, or is made of, a range or a multirange.
 pub(crate) fn has_ranges(ty: &SqlType) -> bool {
     ty.element_type().unwrap_or(ty).is_ranged()
@@ -65,6 +70,9 @@ impl Object {
             Self::View(view) => Box::new(view.columns.iter().map(|(_, ty)| ty)),
             Self::Type(ty) => match &ty.kind {
                 TypeKind::Domain(domain) => Box::new(std::iter::once(&domain.base)),
+                TypeKind::Composite(composite) => {
+                    Box::new(composite.fields.iter().map(|field| &field.ty))
+                }
                 TypeKind::Enum(_) => Box::new(std::iter::empty()),
             },
             Self::Schema(_)

@@ -13,8 +13,8 @@ use super::model::{
 use super::regions::Region;
 use super::types::UserType;
 use super::view::View;
-use telesto_sql_types::EnumType;
 use telesto_sql_types::domains::DomainType;
+use telesto_sql_types::{CompositeType, EnumType};
 
 /// Names one content of the catalog: 16 random bytes drawn by the change that made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -73,6 +73,8 @@ pub struct CatalogSnapshot {
     pub(super) default_acls: BTreeMap<u32, Arc<DefaultAcl>>,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
+    /// Composite types with their fields, by OID.
+    pub(super) composites: BTreeMap<u32, Arc<CompositeType>>,
     /// The domains with all they inherit, by OID.
     pub(super) domains: BTreeMap<u32, Arc<DomainType>>,
     /// Whether an online build or a sweep of dropped keys has something left to do.

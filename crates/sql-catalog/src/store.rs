@@ -22,8 +22,9 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 pub use super::change::CatalogChange;
 use super::model::{Role, Schema};
 pub use super::object::Object;
-use super::object::{has_bits, has_networks, has_ranges};
+use super::object::{has_bits, has_composites, has_networks, has_ranges};
 use super::snapshot::{CatalogSnapshot, Stamp};
+use super::types::TypeKind;
 use crate::acl::Owner;
 use crate::statistics::KnownStatistics;
 use crate::temp::{TEMP_DATABASE, is_temporary};
@@ -76,6 +77,8 @@ const BARRIER_VERSION: u8 = 14;
 const RANGES_VERSION: u8 = 15;
 /// Tables with a key that is deferrable: its index holds rows that a reader of [`RANGES_VERSION`] would not compare.
 const DEFERRABLE_VERSION: u8 = 16;
+/// Composite types, and objects with one.
+const COMPOSITE_VERSION: u8 = 17;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -201,6 +204,8 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Type(ty) if matches!(ty.kind, TypeKind::Composite(_)) => COMPOSITE_VERSION,
+        object if object.types().any(has_composites) => COMPOSITE_VERSION,
         Object::Table(table) if table.known_indexes().any(|index| index.deferral.is_some()) => {
             DEFERRABLE_VERSION
         }
@@ -237,10 +242,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=DEFERRABLE_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=COMPOSITE_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {DEFERRABLE_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {COMPOSITE_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

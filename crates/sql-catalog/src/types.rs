@@ -4,7 +4,7 @@
 //! - A type's OID and that of its array type never change. Labels of an enum are never removed; what is stored of a label
 //!   (OID in rows, order bytes in keys) never changes.
 //! - Stored definitions name a user's type by its OID. `CatalogSnapshot::link_types` puts the type itself in its place
-//!   whenever the catalog is read or changed, so that a column's type always knows all labels.
+//!   whenever the catalog is read or changed, so that a column's type always knows all labels and fields.
 //!
 //! # On failure
 //! A definition whose type is not there keeps a type without labels; using it gives XX001.
@@ -20,7 +20,7 @@ use super::model::{CheckConstraint, Owner, Table};
 use super::snapshot::CatalogSnapshot;
 use super::view::View;
 use telesto_sql_types::domains::DomainType;
-use telesto_sql_types::{EnumLabel, EnumType, SqlType};
+use telesto_sql_types::{CompositeField, CompositeType, EnumLabel, EnumType, SqlType};
 
 /// What a user's type is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,6 +29,19 @@ pub enum TypeKind {
     Enum(Vec<Arc<EnumLabel>>),
     /// A domain.
     Domain(Domain),
+    /// A composite type.
+    Composite(Composite),
+}
+
+/// The fields of a composite type.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Composite {
+    /// OID of its row in `pg_class`.
+    pub relation: u32,
+    /// Fields, in order.
+    pub fields: Vec<CompositeField>,
+    /// The number the next field gets: no number is given twice.
+    pub next: u16,
 }
 
 /// What a domain adds to the type it is made of.
@@ -84,6 +97,7 @@ impl UserType {
 pub fn user_oid(ty: &SqlType) -> Option<u32> {
     match ty {
         SqlType::Enum(ty) => Some(ty.oid),
+        SqlType::Composite(ty) => Some(ty.oid),
         SqlType::Domain(ty) => Some(ty.oid),
         SqlType::Array(element) => user_oid(element),
         _ => None,
@@ -152,7 +166,8 @@ impl CatalogSnapshot {
     /// The user's type with this OID, with all that values need of it.
     fn linked(&self, oid: u32) -> Option<SqlType> {
         let domain = || self.domains.get(&oid).cloned().map(SqlType::Domain);
-        self.enums.get(&oid).cloned().map(SqlType::Enum).or_else(domain)
+        let composite = || self.composites.get(&oid).cloned().map(SqlType::Composite);
+        self.enums.get(&oid).cloned().map(SqlType::Enum).or_else(composite).or_else(domain)
     }
 
     /// `ty` as this catalog knows it; `None`: it is that already.
@@ -163,9 +178,42 @@ impl CatalogSnapshot {
                 let now = self.enums.get(&known.oid)?;
                 (!Arc::ptr_eq(now, known)).then(|| SqlType::Enum(Arc::clone(now)))
             }
+            SqlType::Composite(known) => {
+                let now = self.composites.get(&known.oid)?;
+                (!Arc::ptr_eq(now, known)).then(|| SqlType::Composite(Arc::clone(now)))
+            }
             SqlType::Array(element) => self.relinked(element).map(SqlType::array_of),
             _ => None,
         }
+    }
+
+    /// Links a composite type, those it is made of first.
+    fn link_composite(&mut self, ty: &Arc<UserType>) {
+        let TypeKind::Composite(composite) = &ty.kind else { return };
+        for inner in composite.fields.iter().filter_map(|field| user_oid(&field.ty)) {
+            // A type is no field of itself, however deep: definitions that would make it one are refused.
+            if let Some(inner) = self.types.get(&inner).cloned() {
+                self.link_composite(&inner);
+            }
+        }
+        let schema = self.schemas.get(&ty.schema).map_or("", |schema| schema.name.as_str());
+        let same = self.composites.get(&ty.oid).is_some_and(|known| {
+            known.name == ty.name
+                && known.schema == schema
+                && known.fields == composite.fields
+                && known.fields.iter().all(|field| self.relinked(&field.ty).is_none())
+        });
+        if same {
+            return;
+        }
+        let linked = |field: &CompositeField| {
+            let now = self.relinked(&field.ty);
+            CompositeField { ty: now.unwrap_or_else(|| field.ty.clone()), ..field.clone() }
+        };
+        let fields = composite.fields.iter().map(linked).collect();
+        let (oids, schema) = ((ty.oid, ty.array_oid), schema.to_owned());
+        let linked = CompositeType::new(oids, schema, ty.name.clone(), fields);
+        self.composites.insert(ty.oid, Arc::new(linked));
     }
 
     /// A domain with all it inherits.
@@ -192,7 +240,7 @@ impl CatalogSnapshot {
             whole.not_null |= domain.not_null;
             next = domain.parent.and_then(|oid| match &self.types.get(&oid)?.kind {
                 TypeKind::Domain(parent) => Some(parent),
-                TypeKind::Enum(_) => None,
+                TypeKind::Enum(_) | TypeKind::Composite(_) => None,
             });
         }
         Some(whole)
@@ -202,6 +250,12 @@ impl CatalogSnapshot {
     #[must_use]
     pub fn domain(&self, oid: u32) -> Option<&Arc<DomainType>> {
         self.domains.get(&oid)
+    }
+
+    /// The composite type with this OID, with its fields.
+    #[must_use]
+    pub fn composite(&self, oid: u32) -> Option<&Arc<CompositeType>> {
+        self.composites.get(&oid)
     }
 
     /// Puts the types that definitions name by OID in their places.
@@ -225,12 +279,18 @@ impl CatalogSnapshot {
                 self.enums.insert(ty.oid, Arc::new(linked));
             }
         }
+        let types = &self.types;
+        self.composites.retain(|oid, _| types.contains_key(oid));
+        let composites = |ty: &&Arc<UserType>| matches!(ty.kind, TypeKind::Composite(_));
+        for ty in self.types.values().filter(composites).cloned().collect::<Vec<_>>() {
+            self.link_composite(&ty);
+        }
         for ty in self.types.values() {
             if let Some(domain) = self.whole_domain(ty) {
                 self.domains.insert(ty.oid, Arc::new(domain));
             }
         }
-        if self.enums.is_empty() {
+        if self.enums.is_empty() && self.composites.is_empty() {
             return;
         }
         let tables: Vec<Table> = self

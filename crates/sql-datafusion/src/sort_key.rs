@@ -41,8 +41,8 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Text(text) if matches!(ty, SqlType::Char(_)) => {
             text.trim_end_matches(' ').as_bytes().to_vec()
         }
-        Datum::Text(text) if matches!(ty, SqlType::Record(_)) => {
-            let SqlType::Record(Some(types)) = ty else {
+        Datum::Text(text) if ty.is_row() => {
+            let Some(types) = ty.row_fields() else {
                 return Err(fault::unsupported("comparing rows of unknown fields"));
             };
             let fields = record::fields(text, types)?;

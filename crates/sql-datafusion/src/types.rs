@@ -14,6 +14,7 @@
 //! | enum | Binary: the label's order bytes |
 //! | inet, cidr | Binary: their order bytes |
 //! | ranges, multiranges | Binary: their order bytes; over numeric their stored form, which has the display scales |
+//! | composite types, records | Utf8: the text of their fields |
 //! | arrays | List |
 //!
 //! # Why numeric is not Decimal128
@@ -92,6 +93,7 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         | T::Json
         | T::Jsonb
         | T::Record(_)
+        | T::Composite(_)
         | T::Void => DataType::Utf8,
         T::InternalChar => DataType::UInt8,
         T::Bytea | T::Bit(_) | T::Varbit(_) | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
@@ -188,7 +190,13 @@ pub(crate) fn array_of<'a>(
             Datum::Json(v) => v.as_ref(),
             Datum::Text(v) => v.as_ref()
         ),
-        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Record(_) | T::Void => {
+        T::Text
+        | T::Varchar(_)
+        | T::Char(_)
+        | T::Name
+        | T::Record(_)
+        | T::Composite(_)
+        | T::Void => {
             build!(StringBuilder::with_capacity(len, len * 16), Datum::Text(v) => v.as_ref())
         }
         T::InternalChar => {
@@ -375,9 +383,14 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
             Datum::Jsonb(Arc::new(value))
         }
         T::Json => Datum::Json(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row).into()),
-        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Record(_) | T::Void | T::Unknown => {
-            Datum::text(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row))
-        }
+        T::Text
+        | T::Varchar(_)
+        | T::Char(_)
+        | T::Name
+        | T::Record(_)
+        | T::Composite(_)
+        | T::Void
+        | T::Unknown => Datum::text(array.as_string_opt::<i32>().ok_or_else(wrong)?.value(row)),
         T::InternalChar => Datum::InternalChar(primitive!(UInt8Type)),
         T::Bytea => Datum::bytea(array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row)),
         T::Enum(ty) => {

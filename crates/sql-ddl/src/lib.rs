@@ -14,6 +14,7 @@ mod alter;
 mod build;
 mod by_row;
 mod columns;
+mod composites;
 mod constraint;
 mod curated;
 mod dependents;
@@ -281,6 +282,10 @@ impl Ddl<'_> {
             Definition::CreateSequence { temporary, if_not_exists, name, options } => {
                 self.create_sequence(temporary, if_not_exists, &name, &options)?;
                 "CREATE SEQUENCE"
+            }
+            Definition::AlterAttributes { name, actions } => {
+                self.alter_attributes(&name, &actions)?;
+                "ALTER TYPE"
             }
             Definition::AlterSchema { name, to } => {
                 if let Some(schema) = self.catalog().schema(&names::fold(&name)) {

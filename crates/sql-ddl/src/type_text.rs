@@ -11,6 +11,7 @@
 use std::ops::ControlFlow;
 
 use super::Ddl;
+use super::composites::any_expression;
 use super::parse_expr;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
@@ -59,8 +60,12 @@ fn places(table: &mut Table) -> Vec<Place<'_>> {
     }
     let building = table.building.iter_mut().map(|build| &mut build.index);
     for index in table.primary.iter_mut().chain(&mut table.indexes).chain(building) {
+        let what = format!("index {}", index.name);
         if let Some(text) = &mut index.predicate {
-            out.push(Place { what: format!("index {}", index.name), of: None, text });
+            out.push(Place { what: what.clone(), of: None, text });
+        }
+        for computed in index.columns.iter_mut().filter_map(|key| key.expression.as_mut()) {
+            out.push(Place { what: what.clone(), of: None, text: &mut computed.sql });
         }
     }
     out
@@ -171,6 +176,33 @@ impl Ddl<'_> {
             }
         }
         Ok(out)
+    }
+
+    /// What has a SQL text with an expression that is `found`; `None`: nothing has.
+    pub(super) fn text_that(&self, found: impl Fn(&Expr) -> bool) -> Result<Option<String>> {
+        let has = |text: &str| Ok::<_, Error>(any_expression(&parse_expr(text)?, &found));
+        for table in self.catalog().tables() {
+            let mut table = (**table).clone();
+            for place in places(&mut table) {
+                if has(place.text)? {
+                    return Ok(Some(place.what));
+                }
+            }
+        }
+        for ty in self.catalog().user_types() {
+            let TypeKind::Domain(domain) = &ty.kind else { continue };
+            for text in domain.checks.iter().map(|check| &check.expression).chain(&domain.default) {
+                if has(text)? {
+                    return Ok(Some(format!("domain {}", ty.name)));
+                }
+            }
+        }
+        for view in self.catalog().views() {
+            if visit_expressions(&view_query(view)?, |e| breaking(found(e))).is_break() {
+                return Ok(Some(format!("view {}", view.name)));
+            }
+        }
+        Ok(None)
     }
 
     /// Texts of domains are not written again.

@@ -59,8 +59,21 @@ fn made_of(ty: &UserType, oid: u32) -> bool {
         TypeKind::Domain(domain) => {
             domain.parent == Some(oid) || domain.parent.is_none() && is_made_of(&domain.base, oid)
         }
+        TypeKind::Composite(composite) => {
+            composite.fields.iter().any(|field| is_made_of(&field.ty, oid))
+        }
         TypeKind::Enum(_) => false,
     }
+}
+
+/// What of a type made of the one with this OID depends on it.
+fn dependent(ty: &UserType, oid: u32) -> String {
+    if let TypeKind::Composite(composite) = &ty.kind
+        && let Some(field) = composite.fields.iter().find(|field| is_made_of(&field.ty, oid))
+    {
+        return format!("column {} of composite type {}", field.name, ty.name);
+    }
+    format!("type {}", ty.name)
 }
 
 fn no_label(label: &str) -> Error {
@@ -82,8 +95,8 @@ impl Ddl<'_> {
     ) -> Result<()> {
         let labels = match representation {
             Some(UserDefinedTypeRepresentation::Enum { labels }) => labels,
-            Some(UserDefinedTypeRepresentation::Composite { .. }) => {
-                return Err(Error::unsupported("a composite type"));
+            Some(UserDefinedTypeRepresentation::Composite { attributes }) => {
+                return self.create_composite(name, attributes);
             }
             Some(UserDefinedTypeRepresentation::Range { .. }) => {
                 return Err(Error::unsupported("CREATE TYPE of a range").hint(
@@ -246,7 +259,7 @@ impl Ddl<'_> {
         let ty = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
         let tag = match &ty.kind {
             TypeKind::Domain(_) => "ALTER DOMAIN",
-            TypeKind::Enum(_) => "ALTER TYPE",
+            TypeKind::Enum(_) | TypeKind::Composite(_) => "ALTER TYPE",
         };
         self.need_owner(Guarded::user_type(&ty))?;
         self.placed(&ty, &alter.operation).map(|()| tag)
@@ -333,7 +346,7 @@ impl Ddl<'_> {
         let texts = self.texts_that_name_type(ty.oid)?;
         let made: Vec<_> =
             self.catalog().user_types().filter(|t| made_of(t, ty.oid)).cloned().collect();
-        first = first.or_else(|| made.first().map(|t| format!("type {}", t.name)));
+        first = first.or_else(|| made.first().map(|t| dependent(t, ty.oid)));
         if let Some(what) = first.or_else(|| texts.first().map(|text| text.what.clone()))
             && !cascade
         {
@@ -343,6 +356,10 @@ impl Ddl<'_> {
             ));
         }
         for domain in made {
+            if matches!(domain.kind, TypeKind::Composite(_)) {
+                self.drop_fields_of(&domain, ty.oid);
+                continue;
+            }
             self.context.notices.notice(format!("drop cascades to type {}", domain.name));
             Box::pin(self.remove_type(&domain, true)).await?;
         }

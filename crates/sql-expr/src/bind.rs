@@ -20,6 +20,7 @@ use super::context::EvalContext;
 use super::fault;
 use super::scope::{Scope, fold};
 use super::ty::{CastContext, castable};
+use crate::functions::rows::{ROW_NOT_NULL, ROW_NULL};
 use crate::parameters::ParameterTypes;
 use crate::type_name::{interval_fields, literal_fields, literal_type};
 use telesto_sql_parser::sqlparser::ast::{self, Ident, Value};
@@ -276,6 +277,9 @@ impl<'a> Binder<'a> {
         }
         let bound = self.bind(expr)?;
         let bound = self.of_any_type(bound)?;
+        if bound.ty.is_row() {
+            return self.call_named(if negated { ROW_NOT_NULL } else { ROW_NULL }, vec![bound]);
+        }
         Ok(Expr::bool(Node::IsNull(negated, Box::new(bound))))
     }
 
@@ -346,8 +350,16 @@ impl<'a> Binder<'a> {
         let mut value = self.bind(root)?;
         let mut subscripts = Vec::new();
         for step in chain {
-            let ast::AccessExpr::Subscript(subscript) = step else {
-                return Err(fault::unsupported("access to a field of a composite value"));
+            let subscript = match step {
+                ast::AccessExpr::Subscript(subscript) => subscript,
+                ast::AccessExpr::Dot(ast::Expr::Identifier(name)) => {
+                    let row = subscripted(value, std::mem::take(&mut subscripts))?;
+                    value = self.field(row, &fold(name))?;
+                    continue;
+                }
+                ast::AccessExpr::Dot(_) => {
+                    return Err(Error::syntax("a field is named by an identifier"));
+                }
             };
             match subscript {
                 ast::Subscript::Index { index } if value.ty == SqlType::Jsonb => {
@@ -380,14 +392,7 @@ impl<'a> Binder<'a> {
                 }
             }
         }
-        if subscripts.is_empty() {
-            return Ok(value);
-        }
-        let Some(element) = value.ty.element_type() else {
-            return Err(not_subscriptable(&value.ty));
-        };
-        let ty = element.clone();
-        Ok(Expr { node: Node::Subscript(Box::new(value), subscripts), ty })
+        subscripted(value, subscripts)
     }
 
     fn interval(&mut self, interval: &ast::Interval) -> Result<Expr> {
@@ -466,6 +471,18 @@ pub(super) fn number(text: &str, negative: bool) -> Result<Expr> {
     Numeric::parse(&signed)
         .map(|value| Expr::constant(Datum::numeric(value), SqlType::Numeric(None)))
         .ok_or_else(|| fault::out_of_range(&SqlType::Numeric(None)))
+}
+
+/// The element of an array in these places; the value itself when there are none.
+fn subscripted(value: Expr, places: Vec<Expr>) -> Result<Expr> {
+    if places.is_empty() {
+        return Ok(value);
+    }
+    let Some(element) = value.ty.element_type() else {
+        return Err(not_subscriptable(&value.ty));
+    };
+    let ty = element.clone();
+    Ok(Expr { node: Node::Subscript(Box::new(value), places), ty })
 }
 
 fn not_subscriptable(ty: &SqlType) -> Error {

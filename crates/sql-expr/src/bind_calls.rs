@@ -63,6 +63,9 @@ impl Binder<'_> {
                         ),
                     ));
                 }
+                if let Some(items) = super::bind_rows::row_items(call) {
+                    return self.row_value(&items);
+                }
                 if name == "pg_typeof"
                     && let [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))] =
                         &list.args[..]

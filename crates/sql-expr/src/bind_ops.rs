@@ -183,7 +183,7 @@ impl Binder<'_> {
                 self.call_exprs("overlay", &args)
             }
             E::Function(call) => self.function(call),
-            E::Tuple(_) => Err(fault::unsupported("a row value here")),
+            E::Tuple(items) => self.row_value(&items.iter().collect::<Vec<_>>()),
             other => {
                 let shown = other.to_string();
                 let shown: String = shown.chars().take(60).collect();

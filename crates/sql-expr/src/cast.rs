@@ -16,7 +16,10 @@ use super::value::{
     bits_of, f64_of, i64_of, interval_of, network_of, numeric_of, range_of, str_of, text,
 };
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{ArrayValue, BitString, Datum, Interval, Multirange, Numeric, SqlType};
+use telesto_sql_types::{
+    ArrayValue, BitString, CompositeField, CompositeType, Datum, Interval, Multirange, Numeric,
+    SqlType, composites, record,
+};
 
 /// Casts a value of type `from` to `to`.
 ///
@@ -51,6 +54,9 @@ pub fn cast(
             elements,
         })));
     }
+    if let (SqlType::Record(Some(types)), SqlType::Composite(composite)) = (from, to) {
+        return row_of(&value, types, composite, how, context);
+    }
     if let (SqlType::Range(one), SqlType::Multirange(many)) = (from, to)
         && one == many
     {
@@ -65,7 +71,24 @@ pub fn cast(
     modifier(base, to, how)
 }
 
-/// To the base type, without looking at the modifier.
+/// A record as a value of a composite type: each field is cast to the one in its place.
+fn row_of(
+    value: &Datum,
+    types: &[SqlType],
+    to: &CompositeType,
+    how: CastContext,
+    context: &EvalContext<'_>,
+) -> Result<Datum> {
+    let fields = record::fields(str_of(value)?, types)?;
+    let cast_one = |((value, from), to): ((Datum, &SqlType), &CompositeField)| match from {
+        SqlType::Unknown if !value.is_null() => input(str_of(&value)?, &to.ty, context),
+        from => cast(value, from, &to.ty, how, context),
+    };
+    let values: Vec<Datum> =
+        fields.into_iter().zip(types).zip(&to.fields).map(cast_one).collect::<Result<_>>()?;
+    composites::made(&values, to)
+}
+
 /// A double as a real.
 fn narrowed(wide: f64) -> Result<Datum> {
     let narrow = wide as f32;
@@ -87,6 +110,7 @@ fn oid(value: i64, from: &SqlType) -> Result<Datum> {
     u32::try_from(value).map(Datum::Oid).map_err(out_of_range)
 }
 
+/// To the base type, without looking at the modifier.
 fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     use Tag::{
         Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, InternalChar, Interval as Iv, Json,
@@ -96,6 +120,9 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
     let (source, target) = (tag(from), tag(to));
     Ok(match (source, target) {
         (Tag::Enum, Tag::Enum) => return Err(fault::cannot_cast(from, to)),
+        (Tag::Record, Tag::Record) if matches!(to, SqlType::Composite(_)) => {
+            return Err(fault::cannot_cast(from, to));
+        }
         (a, b) if a == b && a != Reg => value,
         (Int2 | Int4 | Int8, Int2 | Int4 | Int8) => integer(i64_of(&value)?, to)?,
         (Int2 | Int4 | Int8, Num) => Datum::numeric(Numeric::from(i64_of(&value)?)),

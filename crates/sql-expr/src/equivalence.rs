@@ -129,6 +129,10 @@ fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
     if matches!(from, SqlType::Enum(_)) != matches!(to, SqlType::Enum(_)) {
         return false;
     }
+    // So are fields, and what is in them may depend on settings.
+    if from.is_row() || to.is_row() {
+        return false;
+    }
     let text = |ty: &SqlType| ty.is_string() || *ty == SqlType::Unknown;
     if from.is_ranged() || to.is_ranged() {
         return !(text(from) || text(to));

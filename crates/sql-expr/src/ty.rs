@@ -11,7 +11,7 @@
 //! # Limits
 //! No composite types.
 
-use telesto_sql_types::{RangeKind, SqlType};
+use telesto_sql_types::{CompositeType, RangeKind, SqlType};
 
 /// A type without modifiers; also the polymorphic pseudo-types functions are declared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -248,7 +248,10 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
         if a == b {
             let differ = match (current, ty) {
                 (SqlType::Enum(x), SqlType::Enum(y)) => x != y,
+                (SqlType::Composite(x), SqlType::Composite(y)) => x != y,
                 (SqlType::Record(_), SqlType::Record(_)) => !same_fields(current, ty),
+                (SqlType::Record(_), SqlType::Composite(_))
+                | (SqlType::Composite(_), SqlType::Record(_)) => true,
                 _ => false,
             };
             if differ {
@@ -280,12 +283,12 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
 /// Whether two types of records have fields of the same types, modifiers aside.
 #[must_use]
 pub fn same_fields(a: &SqlType, b: &SqlType) -> bool {
-    match (a, b) {
-        (SqlType::Record(Some(a)), SqlType::Record(Some(b))) => {
+    match (a.row_fields(), b.row_fields()) {
+        (Some(a), Some(b)) => {
             a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same_fields(a, b))
         }
-        (SqlType::Record(_), _) | (_, SqlType::Record(_)) => false,
-        (a, b) => a.same_base(b),
+        (None, None) => !a.is_row() && a.same_base(b),
+        _ => false,
     }
 }
 
@@ -327,7 +330,7 @@ pub fn tag(ty: &SqlType) -> Tag {
         | SqlType::RegProc
         | SqlType::RegNamespace
         | SqlType::RegRole => Tag::Reg,
-        SqlType::Record(_) => Tag::Record,
+        SqlType::Record(_) | SqlType::Composite(_) => Tag::Record,
         SqlType::Void => Tag::Void,
         SqlType::Array(_) | SqlType::Int2Vector | SqlType::OidVector => Tag::Array,
         SqlType::Enum(_) => Tag::Enum,
@@ -397,8 +400,20 @@ pub fn castable(from: &SqlType, to: &SqlType, how: CastContext) -> bool {
         (_, b) if b.is_vector() => from.is_string() && how == CastContext::Explicit,
         (_, SqlType::Array(_)) => from.is_string() && how == CastContext::Explicit,
         (SqlType::Enum(a), SqlType::Enum(b)) => a == b,
+        (SqlType::Composite(a), SqlType::Composite(b)) => a == b,
+        (SqlType::Record(Some(from)), SqlType::Composite(to)) => record_casts(from, to, how),
         _ => can_cast(tag(from), tag(to), how),
     }
+}
+
+/// Whether a record of these fields is cast to a composite type: as many fields, each cast to the one in its place.
+fn record_casts(from: &[SqlType], to: &CompositeType, how: CastContext) -> bool {
+    let literal = |ty: &SqlType| *ty == SqlType::Unknown;
+    from.len() == to.fields.len()
+        && from
+            .iter()
+            .zip(&to.fields)
+            .all(|(from, to)| literal(from) || castable(from, &to.ty, how))
 }
 
 /// Whether the cast depends on a setting (DateStyle, the time zone) or on the catalog: PostgreSQL does not take it for immutable.
@@ -417,6 +432,8 @@ pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
         (a, T::Array(_)) => text(a),
         // As PostgreSQL has it, whatever the bounds are.
         (a, b) if a.is_ranged() || b.is_ranged() => text(a) || text(b),
+        // What is in them may.
+        (a, b) if a.is_row() || b.is_row() => true,
         (T::Time(_), b) if text(b) => false,
         (a, b) if moment(a) && moment(b) => zoned(a) != zoned(b),
         (a, b) => (text(a) && moment(b)) || (moment(a) && text(b)),

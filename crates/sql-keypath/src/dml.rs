@@ -521,7 +521,7 @@ fn conflict_values(
     }
     let (mut columns, mut items, mut wanted) = (Vec::new(), Vec::new(), Vec::new());
     for assigned in rows::single_assignments(given, table)? {
-        if !assigned.subscripts.is_empty() {
+        if !matches!(assigned.part, rows::Part::Whole) {
             return Err(Error::unsupported("a part of a column beside subqueries in ON CONFLICT")
                 .hint("Set the whole column."));
         }
@@ -568,14 +568,14 @@ fn assignments(
 ) -> Result<Vec<(usize, Given)>> {
     let mut out: Vec<(usize, Given)> = Vec::new();
     for assigned in rows::single_assignments(assignments, table)? {
-        let rows::Assigned { column, value, subscripts } = assigned;
+        let rows::Assigned { column, value, part } = assigned;
         let Some(value) = value else {
             out.push((column, Given::Default));
             continue;
         };
         may_assign(table, column, true)?;
         let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
-        if subscripts.is_empty() {
+        if matches!(part, rows::Part::Whole) {
             let bound = binder.bind(&value)?;
             out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
             continue;
@@ -592,7 +592,7 @@ fn assignments(
                 Expr::column(own.position, own.ty.clone())
             }
         };
-        let bound = binder.with_part(name, container, &subscripts, &value)?;
+        let bound = part.put(&mut binder, name, container, &value)?;
         out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
     }
     Ok(out)

@@ -179,6 +179,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::spelling::spell_view_options(&mut tokens);
     crate::rewrite::spelling::spell_trims(&mut tokens);
     crate::rewrite::spelling::spell_constants(&mut tokens);
+    let stars = crate::rewrite::row_star::spell(&mut tokens);
     let forms = crate::rewrite::constructs::is_in(&tokens);
     let records = crate::rewrite::records::is_in(&tokens);
     crate::rewrite::constructs::spell_symmetric(&mut tokens)?;
@@ -203,6 +204,10 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     // What walks the tree from here on walks a shallow one.
     if repair {
         crate::rewrite::precedence::restore(&mut statement);
+    }
+    if stars {
+        crate::rewrite::row_star::restore(&mut statement);
+        crate::rewrite::row_star::refuse(&statement)?;
     }
     syntax::balance(&mut statement);
     look(length)?;

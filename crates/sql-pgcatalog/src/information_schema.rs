@@ -39,6 +39,8 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                     .set("schema_owner", catalog.role_name(schema.owner.0));
             }
         }
+        "attributes" => super::composites::standard_attributes(out, catalog, database),
+        "user_defined_types" => super::composites::standard_types(out, catalog, database),
         "tables" => tables(out, catalog, database, (&path, &seen)),
         "columns" => columns(out, catalog, settings, &seen),
         "table_constraints" => table_constraints(out, catalog, database, &seen),
@@ -176,11 +178,11 @@ fn column(
         .set("identity_cycle", false)
         .set("is_generated", "NEVER")
         .set("is_updatable", true);
-    shape(out, database, ty);
+    shape(out, database, ty, "udt");
 }
 
 /// What columns and domains tell of their type.
-fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType) {
+pub(super) fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType, udt: &str) {
     let length = match ty {
         SqlType::Varchar(Some(n))
         | SqlType::Char(Some(n))
@@ -206,7 +208,7 @@ fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType) {
     };
     let shown = match ty {
         SqlType::Array(_) => "ARRAY".to_owned(),
-        SqlType::Enum(_) => "USER-DEFINED".to_owned(),
+        SqlType::Enum(_) | SqlType::Composite(_) => "USER-DEFINED".to_owned(),
         ty => ty.without_modifier().to_string(),
     };
     out.last()
@@ -219,9 +221,9 @@ fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType) {
         .set("datetime_precision", time.map_or(Datum::Null, int4))
         .set("interval_precision", Datum::Null)
         .set("maximum_cardinality", Datum::Null)
-        .set("udt_catalog", database)
-        .set("udt_schema", udt_schema(ty))
-        .set("udt_name", ty.internal_name());
+        .set(&format!("{udt}_catalog"), database)
+        .set(&format!("{udt}_schema"), udt_schema(ty))
+        .set(&format!("{udt}_name"), ty.internal_name());
 }
 
 fn domains(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
@@ -235,7 +237,7 @@ fn domains(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, database: &str) {
         if let Some(default) = &domain.default {
             out.last().set("domain_default", default);
         }
-        shape(out, database, &domain.base);
+        shape(out, database, &domain.base, "udt");
         of_parent(out, catalog, domain.oid);
     }
 }
@@ -254,6 +256,7 @@ fn of_parent(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, oid: u32) {
 fn udt_schema(ty: &SqlType) -> &str {
     match ty {
         SqlType::Enum(ty) => &ty.schema,
+        SqlType::Composite(ty) => &ty.schema,
         SqlType::Array(element) => udt_schema(element),
         _ => "pg_catalog",
     }

@@ -10,6 +10,7 @@
 //! (triggers, publications, …) are there and empty.
 
 mod acls;
+mod composites;
 mod costs;
 mod curated;
 mod definitions;

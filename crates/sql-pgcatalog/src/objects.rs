@@ -234,6 +234,7 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
         SqlType::Bit(_) | SqlType::Varbit(_) => "V",
         SqlType::Range(_) | SqlType::Multirange(_) => "R",
         SqlType::Unknown => "X",
+        SqlType::Composite(_) => "C",
         SqlType::Record(_) | SqlType::Void => "P",
         _ => "U",
     }

@@ -16,19 +16,19 @@ use telesto_sql_types::SqlType;
 pub(super) const HEAP: u32 = 2;
 
 /// One row of pg_class; the columns that differ come as arguments.
-struct Class<'a> {
-    oid: u32,
-    name: &'a str,
-    schema: u32,
-    owner: u32,
-    kind: &'a str,
-    columns: usize,
-    checks: usize,
-    indexed: bool,
-    row_type: u32,
+pub(super) struct Class<'a> {
+    pub(super) oid: u32,
+    pub(super) name: &'a str,
+    pub(super) schema: u32,
+    pub(super) owner: u32,
+    pub(super) kind: &'a str,
+    pub(super) columns: usize,
+    pub(super) checks: usize,
+    pub(super) indexed: bool,
+    pub(super) row_type: u32,
 }
 
-fn class(out: &mut RowSet<'_>, class: &Class<'_>) {
+pub(super) fn class(out: &mut RowSet<'_>, class: &Class<'_>) {
     let method = match class.kind {
         "r" => HEAP,
         "i" => telesto_sql_catalog::builtin::BTREE,
@@ -154,6 +154,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("relacl", super::acls::shown(catalog, view.acl.as_ref()))
             .set("reloptions", options_of_view(view));
     }
+    super::composites::classes(out, catalog);
 }
 
 fn options_of_view(view: &View) -> Option<Vec<String>> {
@@ -257,7 +258,7 @@ fn has_wide_bounds(ty: &SqlType) -> bool {
 
 pub(super) fn align_of(ty: &SqlType) -> &'static str {
     match ty.typlen() {
-        _ if matches!(ty.element_type().unwrap_or(ty), SqlType::Record(_)) => "d",
+        _ if ty.element_type().unwrap_or(ty).is_row() => "d",
         _ if has_wide_bounds(ty.element_type().unwrap_or(ty)) => "d",
         1 => "c",
         2 => "s",
@@ -267,7 +268,13 @@ pub(super) fn align_of(ty: &SqlType) -> &'static str {
     }
 }
 
-fn attribute(out: &mut RowSet<'_>, relation: u32, number: usize, name: &str, ty: &SqlType) {
+pub(super) fn attribute(
+    out: &mut RowSet<'_>,
+    relation: u32,
+    number: usize,
+    name: &str,
+    ty: &SqlType,
+) {
     out.row()
         .set("attrelid", relation)
         .set("attname", name)
@@ -339,6 +346,7 @@ pub(super) fn attributes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             attribute(out, view.oid, at + 1, name, ty);
         }
     }
+    super::composites::attributes(out, catalog);
 }
 
 /// The OID of a column's default: derived, so that it needs no place in the catalog.

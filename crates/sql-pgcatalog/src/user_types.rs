@@ -37,6 +37,21 @@ pub(super) fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, reader: &Re
                     .set("typstorage", "p")
                     .set("typtypmod", -1);
             }
+            TypeKind::Composite(composite) => {
+                out.last()
+                    .set("typlen", -1)
+                    .set("typbyval", false)
+                    .set("typtype", "c")
+                    .set("typcategory", "C")
+                    .set("typrelid", composite.relation)
+                    .set("typinput", "record_in")
+                    .set("typoutput", "record_out")
+                    .set("typreceive", "record_recv")
+                    .set("typsend", "record_send")
+                    .set("typalign", "d")
+                    .set("typstorage", "x")
+                    .set("typtypmod", -1);
+            }
             TypeKind::Domain(domain) => {
                 let base = &domain.base;
                 out.last()
@@ -76,7 +91,7 @@ pub(super) fn types(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, reader: &Re
             .set("typoutput", "array_out")
             .set("typreceive", "array_recv")
             .set("typsend", "array_send")
-            .set("typalign", "i")
+            .set("typalign", if matches!(ty.kind, TypeKind::Composite(_)) { "d" } else { "i" })
             .set("typstorage", "x")
             .set("typtypmod", -1);
     }

@@ -180,6 +180,7 @@ impl Datum {
             SqlType::Array(element) => read_array(&mut r, element, element)?,
             SqlType::Int2Vector => read_vector(&mut r, ty, &SqlType::Int2)?,
             SqlType::OidVector => read_vector(&mut r, ty, &SqlType::Oid)?,
+            SqlType::Composite(ty) => return crate::record::from_binary(bytes, ty),
             SqlType::Record(_) => return Err(crate::record::refused()),
             SqlType::Void => Self::text(""),
         };
@@ -215,9 +216,9 @@ impl Datum {
             Self::Float4(v) => out.put_f32(*v),
             Self::Float8(v) => out.put_f64(*v),
             Self::Numeric(v) => write_numeric(v, out),
-            Self::Text(v) => match ty {
-                SqlType::Record(Some(types)) => crate::record::to_binary(v, types, out),
-                _ => out.put_slice(v.as_bytes()),
+            Self::Text(v) => match ty.row_fields() {
+                Some(types) => crate::record::to_binary(v, types, out),
+                None => out.put_slice(v.as_bytes()),
             },
             Self::Json(v) => out.put_slice(v.as_bytes()),
             Self::InternalChar(v) => out.put_u8(*v),

@@ -246,8 +246,8 @@ impl Datum {
             (Self::Array(a), Self::Array(b)) => {
                 for (x, y) in a.elements.iter().zip(&b.elements) {
                     let order = match &a.element {
-                        SqlType::Record(_) if !x.is_null() && !y.is_null() => {
-                            x.cmp_typed(y, &a.element)
+                        element if element.is_row() && !x.is_null() && !y.is_null() => {
+                            x.cmp_typed(y, element)
                         }
                         _ => x.cmp_values(y),
                     };
@@ -273,9 +273,10 @@ impl Datum {
             (SqlType::Char(_), Self::Text(a), Self::Text(b)) => {
                 a.trim_end_matches(' ').as_bytes().cmp(b.trim_end_matches(' ').as_bytes())
             }
-            (SqlType::Record(Some(types)), Self::Text(a), Self::Text(b)) => {
-                crate::record::compare(a, b, types)
-            }
+            (ty, Self::Text(a), Self::Text(b)) => match ty.row_fields() {
+                Some(types) => crate::record::compare(a, b, types),
+                None => self.cmp_values(other),
+            },
             _ => self.cmp_values(other),
         }
     }

@@ -18,6 +18,7 @@ pub mod advisory;
 pub mod array_text;
 pub mod binary;
 pub mod bits;
+pub mod composites;
 pub mod datetime;
 pub mod datetime_parse;
 pub mod datum;
@@ -42,6 +43,7 @@ pub mod text;
 mod zone_abbreviations;
 
 pub use bits::BitString;
+pub use composites::{CompositeField, CompositeType};
 pub use datetime::TimeZone;
 pub use datum::{ArrayValue, Datum, Interval, NamedOid};
 pub use enums::{EnumLabel, EnumType};

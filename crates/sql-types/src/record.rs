@@ -13,7 +13,10 @@ use std::cmp::Ordering;
 use bytes::{BufMut, BytesMut};
 
 use crate::error::{Error, Result, SqlState};
-use crate::{Datum, SqlType, TextStyle};
+use crate::{CompositeType, Datum, SqlType, TextStyle};
+
+/// Longest text of a row, bytes.
+pub const MAX_ROW_BYTES: usize = 16 << 20;
 
 /// What PostgreSQL answers to a record from outside.
 pub(crate) fn refused() -> Error {
@@ -166,9 +169,84 @@ pub(crate) fn to_binary(text: &str, types: &[SqlType], out: &mut BytesMut) {
     }
 }
 
+/// A value of a composite type from PostgreSQL's `record_recv` form.
+pub(crate) fn from_binary(bytes: &[u8], ty: &CompositeType) -> Result<Datum> {
+    fn word(input: &mut &[u8]) -> Result<i32> {
+        let short =
+            || Error::new(SqlState::PROTOCOL_VIOLATION, "insufficient data left in message");
+        let (head, tail) = input.split_first_chunk().ok_or_else(short)?;
+        *input = tail;
+        Ok(i32::from_be_bytes(*head))
+    }
+    let mut input = bytes;
+    let count = word(&mut input)?;
+    if usize::try_from(count) != Ok(ty.fields.len()) {
+        let message = format!("wrong number of columns: {count}, expected {}", ty.fields.len());
+        return Err(Error::new(SqlState::DATATYPE_MISMATCH, message));
+    }
+    let mut values = Vec::with_capacity(ty.fields.len());
+    for (at, field) in ty.fields.iter().enumerate() {
+        let oid = word(&mut input)? as u32;
+        if oid != field.ty.oid() {
+            return Err(Error::new(
+                SqlState::DATATYPE_MISMATCH,
+                format!(
+                    "binary data has type {oid} instead of expected {} ({}) in record column {}",
+                    field.ty.oid(),
+                    field.ty.without_modifier(),
+                    at + 1
+                ),
+            ));
+        }
+        let length = word(&mut input)?;
+        if length == -1 {
+            values.push(Datum::Null);
+            continue;
+        }
+        let split = usize::try_from(length).ok().and_then(|n| input.split_at_checked(n));
+        let Some((value, rest)) = split else {
+            return Err(Error::new(
+                SqlState::INVALID_BINARY_REPRESENTATION,
+                "insufficient data left in message",
+            ));
+        };
+        values.push(Datum::from_binary(value, &field.ty)?);
+        input = rest;
+    }
+    if !input.is_empty() {
+        return Err(Error::new(
+            SqlState::INVALID_BINARY_REPRESENTATION,
+            format!("incorrect binary data format for type {ty}"),
+        ));
+    }
+    crate::composites::made(&values, ty)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_composite_value_goes_out_in_binary_and_comes_back() {
+        let field = |number, ty| crate::CompositeField { number, name: format!("f{number}"), ty };
+        let inner = CompositeType::new(
+            (17_000, 17_001),
+            String::new(),
+            "inner".to_owned(),
+            vec![field(1, SqlType::Text), field(3, SqlType::Int2)],
+        );
+        let fields = vec![field(1, SqlType::Composite(inner.into())), field(2, SqlType::Float8)];
+        let outer = CompositeType::new((17_002, 17_003), String::new(), "outer".to_owned(), fields);
+        for text in ["(\"(\"\"a b\"\",3)\",0.1)", "(,)", "(\"(,)\",1e+300)"] {
+            let mut out = BytesMut::new();
+            to_binary(text, outer.types(), &mut out);
+            let back = from_binary(&out, &outer).expect("a value");
+            assert_eq!(back.as_str(), Some(text));
+            for cut in 0..out.len() {
+                assert!(from_binary(&out[..cut], &outer).is_err(), "{cut} bytes of {text}");
+            }
+        }
+    }
 
     #[test]
     fn fields_are_read_as_they_are_written() {

@@ -8,6 +8,7 @@ pub mod oid;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::composites::{self, CompositeType};
 use crate::domains::DomainType;
 use crate::enums::{self, EnumType};
 use crate::ranges::RangeKind;
@@ -92,6 +93,8 @@ pub enum SqlType {
     RegRole,
     /// An enum type of the user's.
     Enum(#[serde(with = "enums")] Arc<EnumType>),
+    /// A composite type of the user's.
+    Composite(#[serde(with = "composites")] Arc<CompositeType>),
     /// A domain, as the target of a cast and as what a column is declared with. Values have its base type; it is never
     /// stored.
     #[serde(skip)]
@@ -158,6 +161,7 @@ impl SqlType {
             Self::Range(kind) => kind.oids()[0],
             Self::Multirange(kind) => kind.oids()[2],
             Self::Enum(ty) => ty.oid,
+            Self::Composite(ty) => ty.oid,
             Self::Domain(ty) => ty.oid,
             Self::Record(_) => oid::RECORD,
             Self::Void => oid::VOID,
@@ -226,6 +230,7 @@ impl SqlType {
             Self::Range(kind) => kind.oids()[1],
             Self::Multirange(kind) => kind.oids()[3],
             Self::Enum(ty) => ty.array_oid,
+            Self::Composite(ty) => ty.array_oid,
             Self::Domain(ty) => ty.array_oid,
             Self::Array(_) | Self::Void | Self::Unknown => 0,
         }
@@ -309,6 +314,28 @@ impl SqlType {
         }
     }
 
+    /// Whether values are read, and shown, by what the catalog knows of the user's type: an enum or a composite type.
+    #[must_use]
+    pub fn is_in_catalog(&self) -> bool {
+        matches!(self, Self::Enum(_) | Self::Composite(_))
+    }
+
+    /// The types of the fields, if it is a row whose fields are known: a record's or a composite type's.
+    #[must_use]
+    pub fn row_fields(&self) -> Option<&Arc<[Self]>> {
+        match self {
+            Self::Record(fields) => fields.as_ref(),
+            Self::Composite(ty) => Some(ty.types()),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a record or a composite type.
+    #[must_use]
+    pub fn is_row(&self) -> bool {
+        matches!(self, Self::Record(_) | Self::Composite(_))
+    }
+
     /// The type of the values: of a domain its base type.
     #[must_use]
     pub fn of_values(&self) -> &Self {
@@ -324,6 +351,7 @@ impl SqlType {
         match (self, other) {
             (Self::Array(a), Self::Array(b)) => a.same_base(b),
             (Self::Enum(a), Self::Enum(b)) => a == b,
+            (Self::Composite(a), Self::Composite(b)) => a == b,
             (Self::Range(a), Self::Range(b)) | (Self::Multirange(a), Self::Multirange(b)) => a == b,
             _ => std::mem::discriminant(self) == std::mem::discriminant(other),
         }
@@ -372,6 +400,7 @@ impl SqlType {
             Self::Range(kind) => kind.name(),
             Self::Multirange(kind) => kind.multirange_name(),
             Self::Enum(ty) => return ty.name.clone(),
+            Self::Composite(ty) => return ty.name.clone(),
             Self::Domain(ty) => return ty.name.clone(),
             Self::Array(element) => return format!("_{}", element.internal_name()),
         };
@@ -525,6 +554,7 @@ impl fmt::Display for SqlType {
             Self::TimestampTz(p) => time(f, "timestamp", p, "with time zone"),
             Self::Array(element) => write!(f, "{element}[]"),
             Self::Enum(ty) => ty.fmt(f),
+            Self::Composite(ty) => ty.fmt(f),
             Self::Domain(ty) => ty.fmt(f),
             other => f.write_str(&other.internal_name()),
         }

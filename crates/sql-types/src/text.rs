@@ -279,6 +279,7 @@ impl Datum {
                 let items = items.collect::<Result<Vec<_>>>()?;
                 Self::Array(Arc::new(ArrayValue::vector(element, items)))
             }
+            SqlType::Composite(ty) => return crate::composites::parse(text, ty, style),
             SqlType::Record(_) => return Err(crate::record::refused()),
             SqlType::Void => Self::text(""),
         })
@@ -297,7 +298,11 @@ impl Datum {
             Self::Float4(v) => float4_text(*v, style),
             Self::Float8(v) => float8_text(*v, style),
             Self::Numeric(v) => v.to_string(),
-            Self::Text(v) | Self::Json(v) => v.to_string(),
+            Self::Text(v) => match ty {
+                SqlType::Composite(ty) => crate::composites::shown(v, ty, style),
+                _ => v.to_string(),
+            },
+            Self::Json(v) => v.to_string(),
             Self::InternalChar(0) => String::new(),
             Self::InternalChar(v) if v.is_ascii() => (*v as char).to_string(),
             Self::InternalChar(v) => format!("\\{v:03o}"),

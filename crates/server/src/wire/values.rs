@@ -74,8 +74,8 @@ pub fn read(raw: &[u8], ty: &SqlType, format: i16, style: &TextStyle) -> Result<
         return Ok(Datum::text(text));
     }
     match ty {
-        SqlType::Enum(_) => return Ok(Datum::text(text)),
-        SqlType::Array(element) if matches!(**element, SqlType::Enum(_)) || element.is_reg() => {
+        ty if ty.is_in_catalog() => return Ok(Datum::text(text)),
+        SqlType::Array(element) if element.is_in_catalog() || element.is_reg() => {
             return Ok(Datum::text(text));
         }
         _ => {}

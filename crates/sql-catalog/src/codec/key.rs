@@ -36,6 +36,7 @@ pub fn is_key_type(ty: &SqlType) -> bool {
         SqlType::Json
         | SqlType::Jsonb
         | SqlType::Record(_)
+        | SqlType::Composite(_)
         | SqlType::Void
         | SqlType::Unknown
         | SqlType::Int2Vector

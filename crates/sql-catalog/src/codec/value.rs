@@ -1,7 +1,7 @@
 //! Bytes of one value inside a row, and inside arrays.
 //!
 //! Fixed-size types are stored little endian without a length; all others as a varint length and the bytes.
-//! A value of an enum type is the OID of its label, 4 bytes.
+//! A value of an enum type is the OID of its label, 4 bytes. A composite value names its fields by their numbers.
 //! The type (from the catalog) tells which; a value does not.
 
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use num_bigint::BigInt;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::json::{document, shallow};
 use telesto_sql_types::{
-    ArrayValue, BitString, Datum, Interval, Multirange, Network, Numeric, Range, SqlType,
+    ArrayValue, BitString, CompositeType, Datum, Interval, Multirange, Network, Numeric, Range,
+    SqlType,
 };
 
 /// Appends a varint (LEB128).
@@ -165,6 +166,9 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         }
         (SqlType::Json, Datum::Json(v) | Datum::Text(v)) => sized(out, v.as_bytes()),
         (ty, Datum::Text(v)) if ty.is_string() => sized(out, v.as_bytes()),
+        (SqlType::Composite(ty), Datum::Text(_)) => {
+            sized(out, &stored_fields(&telesto_sql_types::composites::fields(value, ty)?, ty)?);
+        }
         (SqlType::Bytea, Datum::Bytea(v)) => sized(out, v),
         (SqlType::Jsonb, Datum::Jsonb(v)) => {
             shallow(v)?;
@@ -201,6 +205,38 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Bytes of a composite value: of each field that is not NULL its number and, behind their length, its bytes. Fields
+/// that the type gets later are not there, and so NULL.
+fn stored_fields(values: &[Datum], ty: &CompositeType) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for (field, value) in ty.fields.iter().zip(values).filter(|(_, value)| !value.is_null()) {
+        let mut stored = Vec::new();
+        put_value(&mut stored, value, &field.ty)?;
+        put_varint(&mut bytes, u64::from(field.number));
+        put_varint(&mut bytes, stored.len() as u64);
+        bytes.extend_from_slice(&stored);
+    }
+    Ok(bytes)
+}
+
+/// A stored composite value as its type has it now: fields that were dropped are passed over.
+fn composite(bytes: &[u8], ty: &CompositeType) -> Result<Datum> {
+    let mut values = vec![Datum::Null; ty.fields.len()];
+    let mut input = Input(bytes);
+    while !input.0.is_empty() {
+        let number = input.varint()?;
+        let mut stored = Input(input.sized()?);
+        let Some(at) = ty.fields.iter().position(|f| u64::from(f.number) == number) else {
+            continue;
+        };
+        values[at] = get_value(&mut stored, &ty.fields[at].ty)?;
+        if !stored.0.is_empty() {
+            return Err(Error::corrupt(format!("a field of type {ty} in a row")));
+        }
+    }
+    telesto_sql_types::composites::made(&values, ty)
 }
 
 fn text(bytes: &[u8]) -> Result<Arc<str>> {
@@ -282,6 +318,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         }
         SqlType::Json => Datum::Json(text(input.sized()?)?),
         ty if ty.is_string() => Datum::Text(text(input.sized()?)?),
+        SqlType::Composite(ty) => composite(input.sized()?, ty)?,
         SqlType::Bytea => Datum::bytea(input.sized()?),
         SqlType::Jsonb => Datum::Jsonb(Arc::new(
             document(&text(input.sized()?)?)

@@ -5,9 +5,11 @@
 
 use datafusion::sql::sqlparser::ast;
 
-use super::scope::Scope;
+use super::scope::{Scope, fold};
+use super::select::Output;
 use super::{Binder, Typed};
 use crate::fault;
+use telesto_sql_expr::{ROW_FIELD, field_names, field_place};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -21,6 +23,12 @@ impl Binder<'_> {
     ) -> Result<Typed> {
         /// Arrow's lists have one dimension.
         const SEVERAL: &str = "a query over multi-dimensional arrays";
+        if let Some((field, rest)) = self.field_of_relation(root, chain, scope) {
+            return match rest {
+                [] => self.expr(&field, scope),
+                rest => self.access(&field, rest, scope),
+            };
+        }
         let mut typed = self.expr(root, scope)?;
         let (mut taken, mut sliced) = (false, false);
         for step in chain {
@@ -55,10 +63,76 @@ impl Binder<'_> {
                     let high = bound(upper_bound, i32::MAX)?;
                     self.call("array#slice", vec![typed, low, high])?
                 }
+                ast::AccessExpr::Dot(ast::Expr::Identifier(name)) => {
+                    (taken, sliced) = (false, false);
+                    self.field(typed, &fold(name))?
+                }
                 _ => return Err(fault::unsupported("this kind of field access")),
             };
         }
         Ok(typed)
+    }
+
+    /// The field `name` of a composite value or record, as the text that no setting changes, cast to its type.
+    pub(super) fn field(&self, row: Typed, name: &str) -> Result<Typed> {
+        let (at, ty) = field_place(&row.ty, name)?;
+        let place = Typed::int(i32::try_from(at).unwrap_or(i32::MAX));
+        let text = self.call(ROW_FIELD, vec![row, place])?;
+        self.cast(text, &ty)
+    }
+
+    /// `(row).*`: a column for each field.
+    pub(super) fn fields(
+        &self,
+        row: &ast::Expr,
+        scope: &Scope<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<()> {
+        if let ast::Expr::Nested(inner) = row
+            && let ast::Expr::Identifier(relation) = &**inner
+            && scope.resolve(None, &fold(relation)).is_err()
+        {
+            let name = ast::ObjectName::from(vec![relation.clone()]);
+            let kind = ast::SelectItemQualifiedWildcardKind::ObjectName(name);
+            let star = ast::SelectItem::QualifiedWildcard(kind, Default::default());
+            return self.outputs(&star, scope, out);
+        }
+        let row = self.expr(row, scope)?;
+        let Some(names) = field_names(&row.ty) else {
+            return Err(fault::new(
+                "42809",
+                format!("type {} is not composite", row.ty.without_modifier()),
+            ));
+        };
+        for name in names {
+            let field = self.field(row.clone(), &name)?;
+            out.push(Output {
+                name,
+                expr: field.expr,
+                ty: field.ty,
+                origin: None,
+                parameter: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// `(t).a` of a relation `t`: the column, and what stands behind it.
+    fn field_of_relation<'c>(
+        &self,
+        root: &ast::Expr,
+        chain: &'c [ast::AccessExpr],
+        scope: &Scope<'_>,
+    ) -> Option<(ast::Expr, &'c [ast::AccessExpr])> {
+        let ast::Expr::Nested(inner) = root else { return None };
+        let ast::Expr::Identifier(relation) = &**inner else { return None };
+        let [ast::AccessExpr::Dot(ast::Expr::Identifier(name)), rest @ ..] = chain else {
+            return None;
+        };
+        if scope.resolve(None, &fold(relation)).is_ok() {
+            return None;
+        }
+        Some((ast::Expr::CompoundIdentifier(vec![relation.clone(), name.clone()]), rest))
     }
 
     /// `name[0]`: a name is an array of "char" that counts from 0; behind its end is nothing.

@@ -40,7 +40,7 @@ pub(super) struct Aggregate {
 /// Whether there is a `min` and a `max` of the type.
 fn has_extremes(ty: &SqlType) -> bool {
     use SqlType as T;
-    let none = matches!(ty, T::Bool | T::Jsonb | T::Uuid | T::Record(_));
+    let none = matches!(ty, T::Bool | T::Jsonb | T::Uuid | T::Record(_) | T::Composite(_));
     !(none || ty.is_bits() || ty.is_ranged())
 }
 

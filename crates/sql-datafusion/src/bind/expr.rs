@@ -71,7 +71,9 @@ impl Binder<'_> {
                 None => {
                     let value = self.expr(e, scope)?;
                     match value.ty {
-                        SqlType::Record(_) => self.record_null(value, false),
+                        SqlType::Record(_) | SqlType::Composite(_) => {
+                            self.record_null(value, false)
+                        }
                         _ => Ok(Typed::bool(self.of_any_type(value)?.expr.is_null())),
                     }
                 }
@@ -81,7 +83,7 @@ impl Binder<'_> {
                 None => {
                     let value = self.expr(e, scope)?;
                     match value.ty {
-                        SqlType::Record(_) => self.record_null(value, true),
+                        SqlType::Record(_) | SqlType::Composite(_) => self.record_null(value, true),
                         _ => Ok(Typed::bool(self.of_any_type(value)?.expr.is_not_null())),
                     }
                 }

@@ -247,7 +247,7 @@ impl Binder<'_> {
 
     /// Casts as asked for.
     pub(super) fn cast(&self, typed: Typed, to: &SqlType) -> Result<Typed> {
-        let record = matches!((&typed.ty, to), (SqlType::Record(_), SqlType::Record(_)));
+        let record = typed.ty.is_row() && matches!(to, SqlType::Record(_));
         if typed.ty == *to || record {
             return Ok(typed);
         }

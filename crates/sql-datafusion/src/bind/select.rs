@@ -36,8 +36,8 @@ pub(super) struct Output {
     pub(super) name: String,
     pub(super) expr: Expr,
     pub(super) ty: SqlType,
-    origin: Option<super::scope::Origin>,
-    parameter: Option<usize>,
+    pub(super) origin: Option<super::scope::Origin>,
+    pub(super) parameter: Option<usize>,
 }
 
 /// An ORDER BY entry: an output column, or an expression of its own.
@@ -204,7 +204,7 @@ impl Binder<'_> {
         Ok(self.coerce(typed, &SqlType::Bool, clause)?.expr)
     }
 
-    fn outputs(
+    pub(super) fn outputs(
         &self,
         item: &ast::SelectItem,
         scope: &Scope<'_>,
@@ -246,6 +246,10 @@ impl Binder<'_> {
                     ));
                 }
             }
+            ast::SelectItem::QualifiedWildcard(
+                ast::SelectItemQualifiedWildcardKind::Expr(row),
+                _,
+            ) => self.fields(row, scope, out)?,
             ast::SelectItem::UnnamedExpr(expr) => {
                 let typed = match self.row_text(expr, scope)? {
                     Some(row) => row,

@@ -18,8 +18,10 @@ impl Deparse<'_> {
     pub(super) fn type_text(&self, ty: &SqlType) -> String {
         let (Some(reader), oid) = (self.reader, ty.oid()) else { return written(ty) };
         let users = match ty {
-            SqlType::Enum(_) | SqlType::Domain(_) => true,
-            SqlType::Array(element) => matches!(**element, SqlType::Enum(_)),
+            SqlType::Enum(_) | SqlType::Composite(_) | SqlType::Domain(_) => true,
+            SqlType::Array(element) => {
+                matches!(**element, SqlType::Enum(_) | SqlType::Composite(_))
+            }
             _ => false,
         };
         let name = users.then(|| user_type_name(reader.catalog, reader.settings, oid)).flatten();

@@ -13,7 +13,7 @@ use crate::fault;
 use crate::json::{self, SetMode};
 use crate::json_raw;
 use crate::registry::{Function, function};
-use crate::ty::Tag::{Any, Bool, Int4, Json, Jsonb, Text, TextArray};
+use crate::ty::Tag::{Any, Bool, Int4, Json, Jsonb, Record, Text, TextArray};
 use crate::value::{
     array_of, bool_datum, bool_of, i32_datum, i64_of, json_of, jsonb, str_of, text, to_text,
 };
@@ -139,6 +139,12 @@ pub const TABLE: &[Function] = &[
     .variadic(),
     function("to_jsonb", &[Any], Jsonb, |a, c| Ok(jsonb(to_json_value(&a[0], &c.args[0], c)?)))
         .stable(),
+    function("row_to_json", &[Record], Json, |a, c| row_json(a, c, ",")).stable(),
+    function("row_to_json", &[Record, Bool], Json, |a, c| {
+        // Pretty: a line for each field of the row, those inside of them as they are.
+        row_json(a, c, if a[1].as_bool() == Some(true) { ",\n " } else { "," })
+    })
+    .stable(),
     function("to_json", &[Any], Json, |a, c| match &a[0] {
         // Their own text stays.
         Datum::Json(_) => Ok(a[0].clone()),
@@ -380,8 +386,12 @@ pub fn to_json_value(value: &Datum, ty: &SqlType, call: &Call<'_>) -> Result<Val
             Value::String(cast::output(value, ty, call.context)?.replacen(' ', "T", 1))
                 .normal_zone(value)
         }
-        _ if matches!(ty, SqlType::Record(_)) => {
-            return Err(fault::unsupported("JSON of a row that is a value"));
+        Datum::Text(row) if ty.is_row() => {
+            let mut object = Map::new();
+            for (name, field, ty) in row_fields(row, ty)? {
+                object.insert(name, to_json_value(&field, &ty, call)?);
+            }
+            Value::Object(object)
         }
         other => Value::String(cast::output(other, ty, call.context)?),
     })
@@ -399,8 +409,47 @@ pub fn to_json_text(value: &Datum, ty: &SqlType, call: &Call<'_>) -> Result<Stri
             let inner = nested(flat, &array.dimensions, |items| listed(&items));
             listed(&inner)
         }
+        Datum::Text(row) if ty.is_row() => row_text(row, ty, call, ",")?,
         other => to_json_value(other, ty, call)?.to_string(),
     })
+}
+
+fn row_json(a: &[Datum], call: &Call<'_>, between: &str) -> Result<Datum> {
+    let text = row_text(str_of(&a[0])?, &call.args[0], call, between)?;
+    Ok(Datum::Json(text.into()))
+}
+
+/// A row as JSON's text, with what stands between two of its fields.
+fn row_text(row: &str, ty: &SqlType, call: &Call<'_>, between: &str) -> Result<String> {
+    let mut out = String::from("{");
+    for (at, (name, field, ty)) in row_fields(row, ty)?.into_iter().enumerate() {
+        if at > 0 {
+            out.push_str(between);
+        }
+        out.push_str(&Value::String(name).to_string());
+        out.push(':');
+        out.push_str(&to_json_text(&field, &ty, call)?);
+    }
+    out.push('}');
+    Ok(out)
+}
+
+/// Names, values and types of the fields of a row.
+fn row_fields(row: &str, ty: &SqlType) -> Result<Vec<(String, Datum, SqlType)>> {
+    let Some(types) = ty.row_fields() else {
+        return Err(fault::unsupported("JSON of a row whose fields are not known"));
+    };
+    let name = |at: usize| match ty {
+        SqlType::Composite(ty) => ty.fields[at].name.clone(),
+        _ => format!("f{}", at + 1),
+    };
+    let fields = telesto_sql_types::record::fields(row, types)?;
+    Ok(fields
+        .into_iter()
+        .zip(types.iter())
+        .enumerate()
+        .map(|(at, (value, ty))| (name(at), value, ty.clone()))
+        .collect())
 }
 
 /// The outermost dimension's items: the inner ones are folded by `list`, from the last to the second.

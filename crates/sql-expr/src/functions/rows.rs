@@ -10,11 +10,9 @@ use crate::fault;
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Any, Bool, Int4, Record, Text};
 use crate::value::{bool_datum, i64_of, str_of, text};
-use telesto_sql_types::error::Result;
-use telesto_sql_types::{Datum, SqlType, TextStyle, record};
-
-/// Longest text of a row, bytes.
-const MAX_ROW_BYTES: usize = 16 << 20;
+use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::record::MAX_ROW_BYTES;
+use telesto_sql_types::{Datum, SqlType, TextStyle, composites, record};
 
 /// `(a,b)` of its arguments.
 pub const ROW_TEXT: &str = "row#";
@@ -23,12 +21,19 @@ pub const ROW_NULL: &str = "row#null";
 /// Whether a record is there, and none of its fields NULL.
 pub const ROW_NOT_NULL: &str = "row#not null";
 
+/// A field of a row by its place (from 0), as the text that no setting changes.
+pub const ROW_FIELD: &str = "row#field";
+/// A value of a composite type with another value in one place (from 0). NULL is taken for a row of NULLs.
+pub const ROW_WITH: &str = "row#with";
+
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function(ROW_TEXT, &[], Text, |_, _| Ok(text("()"))),
     function(ROW_TEXT, &[Any], Text, written).lax().variadic().stable(),
     // What a column of `json_to_record` is written with.
     function("text#fit", &[Text, Int4, Text], Text, fitting),
+    function(ROW_FIELD, &[Record, Int4], Text, field),
+    function(ROW_WITH, &[Record, Int4, Any], Record, with).lax(),
     function(ROW_NULL, &[Record], Bool, |a, c| Ok(bool_datum(nulls(a, c)?.iter().all(|n| *n))))
         .lax(),
     function(ROW_NOT_NULL, &[Record], Bool, |a, c| {
@@ -66,13 +71,41 @@ fn fitting(a: &[Datum], _: &Call<'_>) -> Result<Datum> {
     Ok(a[0].clone())
 }
 
+fn place(value: &Datum, fields: usize) -> Result<usize> {
+    let at = usize::try_from(i64_of(value)?).ok().filter(|at| *at < fields);
+    at.ok_or_else(|| Error::internal("a field that a row does not have"))
+}
+
+fn field(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let types = call.args[0].row_fields().ok_or_else(|| Error::internal("fields of no row"))?;
+    let mut values = record::fields(str_of(&a[0])?, types)?;
+    let at = place(&a[1], types.len())?;
+    Ok(match values.swap_remove(at) {
+        Datum::Null => Datum::Null,
+        value => text(value.to_text(&types[at], &TextStyle::default())),
+    })
+}
+
+fn with(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let SqlType::Composite(ty) = &call.args[0] else {
+        return Err(Error::internal("a field of what is not of a composite type"));
+    };
+    let mut values = match &a[0] {
+        Datum::Null => vec![Datum::Null; ty.fields.len()],
+        row => composites::fields(row, ty)?,
+    };
+    let at = place(&a[1], values.len())?;
+    values[at] = a[2].clone();
+    composites::made(&values, ty)
+}
+
 /// Of each field of a record whether it is NULL; of a record that is NULL that it is.
 fn nulls(a: &[Datum], call: &Call<'_>) -> Result<Vec<bool>> {
     if a[0].is_null() {
         return Ok(vec![true]);
     }
-    match &call.args[0] {
-        SqlType::Record(Some(types)) if types.is_empty() => Ok(Vec::new()),
+    match call.args[0].row_fields() {
+        Some(types) if types.is_empty() => Ok(Vec::new()),
         _ => Ok(record::nulls(str_of(&a[0])?)),
     }
 }

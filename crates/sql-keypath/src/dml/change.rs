@@ -4,7 +4,7 @@
 //! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
 
 use super::additive::additive;
-use super::rows::{Assigned, key_of, relations, select, single_assignments};
+use super::rows::{Assigned, Part, key_of, relations, select, single_assignments};
 use super::*;
 use crate::policies::{RowChecks, names_columns};
 use telesto_sql_plan::row_security::{self, Finding};
@@ -198,8 +198,8 @@ async fn update_by_query(
     let table = &*written.face;
     let mut values = Vec::new();
     let mut columns = Vec::new();
-    for Assigned { column, value, subscripts } in single_assignments(&update.assignments, table)? {
-        if !subscripts.is_empty() {
+    for Assigned { column, value, part } in single_assignments(&update.assignments, table)? {
+        if !matches!(part, Part::Whole) {
             return Err(Error::unsupported("assignment to a part of a column by another query"));
         }
         match value {

@@ -26,6 +26,15 @@ pub(super) fn returning(
     let (mut output, mut columns) = (Vec::new(), Vec::new());
     for item in items {
         match item {
+            SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::Expr(row), _) => {
+                let mut binder = Binder::new(scope, context.parameters, &eval, "RETURNING");
+                let fields =
+                    binder.fields_of(row).map_err(|error| returning_fault(error, written))?;
+                for (name, field) in fields {
+                    columns.push(result_column(name, &field, Some(table)));
+                    output.push(written.computed(field));
+                }
+            }
             SelectItem::Wildcard(options) | SelectItem::QualifiedWildcard(_, options)
                 if plain_wildcard(options) =>
             {

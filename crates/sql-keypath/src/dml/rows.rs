@@ -100,8 +100,44 @@ pub(super) struct Assigned {
     pub column: usize,
     /// `None` is DEFAULT.
     pub value: Option<ast::Expr>,
-    /// The part that is assigned; empty: all.
-    pub subscripts: Vec<ast::Subscript>,
+    /// The part that is assigned.
+    pub part: Part,
+}
+
+/// A part of a column.
+pub(super) enum Part {
+    /// All of it.
+    Whole,
+    /// An element or a slice of an array, a value in a document.
+    Subscripts(Vec<ast::Subscript>),
+    /// A field of a composite value, the outer one first.
+    Fields(Vec<String>),
+}
+
+impl Part {
+    /// The column's value `container` with `value` for this part.
+    pub(super) fn put(
+        &self,
+        binder: &mut Binder<'_>,
+        column: &str,
+        container: Expr,
+        value: &ast::Expr,
+    ) -> Result<Expr> {
+        match self {
+            Self::Whole => binder.bind(value),
+            Self::Subscripts(parts) => binder.with_part(column, container, parts, value),
+            Self::Fields(fields) => binder.with_fields(container, fields, value),
+        }
+    }
+}
+
+/// The column and the fields of a target `column.field`; `None`: it is no such target.
+fn field_target(table: &Table, name: &ObjectName) -> Option<(usize, Vec<String>)> {
+    let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
+    let (first, fields) = parts.split_first().filter(|(_, fields)| !fields.is_empty())?;
+    let column = table.column_position(first)?;
+    let composite = matches!(table.columns[column].ty, SqlType::Composite(_));
+    composite.then(|| (column, fields.to_vec()))
 }
 
 /// The values of the assignments, one a column or part of one: `(a, b) = …` taken apart.
@@ -111,19 +147,21 @@ pub(super) fn single_assignments(
 ) -> Result<Vec<Assigned>> {
     let mut out: Vec<Assigned> = Vec::new();
     for assignment in assignments {
-        if let AssignmentTarget::ColumnName(name) = &assignment.target
-            && let Some((column, subscripts)) =
-                telesto_sql_parser::rewrite::subscript_assignment::part(name)?
-        {
-            let column = target_column(table, &ObjectName::from(vec![column]))?;
+        let part = match &assignment.target {
+            AssignmentTarget::ColumnName(name) => part_of(table, name)?,
+            AssignmentTarget::Tuple(_) => None,
+        };
+        if let Some((column, part)) = part {
             let value = assignment.value.clone();
             if is_default(&value) {
                 return Err(Error::unsupported("DEFAULT for a part of a column"));
             }
-            if out.iter().any(|known| known.column == column && known.subscripts.is_empty()) {
+            let whole =
+                |known: &Assigned| known.column == column && matches!(known.part, Part::Whole);
+            if out.iter().any(whole) {
                 return Err(assigned_twice(table, column));
             }
-            out.push(Assigned { column, value: Some(value), subscripts });
+            out.push(Assigned { column, value: Some(value), part });
             continue;
         }
         let pairs: Vec<(usize, ast::Expr)> = match (&assignment.target, &assignment.value) {
@@ -142,10 +180,21 @@ pub(super) fn single_assignments(
                 return Err(assigned_twice(table, column));
             }
             let value = (!is_default(&value)).then_some(value);
-            out.push(Assigned { column, value, subscripts: Vec::new() });
+            out.push(Assigned { column, value, part: Part::Whole });
         }
     }
     Ok(out)
+}
+
+/// The column and the part that a target names; `None`: the whole column.
+fn part_of(table: &Table, name: &ObjectName) -> Result<Option<(usize, Part)>> {
+    if let Some((column, subscripts)) =
+        telesto_sql_parser::rewrite::subscript_assignment::part(name)?
+    {
+        let column = target_column(table, &ObjectName::from(vec![column]))?;
+        return Ok(Some((column, Part::Subscripts(subscripts))));
+    }
+    Ok(field_target(table, name).map(|(column, fields)| (column, Part::Fields(fields))))
 }
 
 fn assigned_twice(table: &Table, column: usize) -> Error {

@@ -1,4 +1,5 @@
-//! Definitions in PostgreSQL's words that the SQL parser does not know: ALTER of everything but types and domains, CREATE
+//! Definitions in PostgreSQL's words that the SQL parser does not know: ALTER of everything but types (their
+//! attributes aside) and domains, CREATE
 //! SEQUENCE with its options in any order, CREATE SCHEMA with elements, CREATE TABLE (LIKE …), comments on constraints, REINDEX,
 //! DROP INDEX CONCURRENTLY.
 //!
@@ -10,6 +11,7 @@
 //! # Limits
 //! Nothing here looks at the catalog: names are as written.
 
+mod attributes;
 mod create;
 pub mod identity;
 pub mod included;
@@ -21,6 +23,7 @@ mod table;
 mod with_settings;
 mod words;
 
+pub use attributes::AttributeAction;
 pub use parse::{read, take, text};
 pub use privileges::{Grant, GrantKind, GrantOn, GrantRole, RoleSpec};
 
@@ -49,6 +52,8 @@ pub enum Definition {
         name: ObjectName,
         options: Vec<SequenceOption>,
     },
+    /// ALTER TYPE … ADD, DROP, ALTER or RENAME ATTRIBUTE.
+    AlterAttributes { name: ObjectName, actions: Vec<AttributeAction> },
     /// ALTER SCHEMA … RENAME TO.
     AlterSchema { name: Ident, to: Ident },
     /// ALTER SCHEMA, TYPE, DOMAIN or DATABASE … OWNER TO.

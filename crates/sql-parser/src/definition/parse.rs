@@ -71,6 +71,7 @@ fn is_ours(tokens: &[TokenWithSpan]) -> bool {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["ALTER", "TABLE" | "INDEX" | "SEQUENCE" | "VIEW" | "SCHEMA" | "ROLE" | "USER", ..] => true,
+        ["ALTER", "TYPE", ..] => super::attributes::of_attributes(tokens),
         ["ALTER", "DEFAULT" | "MATERIALIZED" | "FOREIGN" | "GROUP" | "DATABASE", ..] => true,
         ["CREATE" | "DROP", "ROLE" | "USER" | "GROUP", ..] | ["DROP", "OWNED", ..] => true,
         ["CREATE", "SEQUENCE", ..] | ["CREATE", "TEMP" | "TEMPORARY", "SEQUENCE", ..] => true,
@@ -192,6 +193,9 @@ impl Words<'_> {
                     .hint("Of a database only the owner can be changed."));
             }
             return self.owner_to(OwnedKind::Database, name);
+        }
+        if self.words(&["TYPE"]) {
+            return self.alter_attributes();
         }
         if self.words(&["GROUP"]) {
             return self.alter_group();

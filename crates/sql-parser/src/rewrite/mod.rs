@@ -2,7 +2,7 @@
 //!
 //! # Parts
 //! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`],
-//! [`keywords`]. After parsing, over the tree: [`precedence`], [`quantified_comparison`], [`constructs`], [`records`],
+//! [`row_star`], [`keywords`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
 //! # Invariants
@@ -20,5 +20,6 @@ mod nested_joins;
 pub mod precedence;
 pub mod quantified_comparison;
 pub mod records;
+pub mod row_star;
 pub mod spelling;
 pub mod subscript_assignment;

@@ -524,11 +524,9 @@ impl Session {
         catalog: &Arc<CatalogSnapshot>,
     ) -> Result<Option<Vec<Datum>>> {
         let named = |(value, ty): (&Datum, &SqlType)| match ty {
-            SqlType::Enum(_) => !value.is_null(),
-            SqlType::Array(element) => match **element {
-                SqlType::Enum(_) => !value.is_null(),
-                _ => element.is_reg() && matches!(value, Datum::Text(_)),
-            },
+            ty if ty.is_in_catalog() => !value.is_null(),
+            SqlType::Array(element) if element.is_in_catalog() => !value.is_null(),
+            SqlType::Array(element) => element.is_reg() && matches!(value, Datum::Text(_)),
             ty => matches!(value, Datum::Text(_)) && ty.is_oid_like(),
         };
         if !parameters.iter().zip(types).any(named) {
@@ -542,7 +540,7 @@ impl Session {
                     *value = reg_input(name, ty, &context)?;
                 }
                 (Datum::Null, _) => {}
-                (given, SqlType::Enum(_) | SqlType::Array(_)) => {
+                (given, ty) if ty.is_in_catalog() || matches!(ty, SqlType::Array(_)) => {
                     let now = catalog.relinked(ty).unwrap_or_else(|| ty.clone());
                     *value = user_value(given, &now, &context)?;
                 }
