@@ -93,6 +93,13 @@ async def main():
         if "multi" not in kind:
             check(f"{kind}[]", await connection.fetchval(f"select $1::{kind}[]", [value, None]), [value, None])
     check("range of a parameter", await connection.fetchval("select $1::int4range @> $2::int4", asyncpg.Range(1, 5), 4), True)
+    await connection.execute("drop type if exists spot")
+    await connection.execute("create type spot as (name text, x int, feels float8[])")
+    spot = ("here", None, [1.5, None])
+    check("composite", tuple(await connection.fetchval("select $1::spot", spot)), spot)
+    many = await connection.fetchval("select $1::spot[]", [spot, None, (None, 2, [])])
+    check("composite[]", [item and tuple(item) for item in many], [spot, None, (None, 2, [])])
+    check("field of a parameter", await connection.fetchval("select ($1::spot).name", spot), "here")
     await fails("unique", asyncpg.UniqueViolationError, connection.execute("insert into kinds (id) values (100)"))
     await fails("cancelled by a time-out", asyncio.TimeoutError, connection.execute("select pg_sleep(60)", timeout=0.2))
     check("after the time-out", await connection.fetchval("select 1"), 1)

@@ -12,6 +12,7 @@ import ipaddress
 import uuid
 
 import psycopg
+from psycopg.types.composite import CompositeInfo, register_composite
 from psycopg.types.multirange import Multirange
 from psycopg.types.range import Range
 
@@ -223,6 +224,28 @@ with psycopg.connect(URL) as connection:
             place = "%b" if binary else "%t"
             row = cursor.execute(f"select {place}::{kind}, array[{place}::{kind}]", (value, value)).fetchone()
             check(name, row, (value, [value]))
+
+with psycopg.connect(URL, autocommit=True) as connection:
+    connection.execute("drop table if exists homes; drop type if exists home")
+    connection.execute("create type home as (street text, floor int, built date)")
+    connection.execute("create table homes (id int primary key, at home, many home[])")
+    info = CompositeInfo.fetch(connection, "home")
+    register_composite(info, connection)
+    one = info.python_type("a, \"b\" (c)", 3, datetime.date(2024, 2, 29))
+    none = info.python_type(None, None, None)
+    for binary in (False, True):
+        place = "%b" if binary else "%t"
+        name = f"composite, {'binary' if binary else 'text'}"
+        connection.execute("delete from homes")
+        connection.execute(f"insert into homes values (1, {place}, {place})", (one, [one, None, none]))
+        row = connection.cursor(binary=binary).execute("select at, many from homes").fetchone()
+        check(name, row, (one, [one, None, none]))
+        found = connection.execute(f"select (at).floor from homes where at = {place}", (one,)).fetchone()
+        check(f"{name}, compared", found, (3,))
+    with connection.cursor() as cursor:
+        with cursor.copy("copy homes (id, at) from stdin") as copy:
+            copy.write_row((2, one))
+        check("composite, copied", cursor.execute("select at from homes where id = 2").fetchone(), (one,))
 
 with psycopg.connect(URL, autocommit=True) as listener, psycopg.connect(URL) as sender:
     listener.execute("listen news")

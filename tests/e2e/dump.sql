@@ -1,5 +1,7 @@
 CREATE SCHEMA "Odd Schema";
 CREATE TYPE mood AS ENUM ('sad', 'it''s ok', 'happy');
+CREATE TYPE spot AS (x integer, "Y axis" numeric(6,2), feel mood);
+CREATE TYPE "Odd Schema".route AS (name varchar(20), begin spot, stops spot[]);
 CREATE SEQUENCE counter AS integer INCREMENT BY 5 MINVALUE 10 MAXVALUE 1000 START 20 CACHE 1 CYCLE;
 CREATE SEQUENCE untouched;
 CREATE TABLE parent (
@@ -18,6 +20,8 @@ CREATE TABLE things (
     CONSTRAINT positive CHECK (s > 0 AND (s < 100 OR t IS NOT NULL)), parent integer REFERENCES things
 );
 CREATE TABLE empty_one (x integer);
+CREATE TABLE trips (id integer PRIMARY KEY, way "Odd Schema".route, spots spot[], CHECK (((way).begin).x IS DISTINCT FROM 7));
+INSERT INTO trips VALUES (1, ROW('a "b", c', ROW(1, 2.5, 'it''s ok'), ARRAY[ROW(3, NULL, NULL)::spot]), '{"(1,2,sad)",NULL}'), (2, NULL, '{}');
 CREATE TABLE computed (a integer PRIMARY KEY, b integer GENERATED ALWAYS AS (a * 2 + 1) STORED, c text);
 CREATE TABLE round_a (id integer PRIMARY KEY, b integer);
 CREATE TABLE round_b (id integer PRIMARY KEY, a integer REFERENCES round_a);

@@ -6,14 +6,18 @@
 //! # Limits
 //! One call gives at most [`MAX_ROWS`] rows (54000): they are held as one list.
 
+use std::borrow::Cow;
+
 use telesto_sql_expr::context::EvalContext;
+use telesto_sql_expr::functions::populate;
 use telesto_sql_expr::json_raw;
 use telesto_sql_expr::registry::registry;
 use telesto_sql_expr::ty::common_type;
+use telesto_sql_expr::value::json_of;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::held::Growing;
-use telesto_sql_types::{Datum, SqlType};
+use telesto_sql_types::{CompositeField, CompositeType, Datum, SqlType, composites};
 
 use super::evaluate::call;
 use super::types::TypeShape;
@@ -29,18 +33,27 @@ pub(crate) struct SetFunction {
     /// What the arguments are cast to.
     pub args: Vec<SqlType>,
     /// Result columns.
-    pub columns: Vec<(&'static str, SqlType)>,
+    pub columns: Vec<(Cow<'static, str>, SqlType)>,
     /// Whether the columns have names of their own, whatever the alias.
     pub named: bool,
 }
 
+/// A column for each field.
+fn columns_of(ty: &CompositeType) -> Vec<(Cow<'static, str>, SqlType)> {
+    let column = |field: &CompositeField| (field.name.clone().into(), field.ty.clone());
+    ty.fields.iter().map(column).collect()
+}
+
+/// `unnest` of an array of a composite type in FROM: a column for each field.
+pub(crate) const UNNEST_ROWS: &str = "unnest#rows";
+
 /// The function of this name for these argument types; `None` when it does not take them.
 pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
     let one = |args: Vec<SqlType>, ty: SqlType| {
-        Some(SetFunction { args, columns: vec![("value", ty)], named: false })
+        Some(SetFunction { args, columns: vec![("value".into(), ty)], named: false })
     };
     let value = |json: SqlType, ty| {
-        Some(SetFunction { args: vec![json], columns: vec![("value", ty)], named: true })
+        Some(SetFunction { args: vec![json], columns: vec![("value".into(), ty)], named: true })
     };
     match (name, types) {
         ("generate_series", [a, b] | [a, b, _]) => {
@@ -70,6 +83,17 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
         ("unnest", [SqlType::Multirange(kind)]) => {
             one(vec![SqlType::Multirange(*kind)], SqlType::Range(*kind))
         }
+        (UNNEST_ROWS, [array]) => {
+            let SqlType::Composite(ty) = array.element()? else { return None };
+            let columns = columns_of(ty);
+            Some(SetFunction { args: vec![array.clone()], columns, named: true })
+        }
+        ("json_populate_recordset" | "jsonb_populate_recordset", [row, _]) => {
+            let SqlType::Composite(ty) = row else { return None };
+            let whole = if name.starts_with("jsonb") { SqlType::Jsonb } else { SqlType::Json };
+            let columns = columns_of(ty);
+            Some(SetFunction { args: vec![row.clone(), whole], columns, named: true })
+        }
         ("unnest", [array]) => one(vec![array.clone()], array.element()?.clone()),
         ("generate_subscripts", [array, _]) => {
             array.element()?;
@@ -97,7 +121,7 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
             let value = if name.ends_with("text") { SqlType::Text } else { whole.clone() };
             Some(SetFunction {
                 args: vec![whole],
-                columns: vec![("key", SqlType::Text), ("value", value)],
+                columns: vec![("key".into(), SqlType::Text), ("value".into(), value)],
                 named: true,
             })
         }
@@ -105,7 +129,10 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
         ("pg_listening_channels", []) => one(Vec::new(), SqlType::Text),
         ("pg_options_to_table", [_]) => Some(SetFunction {
             args: vec![SqlType::Text.array_of()],
-            columns: vec![("option_name", SqlType::Text), ("option_value", SqlType::Text)],
+            columns: vec![
+                ("option_name".into(), SqlType::Text),
+                ("option_value".into(), SqlType::Text),
+            ],
             named: true,
         }),
         _ => None,
@@ -130,6 +157,14 @@ pub(crate) fn rows(
     Ok(match (name, values) {
         ("generate_series", _) => single(series(args, values, context)?),
         ("unnest", [Datum::Array(array)]) => single(array.elements.clone()),
+        (UNNEST_ROWS, [Datum::Array(array)]) => {
+            let SqlType::Composite(ty) = &array.element else { return Ok(Vec::new()) };
+            let row = |element: &Datum| match element {
+                Datum::Null => Ok(vec![Datum::Null; ty.fields.len()]),
+                row => composites::fields(row, ty),
+            };
+            array.elements.iter().map(row).collect::<Result<_>>()?
+        }
         ("unnest", [Datum::Multirange(ranges)]) => {
             single(ranges.parts().iter().cloned().map(Datum::range).collect())
         }
@@ -144,6 +179,19 @@ pub(crate) fn rows(
         ("string_to_table", _) => single(elements(&via("string_to_array", args, values, context)?)),
         ("jsonb_path_query", _) => single(telesto_sql_expr::functions::json_paths::query(values)?),
         ("regexp_matches", _) => single(telesto_sql_expr::functions::regexps::all(values)?),
+        ("json_populate_recordset" | "jsonb_populate_recordset", [_, Datum::Null]) => Vec::new(),
+        ("json_populate_recordset" | "jsonb_populate_recordset", [base, json]) => {
+            let (ty, json) = (populate::composite(&args[0])?, json_of(json)?);
+            let serde_json::Value::Array(items) = &*json else {
+                let what = if json.is_object() { "an object" } else { "a scalar" };
+                return Err(Error::new(
+                    SqlState::INVALID_PARAMETER_VALUE,
+                    format!("cannot call {name} on {what}"),
+                ));
+            };
+            let row = |item| populate::fields(base, item, ty, context);
+            items.iter().map(row).collect::<Result<_>>()?
+        }
         (_, [Datum::Jsonb(document)]) => json_rows(name, document)?,
         (_, [Datum::Json(text)]) => raw_rows(name, text)?,
         ("pg_partition_ancestors", [_]) => Vec::new(),

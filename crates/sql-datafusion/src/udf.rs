@@ -521,8 +521,8 @@ pub(crate) fn set_call(
         args.to_vec(),
         element.clone().array_of(),
         Volatility::Stable,
-        // Without a delimiter each letter is a row.
-        name != "string_to_table",
+        // Without a delimiter each letter is a row; a row to fill may be NULL.
+        !(name == "string_to_table" || name.ends_with("_populate_recordset")),
         Some(evaluation),
     )
 }

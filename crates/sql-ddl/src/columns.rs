@@ -235,10 +235,7 @@ impl Ddl<'_> {
             .all_indexes()
             .any(|index| index.columns.iter().any(|part| part.column == position));
         if indexed && !telesto_sql_catalog::codec::key::is_key_type(ty) {
-            return Err(Error::new(
-                SqlState::UNDEFINED_OBJECT,
-                format!("data type {ty} has no default operator class for access method \"btree\""),
-            ));
+            return Err(super::index::no_key_type(ty));
         }
         for check in &table.checks {
             let condition = parse_expr(&check.expression)?;

@@ -69,7 +69,11 @@ fn no_method(method: &IndexType) -> Error {
     Error::unsupported(format!("access method \"{name}\"")).hint(hint)
 }
 
-fn no_key_type(ty: &SqlType) -> Error {
+pub(super) fn no_key_type(ty: &SqlType) -> Error {
+    if matches!(ty.element_type().unwrap_or(ty), SqlType::Composite(_)) {
+        return Error::unsupported("a key or index over a composite type")
+            .hint("Index its fields: ((column).field).");
+    }
     Error::new(
         SqlState::UNDEFINED_OBJECT,
         format!("data type {ty} has no default operator class for access method \"btree\""),

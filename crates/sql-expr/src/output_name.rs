@@ -41,7 +41,13 @@ fn figure(expr: &E) -> (Strength, String) {
             call.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default(),
         ),
         E::Nested(inner) | E::Collate { expr: inner, .. } => figure(inner),
-        E::CompoundFieldAccess { root, .. } => figure(root),
+        E::CompoundFieldAccess { root, access_chain } => {
+            let field = |step: &ast::AccessExpr| match step {
+                ast::AccessExpr::Dot(E::Identifier(name)) => Some(fold(name)),
+                _ => None,
+            };
+            access_chain.iter().rev().find_map(field).map_or_else(|| figure(root), strong)
+        }
         E::Cast { expr, data_type, .. } => weak(figure(expr), || type_name(data_type)),
         E::TypedString(typed) => (Strength::Weak, type_name(&typed.data_type)),
         E::Interval(_) => (Strength::Weak, "interval".to_owned()),

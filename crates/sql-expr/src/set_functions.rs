@@ -20,6 +20,8 @@ pub(crate) const NAMES: &[&str] = &[
     "jsonb_object_keys",
     "json_each",
     "jsonb_each",
+    "json_populate_recordset",
+    "jsonb_populate_recordset",
     "json_each_text",
     "jsonb_each_text",
     "pg_partition_ancestors",

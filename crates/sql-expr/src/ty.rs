@@ -9,7 +9,7 @@
 //! - An implicit cast never fails for reasons of type; it may fail for the value (out of range).
 //!
 //! # Limits
-//! No composite types.
+//! A table's row type is no type.
 
 use telesto_sql_types::{CompositeType, RangeKind, SqlType};
 

@@ -17,6 +17,11 @@ fn all(catalog: &CatalogSnapshot) -> impl Iterator<Item = (&UserType, &Composite
     })
 }
 
+/// The type whose row in `pg_class` has this OID.
+pub(super) fn of_relation(catalog: &CatalogSnapshot, oid: u32) -> Option<u32> {
+    all(catalog).find(|(_, composite, _)| composite.relation == oid).map(|(ty, ..)| ty.oid)
+}
+
 /// Rows of `pg_class`.
 pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for (ty, composite, _) in all(catalog) {

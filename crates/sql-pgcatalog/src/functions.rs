@@ -380,7 +380,12 @@ fn visible(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
         })
         .or_else(|| catalog.sequences().find(|s| s.oid == oid).map(|s| (s.schema, s.name.clone())))
         .or_else(|| catalog.views().find(|v| v.oid == oid).map(|v| (v.schema, v.name.clone())));
-    let Some((schema, name)) = place else { return Ok(Datum::Null) };
+    let Some((schema, name)) = place else {
+        return match super::composites::of_relation(catalog, oid) {
+            Some(ty) => type_visible(&[Datum::Oid(ty)], call),
+            None => Ok(Datum::Null),
+        };
+    };
     // Visible when it is the first of its name on the search path.
     let path = call.context.settings.effective_search_path();
     Ok(Datum::Bool(catalog.visible_in(&name, &path) == Some(schema)))

@@ -41,7 +41,8 @@ pub fn write(
     }
     match format {
         0 => match datum {
-            Datum::Text(text) | Datum::Json(text) => out.put_slice(text.as_bytes()),
+            Datum::Text(text) if !ty.is_row() => out.put_slice(text.as_bytes()),
+            Datum::Json(text) => out.put_slice(text.as_bytes()),
             Datum::Bool(value) => out.put_u8(if *value { b't' } else { b'f' }),
             Datum::Int2(value) => integer(i64::from(*value), out),
             Datum::Int4(value) => integer(i64::from(*value), out),

@@ -176,7 +176,7 @@ impl Binder<'_> {
         })?;
         let scope = Scope::new(&left.columns, outer);
         let args = self.table_arguments(&call.args, &scope)?;
-        let set = self.table_call(&call.name, args)?;
+        let set = self.call_in_from(&call.name, args)?;
         // Lists of unequal length: the longest one numbers the rows.
         let uneven = call.name == "unnest" && call.args.len() > 1;
         let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));

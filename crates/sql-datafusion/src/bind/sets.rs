@@ -33,8 +33,30 @@ impl Binder<'_> {
     }
 
     /// Resolves a call in FROM.
-    pub(super) fn table_call(&self, name: &str, args: Vec<Typed>) -> Result<TableSet> {
+    pub(super) fn call_in_from(&self, name: &str, args: Vec<Typed>) -> Result<TableSet> {
         if !self.is_set_function(name) {
+            let value = self.call(name, args)?;
+            let SqlType::Composite(ty) = &value.ty else {
+                let columns = vec![(name.to_owned(), value.ty, value.expr)];
+                return Ok(TableSet { columns, unnest: false, named: false });
+            };
+            let mut columns = Vec::with_capacity(ty.fields.len());
+            for name in ty.fields.iter().map(|field| field.name.clone()) {
+                let field = self.field(value.clone(), &name)?;
+                columns.push((name, field.ty, field.expr));
+            }
+            return Ok(TableSet { columns, unnest: false, named: true });
+        }
+        let rows = match &args[..] {
+            [array] => matches!(array.ty.element(), Some(SqlType::Composite(_))),
+            _ => false,
+        };
+        self.table_call(if name == "unnest" && rows { sets::UNNEST_ROWS } else { name }, args)
+    }
+
+    /// Resolves a call that may return a set.
+    pub(super) fn table_call(&self, name: &str, args: Vec<Typed>) -> Result<TableSet> {
+        if !self.is_set_function(name) && name != sets::UNNEST_ROWS {
             let value = self.call(name, args)?;
             return Ok(TableSet {
                 columns: vec![(name.to_owned(), value.ty, value.expr)],
@@ -57,7 +79,7 @@ impl Binder<'_> {
             .enumerate()
             .map(|(at, (column, ty))| {
                 let call = udf::set_call(name, &set.args, ty, at, self.evaluation());
-                ((*column).to_owned(), ty.clone(), call.call(exprs.clone()))
+                (column.clone().into_owned(), ty.clone(), call.call(exprs.clone()))
             })
             .collect();
         Ok(TableSet { columns, unnest: true, named: set.named })

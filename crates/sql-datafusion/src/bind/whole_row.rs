@@ -1,6 +1,6 @@
 //! Whole rows: a relation's name, `t.*` or `ROW(…)` where a value is wanted.
 //!
-//! There are no composite types. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
+//! A relation's row has no composite type. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
 //! testing them for NULL, looking for them in a subquery. A row that is written out is also a value of type `record`
 //! ([`record`]); a relation's row can be shown (as text).
 //!
@@ -64,17 +64,20 @@ impl Binder<'_> {
 
     /// The row an expression stands for, if it does for one.
     fn row(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Option<WholeRow> {
-        let of_values = |values: Vec<&ast::Expr>| {
-            let fields = values.into_iter().enumerate().map(|(at, value)| {
-                let text = matches!(value, ast::Expr::Value(v) if matches!(v.value, ast::Value::SingleQuotedString(_)));
-                let sql = value.to_string();
-                Field {
-                    name: format!("f{}", at + 1),
-                    sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
-                    untyped: text,
-                }
-            });
-            Some(WholeRow { fields: fields.collect(), nullable: false, written: true })
+        let field_of = |value: &ast::Expr| {
+            let text = matches!(value, ast::Expr::Value(v) if matches!(v.value, ast::Value::SingleQuotedString(_)));
+            let sql = value.to_string();
+            Field {
+                name: String::new(),
+                sql: if text { format!("CAST({sql} AS text)") } else { format!("({sql})") },
+                untyped: text,
+            }
+        };
+        let of_fields = |mut fields: Vec<Field>| {
+            for (at, field) in fields.iter_mut().enumerate() {
+                field.name = format!("f{}", at + 1);
+            }
+            Some(WholeRow { fields, nullable: false, written: true })
         };
         match expr {
             ast::Expr::Identifier(ident) => {
@@ -85,14 +88,26 @@ impl Binder<'_> {
                 }
             }
             ast::Expr::Nested(inner) => self.row(inner, scope),
-            ast::Expr::Tuple(values) => of_values(values.iter().collect()),
+            ast::Expr::Tuple(values) => of_fields(values.iter().map(field_of).collect()),
             ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
                 let ast::FunctionArguments::List(list) = &call.args else { return None };
-                let values = list.args.iter().map(|arg| match arg {
-                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
-                    _ => None,
-                });
-                of_values(values.collect::<Option<Vec<_>>>()?)
+                let mut fields = Vec::with_capacity(list.args.len());
+                for arg in &list.args {
+                    match arg {
+                        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
+                            fields.push(field_of(expr));
+                        }
+                        // `ROW(t.*)` has all columns of `t` among its fields.
+                        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(
+                            name,
+                        )) => {
+                            let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
+                            fields.extend(self.row_of_relation(&name?, scope)?.fields);
+                        }
+                        _ => return None,
+                    }
+                }
+                of_fields(fields)
             }
             _ => None,
         }

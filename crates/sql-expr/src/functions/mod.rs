@@ -15,6 +15,7 @@ pub mod math;
 mod more;
 pub mod network;
 pub mod ordered;
+pub mod populate;
 mod ranges;
 pub mod regexps;
 pub mod rows;
@@ -35,6 +36,7 @@ pub const TABLES: &[&[Function]] = &[
     time::OPERATORS,
     json_paths::TABLE,
     jsons::TABLE,
+    populate::TABLE,
     arrays::TABLE,
     advisory::TABLE,
     enums::TABLE,

@@ -11,13 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::super::shell::full;
-pub(super) use super::objects::{Column, Domain, Enum, Name, Owner, Sequence, Table, View};
+pub(super) use super::objects::{
+    Column, Composite, Domain, Enum, Name, Owner, Sequence, Table, View,
+};
 
 /// A database's definitions.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     pub schemas: Vec<String>,
     pub enums: Vec<Enum>,
+    /// In an order in which each finds those it is made of.
+    pub composites: Vec<Composite>,
     pub domains: Vec<Domain>,
     pub sequences: Vec<Sequence>,
     /// By OID.
@@ -37,9 +41,9 @@ const USERS: &str = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schem
 /// What is there and cannot be written: how to say it, and a question for the names.
 const REFUSED: [(&str, &str); 7] = [
     (
-        "partitioned, foreign or composite tables and materialized views",
+        "partitioned and foreign tables and materialized views",
         "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind NOT IN ('r', 'i', 'S', 'v', 't') AND USERS",
+         WHERE c.relkind NOT IN ('r', 'i', 'S', 'v', 't', 'c') AND USERS",
     ),
     (
         "tables that inherit",
@@ -137,6 +141,7 @@ impl Catalog {
                 _ => self.enums.push(Enum { name, labels: vec![label] }),
             }
         }
+        self.composites(client).await?;
         let domains = "SELECT t.oid, n.nspname, t.typname, pg_catalog.format_type(t.typbasetype, t.typtypmod), t.typnotnull, t.typdefault \
             FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype = 'd' AND USERS ORDER BY t.oid";
         let checks = "SELECT c.contypid, c.conname, pg_catalog.pg_get_constraintdef(c.oid) FROM pg_catalog.pg_constraint c WHERE c.contypid <> 0 \
@@ -153,6 +158,40 @@ impl Catalog {
                 default: row.get(5).cloned().flatten(),
                 checks: by_type.remove(&number(&row, 0)).unwrap_or_default(),
             });
+        }
+        Ok(())
+    }
+
+    async fn composites(&mut self, client: &Client) -> Result<(), String> {
+        // Of a field of a composite type, or of an array of one, that type's OID as well.
+        let fields = "SELECT t.oid, n.nspname, t.typname, a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), \
+            CASE WHEN f.typelem <> 0 AND f.typlen = -1 THEN f.typelem ELSE f.oid END \
+            FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
+            JOIN pg_catalog.pg_class c ON c.oid = t.typrelid AND c.relkind = 'c' \
+            LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped \
+            LEFT JOIN pg_catalog.pg_type f ON f.oid = a.atttypid WHERE USERS ORDER BY t.oid, a.attnum";
+        let mut waiting: Vec<Composite> = Vec::new();
+        for row in ask(client, fields).await? {
+            let oid = number(&row, 0);
+            if waiting.last().is_none_or(|last| last.oid != oid) {
+                let name = Name(cell(&row, 1), cell(&row, 2));
+                waiting.push(Composite { oid, name, fields: Vec::new(), made_of: BTreeSet::new() });
+            }
+            if let (Some(last), Some(Some(field))) = (waiting.last_mut(), row.get(3)) {
+                last.fields.push((field.clone(), cell(&row, 4)));
+                last.made_of.insert(number(&row, 5));
+            }
+        }
+        while !waiting.is_empty() {
+            let open: BTreeSet<u64> = waiting.iter().map(|ty| ty.oid).collect();
+            let (ready, rest): (Vec<_>, Vec<_>) =
+                waiting.into_iter().partition(|ty| ty.made_of.is_disjoint(&open));
+            if ready.is_empty() {
+                let names: Vec<String> = rest.iter().map(|ty| ty.name.sql()).collect();
+                return Err(format!("composite types made of each other: {}", names.join(", ")));
+            }
+            self.composites.extend(ready);
+            waiting = rest;
         }
         Ok(())
     }

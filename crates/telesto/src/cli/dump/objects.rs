@@ -18,6 +18,17 @@ pub struct Enum {
     pub labels: Vec<String>,
 }
 
+/// A composite type.
+#[derive(Debug)]
+pub struct Composite {
+    pub oid: u64,
+    pub name: Name,
+    /// Names and types.
+    pub fields: Vec<(String, String)>,
+    /// OIDs of the types of the fields; of arrays those of their elements.
+    pub made_of: std::collections::BTreeSet<u64>,
+}
+
 /// A domain.
 #[derive(Debug)]
 pub struct Domain {

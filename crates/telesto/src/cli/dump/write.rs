@@ -45,6 +45,11 @@ pub(super) fn before(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
         let labels: Vec<String> = made.labels.iter().map(|label| literal(label)).collect();
         out.line(&format!("CREATE TYPE {} AS ENUM ({});", made.name.sql(), labels.join(", ")))?;
     }
+    for made in &catalog.composites {
+        let fields: Vec<String> =
+            made.fields.iter().map(|(name, ty)| format!("{} {ty}", ident(name))).collect();
+        out.line(&format!("CREATE TYPE {} AS ({});", made.name.sql(), fields.join(", ")))?;
+    }
     for domain in &catalog.domains {
         let mut text = format!("CREATE DOMAIN {} AS {}", domain.name.sql(), domain.base);
         if let Some(default) = &domain.default {
