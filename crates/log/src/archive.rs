@@ -221,7 +221,18 @@ impl Inner {
 
     /// Where the first entry is that is not in the bucket; `None` when all are.
     async fn missing(&self, by: Deadline) -> Result<Option<Missing>> {
-        let chain = self.chain();
+        let known = self.chain();
+        let found = self.missing_by(&known, by).await?;
+        if found.as_ref().is_none_or(|missing| missing.end.is_none()) {
+            return Ok(found);
+        }
+        // Another process may have trimmed past a loglet that has ended, its objects and all, and this one would look for
+        // them for as long as it knows nothing of it, and ship nothing of what comes behind.
+        let chain = self.newest_chain(Cause::Archive, by).await?;
+        if chain.trim.lsn == known.trim.lsn { Ok(found) } else { self.missing_by(&chain, by).await }
+    }
+
+    async fn missing_by(&self, chain: &Chain, by: Deadline) -> Result<Option<Missing>> {
         if chain.loglets.iter().all(|l| matches!(l.medium, Medium::Bucket)) {
             return Ok(None);
         }
