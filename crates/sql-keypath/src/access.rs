@@ -339,6 +339,7 @@ impl Conditions {
         shape: Option<&Shape<'_>>,
     ) -> Best {
         let mut best = Best { score: 0, cost: None, access: Access::full(), proved: Vec::new() };
+        let small = shape.is_some_and(|shape| shape.rows() <= estimate::SMALL);
         for index in table.all_indexes() {
             if index.predicate.is_some() && !serves(index) {
                 continue;
@@ -355,7 +356,7 @@ impl Conditions {
             };
             let cost = shape.map(|shape| self.cost(table, index, &access, shape));
             let candidate = Best { score, cost, access, proved };
-            if score > 0 && candidate.is_better(&best, order.is_some()) {
+            if score > 0 && candidate.is_better(&best, order.is_some(), small) {
                 best = candidate;
             }
         }

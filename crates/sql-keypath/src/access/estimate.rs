@@ -47,10 +47,13 @@ pub struct Best {
 
 impl Best {
     /// Whether it is to be preferred: by what both cost, where that is known and neither is a whole unique key or alone gives the order
-    /// asked for; else by the form of the conditions.
+    /// asked for; else by the form of the conditions. `small`: of a table that is reached by key in any case, so that a path over all of
+    /// its rows, which gives the order, costs no less than one that narrows them.
     #[must_use]
-    pub fn is_better(&self, other: &Self, wants_order: bool) -> bool {
+    pub fn is_better(&self, other: &Self, wants_order: bool, small: bool) -> bool {
+        let narrow = !self.access.is_full() && !other.access.is_full();
         let comparable = other.score > 0
+            && (narrow || !small)
             && !self.access.unique
             && !other.access.unique
             && (!wants_order || self.access.ordered == other.access.ordered);

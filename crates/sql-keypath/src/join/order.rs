@@ -246,7 +246,8 @@ impl<'s> Arranging<'s> {
             best.access.rows = left;
             if best.access.parts.is_empty() {
                 unreached.get_or_insert(&source.name);
-            } else if chosen.as_ref().is_none_or(|(.., other)| best.is_better(other, false)) {
+            } else if chosen.as_ref().is_none_or(|(.., other)| best.is_better(other, false, false))
+            {
                 chosen = Some((best.score, at, best));
             }
         }
