@@ -48,6 +48,11 @@ pub(crate) fn has_bits(ty: &SqlType) -> bool {
     ty.element_type().unwrap_or(ty).is_bits()
 }
 
+/// Whether a type is, or is made of, time with time zone.
+pub(crate) fn has_zoned_times(ty: &SqlType) -> bool {
+    matches!(ty.element_type().unwrap_or(ty), SqlType::TimeTz(_))
+}
+
 /// Whether a type is, or is made of, a composite type.
 pub(crate) fn has_composites(ty: &SqlType) -> bool {
     matches!(ty.element_type().unwrap_or(ty), SqlType::Composite(_))

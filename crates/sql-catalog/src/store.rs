@@ -22,7 +22,7 @@ use telesto_txn::{ReadFor, ScanOptions, Transaction};
 pub use super::change::CatalogChange;
 use super::model::{Role, Schema};
 pub use super::object::Object;
-use super::object::{has_bits, has_composites, has_networks, has_ranges};
+use super::object::{has_bits, has_composites, has_networks, has_ranges, has_zoned_times};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::types::TypeKind;
 use crate::acl::Owner;
@@ -79,6 +79,8 @@ const RANGES_VERSION: u8 = 15;
 const DEFERRABLE_VERSION: u8 = 16;
 /// Composite types, and objects with one.
 const COMPOSITE_VERSION: u8 = 17;
+/// Objects with a type time with time zone.
+const ZONED_TIME_VERSION: u8 = 18;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -204,6 +206,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        object if object.types().any(has_zoned_times) => ZONED_TIME_VERSION,
         Object::Type(ty) if matches!(ty.kind, TypeKind::Composite(_)) => COMPOSITE_VERSION,
         object if object.types().any(has_composites) => COMPOSITE_VERSION,
         Object::Table(table) if table.known_indexes().any(|index| index.deferral.is_some()) => {
@@ -242,10 +245,10 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=COMPOSITE_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=ZONED_TIME_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {COMPOSITE_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {ZONED_TIME_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

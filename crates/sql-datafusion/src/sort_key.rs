@@ -89,6 +89,7 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Float8(v) => float_key(*v),
         Datum::Uuid(bytes) => bytes.to_vec(),
         Datum::Network(v) => v.order_bytes(),
+        Datum::TimeTz(v) => v.order_bytes().to_vec(),
         Datum::Bytea(bytes) => bytes.to_vec(),
         Datum::Bits(v) => v.order_bytes(),
         Datum::Range(v) => v.order_bytes(),

@@ -12,7 +12,7 @@
 //! | interval | Interval(MonthDayNano) |
 //! | oid and the reg* types | UInt32 |
 //! | enum | Binary: the label's order bytes |
-//! | inet, cidr | Binary: their order bytes |
+//! | inet, cidr, timetz | Binary: their order bytes |
 //! | ranges, multiranges | Binary: their order bytes; over numeric their stored form, which has the display scales |
 //! | composite types, records | Utf8: the text of their fields |
 //! | arrays | List |
@@ -50,6 +50,7 @@ use super::{decimal, fault};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{
     ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, RangeKind, SqlType,
+    ZonedTime,
 };
 
 /// Days from 1970-01-01 to 2000-01-01.
@@ -97,6 +98,7 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         | T::Void => DataType::Utf8,
         T::InternalChar => DataType::UInt8,
         T::Bytea | T::Bit(_) | T::Varbit(_) | T::Enum(_) | T::Inet | T::Cidr => DataType::Binary,
+        T::TimeTz(_) => DataType::Binary,
         T::Range(_) | T::Multirange(_) => DataType::Binary,
         T::Uuid => DataType::FixedSizeBinary(16),
         T::Date => DataType::Date32,
@@ -184,42 +186,32 @@ pub(crate) fn array_of<'a>(
         T::Numeric(_) => {
             build!(LargeBinaryBuilder::with_capacity(len, len * 12), Datum::Numeric(v) => decimal::encode(v))
         }
-        T::Jsonb | T::Json => build!(
+        T::Jsonb | T::Json | T::Record(_) | T::Composite(_) => build!(
             StringBuilder::with_capacity(len, len * 32),
             json @ Datum::Jsonb(_) => text_of(json),
             Datum::Json(v) => v.as_ref(),
             Datum::Text(v) => v.as_ref()
         ),
-        T::Text
-        | T::Varchar(_)
-        | T::Char(_)
-        | T::Name
-        | T::Record(_)
-        | T::Composite(_)
-        | T::Void => {
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Void => {
             build!(StringBuilder::with_capacity(len, len * 16), Datum::Text(v) => v.as_ref())
         }
         T::InternalChar => {
             build!(UInt8Builder::with_capacity(len), Datum::InternalChar(v) => *v, Datum::Text(v) => v.as_bytes().first().copied().unwrap_or(0))
         }
-        T::Bytea => {
-            build!(BinaryBuilder::with_capacity(len, len * 16), Datum::Bytea(v) => v.as_ref())
+        T::Bytea | T::Enum(_) | T::Bit(_) | T::Varbit(_) | T::Inet | T::Cidr | T::TimeTz(_) => {
+            build!(
+                BinaryBuilder::with_capacity(len, len * 16),
+                Datum::Bytea(v) => v.as_ref(),
+                Datum::Enum(v) => &v.order,
+                Datum::Bits(v) => v.order_bytes(),
+                Datum::Network(v) => v.order_bytes(),
+                Datum::TimeTz(v) => v.order_bytes()
+            )
         }
-        T::Enum(_) => {
-            build!(BinaryBuilder::with_capacity(len, len * 4), Datum::Enum(v) => &v.order)
-        }
-        T::Bit(_) | T::Varbit(_) => build!(
-            BinaryBuilder::with_capacity(len, len * 8),
-            Datum::Bits(v) => v.order_bytes()
-        ),
         T::Range(_) | T::Multirange(_) => build!(
             BinaryBuilder::with_capacity(len, len * 16),
             Datum::Range(v) => range_bytes(v),
             Datum::Multirange(v) => multirange_bytes(v)
-        ),
-        T::Inet | T::Cidr => build!(
-            BinaryBuilder::with_capacity(len, len * 16),
-            Datum::Network(v) => v.order_bytes()
         ),
         T::Uuid => {
             let mut builder = FixedSizeBinaryBuilder::with_capacity(len, 16);
@@ -351,6 +343,16 @@ fn month_day_nano(value: &Interval) -> Result<IntervalMonthDayNano> {
     Ok(IntervalMonthDayNano::new(value.months, value.days, nanos))
 }
 
+/// A value of a type that is carried by its order bytes.
+fn of_order_bytes(bytes: &[u8], ty: &SqlType) -> Option<Datum> {
+    match ty {
+        ty if ty.is_bits() => BitString::from_order_bytes(bytes).map(Datum::bits),
+        ty if ty.is_network() => Network::from_order_bytes(bytes).map(Datum::Network),
+        SqlType::TimeTz(_) => ZonedTime::from_order_bytes(bytes).map(Datum::TimeTz),
+        ty => ranged(bytes, ty),
+    }
+}
+
 /// The value at `row` of an array that carries `ty`.
 pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Datum> {
     use SqlType as T;
@@ -397,17 +399,15 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
             let order = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
             Datum::Enum(Arc::clone(ty.by_order(order)?))
         }
-        T::Bit(_) | T::Varbit(_) => {
+        T::Bit(_)
+        | T::Varbit(_)
+        | T::Range(_)
+        | T::Multirange(_)
+        | T::Inet
+        | T::Cidr
+        | T::TimeTz(_) => {
             let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
-            Datum::bits(BitString::from_order_bytes(bytes).ok_or_else(wrong)?)
-        }
-        T::Range(_) | T::Multirange(_) => {
-            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
-            ranged(bytes, ty).ok_or_else(wrong)?
-        }
-        T::Inet | T::Cidr => {
-            let bytes = array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row);
-            Datum::Network(Network::from_order_bytes(bytes).ok_or_else(wrong)?)
+            of_order_bytes(bytes, ty).ok_or_else(wrong)?
         }
         T::Uuid => {
             let bytes = array.as_fixed_size_binary_opt().ok_or_else(wrong)?.value(row);

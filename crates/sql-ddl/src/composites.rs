@@ -144,7 +144,7 @@ impl Ddl<'_> {
         &mut self,
         name: &ObjectName,
         actions: &[AttributeAction],
-    ) -> Result<()> {
+    ) -> Result<&'static str> {
         let found = self.find_type(name)?;
         let Some((found, mut ty)) = found.map(|found| (Arc::clone(&found), (*found).clone()))
         else {
@@ -158,7 +158,7 @@ impl Ddl<'_> {
             self.alter_attribute(&found, composite, action)?;
         }
         self.change.put(Object::Type(ty));
-        Ok(())
+        Ok("ALTER TYPE")
     }
 
     /// As PostgreSQL has it, to which a composite type is a relation.

@@ -26,11 +26,15 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Whether a cast between the types looks at settings.
 fn is_stable_cast(from: &SqlType, to: &SqlType) -> bool {
-    let zoned = |ty: &SqlType| matches!(ty, SqlType::TimestampTz(_));
+    let zoned = |ty: &SqlType| matches!(ty, SqlType::TimestampTz(_) | SqlType::TimeTz(_));
     let time = |ty: &SqlType| {
         matches!(
             ty,
-            SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_)
+            SqlType::Date
+                | SqlType::Time(_)
+                | SqlType::TimeTz(_)
+                | SqlType::Timestamp(_)
+                | SqlType::TimestampTz(_)
         )
     };
     let text = |ty: &SqlType| ty.is_string() || *ty == SqlType::Unknown;

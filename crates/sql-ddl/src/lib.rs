@@ -269,6 +269,14 @@ impl Ddl<'_> {
 }
 
 impl Ddl<'_> {
+    async fn elements_of_schema(&mut self, name: String, elements: &[Statement]) -> Result<()> {
+        self.within = Some(name);
+        for element in elements {
+            Box::pin(self.dispatch(element)).await?;
+        }
+        Ok(())
+    }
+
     async fn define(&mut self, definition: Definition) -> Result<String> {
         let tag = match definition {
             Definition::Alter { kind, if_exists, name, actions } => {
@@ -284,8 +292,7 @@ impl Ddl<'_> {
                 "CREATE SEQUENCE"
             }
             Definition::AlterAttributes { name, actions } => {
-                self.alter_attributes(&name, &actions)?;
-                "ALTER TYPE"
+                self.alter_attributes(&name, &actions)?
             }
             Definition::AlterSchema { name, to } => {
                 if let Some(schema) = self.catalog().schema(&names::fold(&name)) {
@@ -297,10 +304,7 @@ impl Ddl<'_> {
             }
             Definition::CreateSchema { if_not_exists, name, owner, elements } => {
                 let name = self.create_schema(name.as_ref(), owner.as_ref(), if_not_exists)?;
-                self.within = Some(name);
-                for element in elements {
-                    Box::pin(self.dispatch(&element)).await?;
-                }
+                self.elements_of_schema(name, &elements).await?;
                 "CREATE SCHEMA"
             }
             Definition::OwnerTo { kind, name, to } => {

@@ -152,6 +152,7 @@ impl Binder<'_> {
                 let ty = match &now.ty {
                     SqlType::TimestampTz(_) => SqlType::TimestampTz(Some(precision)),
                     SqlType::Timestamp(_) => SqlType::Timestamp(Some(precision)),
+                    SqlType::TimeTz(_) => SqlType::TimeTz(Some(precision)),
                     _ => SqlType::Time(Some(precision)),
                 };
                 return self.coerce(now, &ty, CastContext::Explicit);

@@ -81,6 +81,7 @@ impl Binder<'_> {
                     ty,
                     SqlType::Date
                         | SqlType::Time(_)
+                        | SqlType::TimeTz(_)
                         | SqlType::Timestamp(_)
                         | SqlType::TimestampTz(_)
                 ) && value.as_str().is_some_and(names_a_moment);

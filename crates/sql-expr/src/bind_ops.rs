@@ -63,6 +63,7 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
         (Tag::Bit, Tag::Varbit) | (Tag::Varbit, Tag::Bit) => SqlType::Varbit(None),
         (Tag::Inet, Tag::Cidr) | (Tag::Cidr, Tag::Inet) => SqlType::Inet,
         (Tag::Interval, Tag::Time) | (Tag::Time, Tag::Interval) => SqlType::Interval,
+        (Tag::TimeTz, Tag::Time) | (Tag::Time, Tag::TimeTz) => SqlType::TimeTz(None),
         (Tag::Enum, Tag::Enum) if left != right => return None,
         (Tag::Record, Tag::Record) if !super::ty::same_fields(left, right) => return None,
         (x, y) if x == y => comparable(left),

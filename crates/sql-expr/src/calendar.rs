@@ -230,6 +230,8 @@ pub enum Source {
     Date,
     /// A time of day.
     Time,
+    /// A time of day at this offset, seconds east of Greenwich.
+    TimeTz(i32),
     /// A local time stamp.
     Timestamp,
     /// An instant, seen at this offset, seconds east of Greenwich.
@@ -241,7 +243,7 @@ pub enum Source {
 pub fn extract(field: Field, local_micros: i64, source: Source) -> Option<Scaled> {
     let days = local_micros.div_euclid(DAY);
     let of_day = local_micros.rem_euclid(DAY);
-    let has_date = source != Source::Time;
+    let has_date = !matches!(source, Source::Time | Source::TimeTz(_));
     let has_time = source != Source::Date;
     match field {
         Field::Hour if has_time => return Some(Scaled::int(of_day / SECOND / 3600)),
@@ -254,7 +256,7 @@ pub fn extract(field: Field, local_micros: i64, source: Source) -> Option<Scaled
         Field::Epoch => {
             return Some(match source {
                 Source::Date => Scaled::int(days * 86_400),
-                Source::TimestampTz(offset) => Scaled::new(
+                Source::TimestampTz(offset) | Source::TimeTz(offset) => Scaled::new(
                     i128::from(local_micros) - i128::from(offset) * i128::from(SECOND),
                     6,
                 ),
@@ -263,7 +265,7 @@ pub fn extract(field: Field, local_micros: i64, source: Source) -> Option<Scaled
         }
         _ => {}
     }
-    if let Source::TimestampTz(offset) = source {
+    if let Source::TimestampTz(offset) | Source::TimeTz(offset) = source {
         match field {
             Field::Timezone => return Some(Scaled::int(offset.into())),
             Field::TimezoneHour => return Some(Scaled::int((offset / 3600).into())),

@@ -57,6 +57,9 @@ pub fn cast(
     if let (SqlType::Record(Some(types)), SqlType::Composite(composite)) = (from, to) {
         return row_of(&value, types, composite, how, context);
     }
+    if from.is_row() && matches!(to, SqlType::Composite(_)) {
+        return Err(fault::cannot_cast(from, to));
+    }
     if let (SqlType::Range(one), SqlType::Multirange(many)) = (from, to)
         && one == many
     {
@@ -114,15 +117,12 @@ fn oid(value: i64, from: &SqlType) -> Result<Datum> {
 fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     use Tag::{
         Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, InternalChar, Interval as Iv, Json,
-        Jsonb, Name, Numeric as Num, Oid, Reg, Text, Time, Timestamp, TimestampTz, Unknown,
+        Jsonb, Name, Numeric as Num, Oid, Reg, Text, Time, TimeTz, Timestamp, TimestampTz, Unknown,
         Varchar,
     };
     let (source, target) = (tag(from), tag(to));
     Ok(match (source, target) {
         (Tag::Enum, Tag::Enum) => return Err(fault::cannot_cast(from, to)),
-        (Tag::Record, Tag::Record) if matches!(to, SqlType::Composite(_)) => {
-            return Err(fault::cannot_cast(from, to));
-        }
         (a, b) if a == b && a != Reg => value,
         (Int2 | Int4 | Int8, Int2 | Int4 | Int8) => integer(i64_of(&value)?, to)?,
         (Int2 | Int4 | Int8, Num) => Datum::numeric(Numeric::from(i64_of(&value)?)),
@@ -192,6 +192,7 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (TimestampTz, Timestamp) => time::to_local(&value, context.zone())?,
         (TimestampTz, Date) => time::timestamp_to_date(&time::to_local(&value, context.zone())?)?,
         (TimestampTz, Time) => time::timestamp_to_time(&time::to_local(&value, context.zone())?)?,
+        (Time | TimestampTz, TimeTz) | (TimeTz, Time) => time::zoned_cast(&value, context)?,
         (Time, Iv) => {
             Datum::Interval(Interval { micros: time::micros_of(&value)?, ..Interval::default() })
         }
@@ -322,6 +323,10 @@ fn modifier(value: Datum, to: &SqlType, how: CastContext) -> Result<Datum> {
         }
         SqlType::Time(Some(p)) => match value {
             Datum::Time(v) => Datum::Time(round_micros(v, *p)),
+            other => other,
+        },
+        SqlType::TimeTz(p @ Some(_)) => match value {
+            Datum::TimeTz(v) => Datum::TimeTz(v.rounded(*p)),
             other => other,
         },
         SqlType::Timestamp(Some(p)) => match value {

@@ -121,7 +121,7 @@ fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
     if let (SqlType::Array(from), SqlType::Array(to)) = (from, to) {
         return cast_is_immutable(from, to);
     }
-    let zoned = |ty: &SqlType| matches!(ty, SqlType::TimestampTz(_));
+    let zoned = |ty: &SqlType| matches!(ty, SqlType::TimestampTz(_) | SqlType::TimeTz(_));
     let moment = |ty: &SqlType| {
         matches!(ty, SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_)) || zoned(ty)
     };
@@ -146,8 +146,11 @@ fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
             || matches!(to, SqlType::Array(_)));
     }
     if text(to) {
-        let steady = matches!(from, SqlType::Time(_));
+        let steady = matches!(from, SqlType::Time(_) | SqlType::TimeTz(_));
         return steady || !(moment(from) || named(from) || matches!(from, SqlType::Array(_)));
+    }
+    if matches!((from, to), (SqlType::TimestampTz(_), SqlType::TimeTz(_))) {
+        return false;
     }
     // Times cross zones only with the session's TimeZone.
     !(moment(from) && moment(to) && zoned(from) != zoned(to))

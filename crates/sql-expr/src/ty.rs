@@ -37,6 +37,7 @@ pub enum Tag {
     Cidr,
     Date,
     Time,
+    TimeTz,
     Timestamp,
     TimestampTz,
     Interval,
@@ -121,7 +122,9 @@ impl Tag {
             | Self::Reg
             | Self::RegType => Category::Numeric,
             Self::Text | Self::Varchar | Self::Bpchar | Self::Name => Category::String,
-            Self::Date | Self::Time | Self::Timestamp | Self::TimestampTz => Category::DateTime,
+            Self::Date | Self::Time | Self::TimeTz | Self::Timestamp | Self::TimestampTz => {
+                Category::DateTime
+            }
             Self::Interval => Category::Timespan,
             Self::Inet | Self::Cidr => Category::Network,
             Self::Bit | Self::Varbit => Category::BitString,
@@ -203,9 +206,10 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         (Tag::InternalChar, Text) => CastContext::Implicit,
         (Text | Varchar | Bpchar, Name) => CastContext::Implicit,
         // Dates and times.
-        (Date, Timestamp | TimestampTz) | (Timestamp, TimestampTz) | (Time, Interval) => {
-            CastContext::Implicit
-        }
+        (Date, Timestamp | TimestampTz)
+        | (Timestamp, TimestampTz)
+        | (Time, Interval | Tag::TimeTz) => CastContext::Implicit,
+        (TimestampTz, Tag::TimeTz) | (Tag::TimeTz, Time) => CastContext::Assignment,
         (TimestampTz, Timestamp | Date | Time) | (Timestamp, Date | Time) | (Interval, Time) => {
             CastContext::Assignment
         }
@@ -317,6 +321,7 @@ pub fn tag(ty: &SqlType) -> Tag {
         SqlType::Cidr => Tag::Cidr,
         SqlType::Date => Tag::Date,
         SqlType::Time(_) => Tag::Time,
+        SqlType::TimeTz(_) => Tag::TimeTz,
         SqlType::Timestamp(_) => Tag::Timestamp,
         SqlType::TimestampTz(_) => Tag::TimestampTz,
         SqlType::Interval => Tag::Interval,
@@ -362,6 +367,7 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Cidr => SqlType::Cidr,
         Tag::Date => SqlType::Date,
         Tag::Time => SqlType::Time(None),
+        Tag::TimeTz => SqlType::TimeTz(None),
         Tag::Timestamp => SqlType::Timestamp(None),
         Tag::TimestampTz => SqlType::TimestampTz(None),
         Tag::Interval => SqlType::Interval,
@@ -421,9 +427,12 @@ fn record_casts(from: &[SqlType], to: &CompositeType, how: CastContext) -> bool 
 pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
     use SqlType as T;
     let moment = |ty: &T| {
-        matches!(ty, T::Date | T::Time(_) | T::Timestamp(_) | T::TimestampTz(_) | T::Interval)
+        matches!(
+            ty,
+            T::Date | T::Time(_) | T::TimeTz(_) | T::Timestamp(_) | T::TimestampTz(_) | T::Interval
+        )
     };
-    let zoned = |ty: &T| matches!(ty, T::TimestampTz(_));
+    let zoned = |ty: &T| matches!(ty, T::TimestampTz(_) | T::TimeTz(_));
     let text = |ty: &T| tag(ty).category() == Category::String;
     match (from, to) {
         // Elements are converted through their text where that is how the types convert.
@@ -434,7 +443,9 @@ pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
         (a, b) if a.is_ranged() || b.is_ranged() => text(a) || text(b),
         // What is in them may.
         (a, b) if a.is_row() || b.is_row() => true,
-        (T::Time(_), b) if text(b) => false,
+        (T::Time(_) | T::TimeTz(_), b) if text(b) => false,
+        (T::TimeTz(_), T::Time(_)) => false,
+        (T::TimestampTz(_), T::TimeTz(_)) => true,
         (a, b) if moment(a) && moment(b) => zoned(a) != zoned(b),
         (a, b) => (text(a) && moment(b)) || (moment(a) && text(b)),
     }

@@ -134,7 +134,7 @@ fn by_name(
         "oidvector" => SqlType::OidVector,
         "timestamptz" => SqlType::TimestampTz(fraction(number(0))),
         "time" => SqlType::Time(fraction(number(0))),
-        "timetz" => return Err(Error::unsupported("type time with time zone")),
+        "timetz" => SqlType::TimeTz(fraction(number(0))),
         word => match (parse_internal_name(word), word.strip_prefix('_')) {
             (Some(ty), _) => ty,
             (None, Some(_)) if users.is_some() => {
@@ -196,7 +196,7 @@ pub fn declared_type(ty: &DataType, users: Option<&UserTypes<'_>>) -> Result<Dec
         D::Time(p, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
             SqlType::Time(fraction(*p))
         }
-        D::Time(..) => return Err(Error::unsupported("type time with time zone")),
+        D::Time(p, _) => SqlType::TimeTz(fraction(*p)),
         D::Timestamp(p, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
             SqlType::Timestamp(fraction(*p))
         }

@@ -104,11 +104,7 @@ pub fn named(data_type: &DataType, users: &UserTypes<'_>) -> Result<SqlType> {
             TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => {
                 SqlType::Time(digits(*precision)?)
             }
-            _ => {
-                return Err(fault::unsupported(
-                    "time with time zone; use timestamp with time zone",
-                ));
-            }
+            _ => SqlType::TimeTz(digits(*precision)?),
         },
         DataType::Timestamp(precision, zone) => match zone {
             TimezoneInfo::None | TimezoneInfo::WithoutTimeZone => {
@@ -184,6 +180,7 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "cidr" => SqlType::Cidr,
         "date" => SqlType::Date,
         "time" => SqlType::Time(None),
+        "timetz" => SqlType::TimeTz(digits(number().map(u64::from))?),
         "timestamp" => SqlType::Timestamp(None),
         "timestamptz" => SqlType::TimestampTz(digits(number().map(u64::from))?),
         "interval" => SqlType::Interval,

@@ -14,7 +14,7 @@ use super::context::Call;
 use super::fault;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{
-    ArrayValue, BitString, Datum, Interval, Multirange, Network, Numeric, Range, SqlType,
+    ArrayValue, BitString, Datum, Interval, Multirange, Network, Numeric, Range, SqlType, ZonedTime,
 };
 
 /// Days from 1970-01-01 to 2000-01-01, the origin of stored dates.
@@ -107,6 +107,14 @@ pub fn array_of(value: &Datum) -> Result<&ArrayValue> {
     match value {
         Datum::Array(v) => Ok(v),
         _ => Err(fault::kind("an array")),
+    }
+}
+
+/// A time with time zone.
+pub fn zoned_time_of(value: &Datum) -> Result<ZonedTime> {
+    match value {
+        Datum::TimeTz(time) => Ok(*time),
+        _ => Err(fault::kind("a time with time zone")),
     }
 }
 

@@ -335,6 +335,7 @@ fn with_modifier(ty: SqlType, typmod: i32) -> SqlType {
         SqlType::Varchar(_) => SqlType::Varchar(length),
         SqlType::Char(_) => SqlType::Char(length),
         SqlType::Time(_) => SqlType::Time(precision),
+        SqlType::TimeTz(_) => SqlType::TimeTz(precision),
         SqlType::Timestamp(_) => SqlType::Timestamp(precision),
         SqlType::TimestampTz(_) => SqlType::TimestampTz(precision),
         SqlType::Numeric(_) if typmod >= 4 => {

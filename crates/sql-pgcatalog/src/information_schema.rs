@@ -199,7 +199,7 @@ pub(super) fn shape(out: &mut RowSet<'_>, database: &str, ty: &SqlType, udt: &st
         ty => (integer_bits(ty), None, integer_bits(ty).map(|_| 2)),
     };
     let time = match ty {
-        SqlType::Time(p) | SqlType::Timestamp(p) | SqlType::TimestampTz(p) => {
+        SqlType::Time(p) | SqlType::TimeTz(p) | SqlType::Timestamp(p) | SqlType::TimestampTz(p) => {
             Some(i64::from(p.unwrap_or(6)))
         }
         SqlType::Interval => Some(6),

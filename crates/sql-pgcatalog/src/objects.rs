@@ -228,7 +228,11 @@ pub(super) fn category(ty: &SqlType) -> &'static str {
         ty if ty.is_number() || ty.is_oid_like() => "N",
         ty if ty.is_string() => "S",
         SqlType::InternalChar => "Z",
-        SqlType::Date | SqlType::Time(_) | SqlType::Timestamp(_) | SqlType::TimestampTz(_) => "D",
+        SqlType::Date
+        | SqlType::Time(_)
+        | SqlType::TimeTz(_)
+        | SqlType::Timestamp(_)
+        | SqlType::TimestampTz(_) => "D",
         SqlType::Interval => "T",
         SqlType::Inet | SqlType::Cidr => "I",
         SqlType::Bit(_) | SqlType::Varbit(_) => "V",

@@ -262,7 +262,7 @@ pub(super) fn align_of(ty: &SqlType) -> &'static str {
         _ if has_wide_bounds(ty.element_type().unwrap_or(ty)) => "d",
         1 => "c",
         2 => "s",
-        8 | 16 if *ty != SqlType::Uuid => "d",
+        8 | 12 | 16 if *ty != SqlType::Uuid => "d",
         16 => "c",
         _ => "i",
     }

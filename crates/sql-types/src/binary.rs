@@ -20,6 +20,7 @@ use crate::numeric::{Numeric, pow10};
 use crate::ranges::{Multirange, Range};
 use crate::sql_type::SqlType;
 use crate::text::TextStyle;
+use crate::zoned_time::ZonedTime;
 
 fn bad(ty: &SqlType) -> Error {
     Error::new(
@@ -155,6 +156,12 @@ impl Datum {
                 within((0..=DAY_MICROS).contains(&micros), "time")?;
                 Self::Time(micros)
             }
+            SqlType::TimeTz(p) => {
+                let (micros, west) = (r.i64()?, r.i32()?);
+                let time = ZonedTime::new(micros, west);
+                within(time.is_some(), "time")?;
+                time.map_or(Self::Null, |time| Self::TimeTz(time.rounded(*p)))
+            }
             SqlType::Timestamp(_) => Self::Timestamp(instant(&mut r)?),
             SqlType::TimestampTz(_) => Self::TimestampTz(instant(&mut r)?),
             SqlType::Interval => {
@@ -231,6 +238,10 @@ impl Datum {
             Self::Multirange(v) => v.to_wire(out),
             Self::Uuid(v) => out.put_slice(v),
             Self::Network(v) => out.put_slice(&v.to_wire(*ty == SqlType::Cidr)),
+            Self::TimeTz(v) => {
+                out.put_i64(v.micros);
+                out.put_i32(v.west);
+            }
             Self::Interval(v) => {
                 out.put_i64(v.micros);
                 out.put_i32(v.days);

@@ -275,7 +275,7 @@ fn write_time(out: &mut String, micros: i64) {
     }
 }
 
-fn write_offset(out: &mut String, seconds: i32) {
+pub(crate) fn write_offset(out: &mut String, seconds: i32) {
     let sign = if seconds < 0 { '-' } else { '+' };
     let s = seconds.unsigned_abs();
     let _ = write!(out, "{sign}{:02}", s / 3600);

@@ -11,6 +11,7 @@ use crate::datetime::{TimeZone, days_from_civil, days_in_month, parse_offset};
 use crate::datum::DAY_MICROS;
 use crate::error::{Error, Result, SqlState};
 use crate::text::TextStyle;
+use crate::zoned_time::ZonedTime;
 
 /// Finite dates there are, days since 2000-01-01: from 4714-11-24 BC to 5874897-12-31.
 pub(crate) const DATES: Range<i64> = -2_451_545..2_145_031_949;
@@ -151,6 +152,17 @@ fn zone(ty: &'static str, text: &str, word: &str, dated: bool) -> Result<TimeZon
     })
 }
 
+/// `040506+07`, a time without colons and its offset, as two tokens.
+fn of_time(ty: &str, token: String) -> impl Iterator<Item = String> + use<> {
+    let digits = token.bytes().take_while(u8::is_ascii_digit).count();
+    let offset = ty.starts_with("time ") && digits == 6 && token[digits..].starts_with(['+', '-']);
+    let (token, offset) = match offset {
+        true => (token[..digits].to_owned(), Some(token[digits..].to_owned())),
+        false => (token, None),
+    };
+    std::iter::once(token).chain(offset)
+}
+
 fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
     let mut fields = Fields::default();
     let mut bc = false;
@@ -158,7 +170,7 @@ fn parse(ty: &'static str, text: &str, style: &TextStyle) -> Result<Fields> {
     let mut numbers: Vec<(i64, usize)> = Vec::new();
     let mut month_word: Option<(u32, usize)> = None;
     let mut iso: Option<(i64, u32, u32)> = None;
-    for token in split(text.trim()) {
+    for token in split(text.trim()).into_iter().flat_map(|token| of_time(ty, token)) {
         let lower = token.to_ascii_lowercase();
         match lower.as_str() {
             "infinity" | "+infinity" => fields.special = Some(i64::MAX),
@@ -330,6 +342,29 @@ pub fn parse_time_of_day(text: &str, style: &TextStyle) -> Result<i64> {
         }
         _ => Err(bad(TY, text)),
     }
+}
+
+/// Parses a time of day with its offset: the one in the text, or the session's zone's (on that day, if the text has one, or
+/// today).
+///
+/// # Errors
+/// 22007 and 22008 as PostgreSQL.
+pub fn parse_zoned_time(text: &str, style: &TextStyle) -> Result<ZonedTime> {
+    const TY: &str = "time with time zone";
+    let fields = parse(TY, text, style).map_err(|error| {
+        if error.code() == SqlState::INVALID_DATETIME_FORMAT { bad(TY, text) } else { error }
+    })?;
+    let today = style.zone.to_local(style.now_micros).div_euclid(DAY_MICROS);
+    let time = match (fields.time, fields.special) {
+        (Some(time), _) => time,
+        (None, Some(micros)) if fields.special_is_instant => {
+            style.zone.to_local(micros).rem_euclid(DAY_MICROS)
+        }
+        _ => return Err(bad(TY, text)),
+    };
+    let zone = fields.zone.unwrap_or(style.zone);
+    let east = zone.offset_at_local(fields.date.unwrap_or(today) * DAY_MICROS + time);
+    ZonedTime::new(time, -east).ok_or_else(|| overflow(text))
 }
 
 /// Parses a timestamp: microseconds since 2000. With `with_zone` a timestamptz (UTC), in the session's

@@ -14,6 +14,7 @@ use crate::network::Network;
 use crate::numeric::Numeric;
 use crate::ranges::{Multirange, Range};
 use crate::sql_type::SqlType;
+use crate::zoned_time::ZonedTime;
 
 /// Microseconds of a day.
 pub const DAY_MICROS: i64 = 86_400_000_000;
@@ -105,6 +106,8 @@ pub enum Datum {
     Date(i32),
     /// time: microseconds since midnight
     Time(i64),
+    /// time with time zone
+    TimeTz(ZonedTime),
     /// timestamp: microseconds since 2000-01-01; `i64::MIN` is -infinity, `i64::MAX` infinity
     Timestamp(i64),
     /// timestamptz: microseconds since 2000-01-01 UTC; infinities as for timestamp
@@ -239,6 +242,7 @@ impl Datum {
             (Self::Multirange(a), Self::Multirange(b)) => a.cmp(b),
             (Self::Uuid(a), Self::Uuid(b)) => a.cmp(b),
             (Self::Network(a), Self::Network(b)) => a.cmp(b),
+            (Self::TimeTz(a), Self::TimeTz(b)) => a.cmp(b),
             (Self::Interval(a), Self::Interval(b)) => a.span().cmp(&b.span()),
             (Self::Oid(a), Self::Oid(b)) => a.cmp(b),
             (Self::Enum(a), Self::Enum(b)) => a.order.cmp(&b.order),
@@ -309,6 +313,7 @@ impl Datum {
             Self::Bits(_) => 24,
             Self::Range(_) => 25,
             Self::Multirange(_) => 26,
+            Self::TimeTz(_) => 27,
         }
     }
 }

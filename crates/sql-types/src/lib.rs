@@ -41,6 +41,7 @@ pub mod record;
 pub mod sql_type;
 pub mod text;
 mod zone_abbreviations;
+pub mod zoned_time;
 
 pub use bits::BitString;
 pub use composites::{CompositeField, CompositeType};
@@ -53,6 +54,7 @@ pub use numeric::Numeric;
 pub use ranges::{Multirange, Range, RangeKind};
 pub use sql_type::{NumericMod, SqlType, oid};
 pub use text::TextStyle;
+pub use zoned_time::ZonedTime;
 
 /// A row: its values by column.
 pub type Row = Vec<Datum>;

@@ -65,6 +65,8 @@ pub enum SqlType {
     Date,
     /// time without time zone, perhaps with fractional digits
     Time(Option<u8>),
+    /// time with time zone, perhaps with fractional digits
+    TimeTz(Option<u8>),
     /// timestamp without time zone
     Timestamp(Option<u8>),
     /// timestamp with time zone
@@ -147,6 +149,7 @@ impl SqlType {
             Self::Cidr => oid::CIDR,
             Self::Date => oid::DATE,
             Self::Time(_) => oid::TIME,
+            Self::TimeTz(_) => oid::TIMETZ,
             Self::Timestamp(_) => oid::TIMESTAMP,
             Self::TimestampTz(_) => oid::TIMESTAMPTZ,
             Self::Interval => oid::INTERVAL,
@@ -212,6 +215,7 @@ impl SqlType {
             Self::Timestamp(_) => 1115,
             Self::Date => 1182,
             Self::Time(_) => 1183,
+            Self::TimeTz(_) => 1270,
             Self::TimestampTz(_) => 1185,
             Self::Interval => 1187,
             Self::Numeric(_) => 1231,
@@ -256,9 +260,10 @@ impl SqlType {
             }
             Self::Varchar(Some(n)) | Self::Char(Some(n)) => *n as i32 + VARHDRSZ,
             Self::Bit(Some(n)) | Self::Varbit(Some(n)) => *n as i32,
-            Self::Time(Some(p)) | Self::Timestamp(Some(p)) | Self::TimestampTz(Some(p)) => {
-                i32::from(*p)
-            }
+            Self::Time(Some(p))
+            | Self::TimeTz(Some(p))
+            | Self::Timestamp(Some(p))
+            | Self::TimestampTz(Some(p)) => i32::from(*p),
             Self::Array(element) => element.typmod(),
             _ => -1,
         }
@@ -286,6 +291,7 @@ impl SqlType {
             | Self::Time(_)
             | Self::Timestamp(_)
             | Self::TimestampTz(_) => 8,
+            Self::TimeTz(_) => 12,
             Self::Uuid | Self::Interval => 16,
             Self::Name => 64,
             Self::Unknown => -2,
@@ -304,6 +310,7 @@ impl SqlType {
             Self::Bit(_) => Self::Bit(None),
             Self::Varbit(_) => Self::Varbit(None),
             Self::Time(_) => Self::Time(None),
+            Self::TimeTz(_) => Self::TimeTz(None),
             Self::Timestamp(_) => Self::Timestamp(None),
             Self::TimestampTz(_) => Self::TimestampTz(None),
             Self::Array(element) => element.without_modifier().array_of(),
@@ -381,6 +388,7 @@ impl SqlType {
             Self::Cidr => "cidr",
             Self::Date => "date",
             Self::Time(_) => "time",
+            Self::TimeTz(_) => "timetz",
             Self::Timestamp(_) => "timestamp",
             Self::TimestampTz(_) => "timestamptz",
             Self::Interval => "interval",
@@ -496,6 +504,7 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::Cidr,
     SqlType::Date,
     SqlType::Time(None),
+    SqlType::TimeTz(None),
     SqlType::Timestamp(None),
     SqlType::TimestampTz(None),
     SqlType::Interval,
@@ -550,6 +559,7 @@ impl fmt::Display for SqlType {
             Self::Varbit(Some(n)) => write!(f, "bit varying({n})"),
             Self::Varbit(None) => f.write_str("bit varying"),
             Self::Time(p) => time(f, "time", p, "without time zone"),
+            Self::TimeTz(p) => time(f, "time", p, "with time zone"),
             Self::Timestamp(p) => time(f, "timestamp", p, "without time zone"),
             Self::TimestampTz(p) => time(f, "timestamp", p, "with time zone"),
             Self::Array(element) => write!(f, "{element}[]"),

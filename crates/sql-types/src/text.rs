@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::array_text::{array_text, parse_array};
 use crate::bits::BitString;
 use crate::datetime::{self, TimeZone};
-use crate::datetime_parse;
+use crate::datetime_parse::{self, parse_zoned_time};
 use crate::datum::{ArrayValue, Datum};
 use crate::error::{Error, Result, SqlState};
 use crate::interval;
@@ -185,6 +185,10 @@ impl Datum {
     /// 22P02, 22003, 22007, 22001, … as PostgreSQL.
     pub fn from_text(text: &str, ty: &SqlType, style: &TextStyle) -> Result<Self> {
         let int = |min, max| parse_integer(ty, text, min, max);
+        let moment = |zoned, precision| {
+            let micros = datetime_parse::parse_timestamp(text, zoned, style);
+            micros.map(|micros| datetime::round_micros(micros, precision))
+        };
         Ok(match ty {
             SqlType::Bool => Self::Bool(parse_bool(text).ok_or_else(|| bad_input(ty, text))?),
             SqlType::Int2 => Self::Int2(int(i64::from(i16::MIN), i64::from(i16::MAX))? as i16),
@@ -257,14 +261,9 @@ impl Datum {
                 datetime_parse::parse_time_of_day(text, style)?,
                 *p,
             )),
-            SqlType::Timestamp(p) => Self::Timestamp(datetime::round_micros(
-                datetime_parse::parse_timestamp(text, false, style)?,
-                *p,
-            )),
-            SqlType::TimestampTz(p) => Self::TimestampTz(datetime::round_micros(
-                datetime_parse::parse_timestamp(text, true, style)?,
-                *p,
-            )),
+            SqlType::TimeTz(p) => Self::TimeTz(parse_zoned_time(text, style)?.rounded(*p)),
+            SqlType::Timestamp(p) => Self::Timestamp(moment(false, *p)?),
+            SqlType::TimestampTz(p) => Self::TimestampTz(moment(true, *p)?),
             SqlType::Interval => Self::Interval(interval::parse_interval(text)?),
             SqlType::Json => {
                 json::check_json(text)?;
@@ -314,6 +313,7 @@ impl Datum {
             Self::Network(v) => v.text(*ty == SqlType::Cidr),
             Self::Date(v) => datetime::date_text(*v),
             Self::Time(v) => datetime::time_text(*v),
+            Self::TimeTz(v) => v.text(),
             Self::Timestamp(v) => datetime::timestamp_text(*v, None),
             Self::TimestampTz(v) => datetime::timestamp_text(*v, Some(&style.zone)),
             Self::Interval(v) if style.interval_iso => interval::iso_interval_text(v),

@@ -26,7 +26,7 @@ use telesto_sql_types::datum::DAY_MICROS;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::numeric_order;
 use telesto_sql_types::{
-    ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, SqlType,
+    ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, SqlType, ZonedTime,
 };
 
 /// Whether values of `ty` can be in keys.
@@ -80,6 +80,7 @@ pub fn write_datum_key(
         }
         (Datum::Uuid(v), SqlType::Uuid) => key.raw16(*v, direction),
         (Datum::Network(v), ty) if ty.is_network() => key.bytes(&v.order_bytes(), direction),
+        (Datum::TimeTz(v), SqlType::TimeTz(_)) => key.bytes(&v.order_bytes(), direction),
         (Datum::Enum(v), SqlType::Enum(_)) => key.bytes(&v.order, direction),
         (Datum::Oid(v), ty) if ty.is_oid_like() => key.u64(u64::from(*v), direction),
         (Datum::Numeric(v), SqlType::Numeric(_)) => {
@@ -185,6 +186,10 @@ pub fn read_datum_key(
         ty if ty.is_network() => Datum::Network(
             Network::from_order_bytes(&key.bytes(direction)?)
                 .ok_or_else(|| Error::corrupt("a network address in a key"))?,
+        ),
+        SqlType::TimeTz(_) => Datum::TimeTz(
+            ZonedTime::from_order_bytes(&key.bytes(direction)?)
+                .ok_or_else(|| Error::corrupt("a time with time zone in a key"))?,
         ),
         SqlType::Enum(ty) => Datum::Enum(Arc::clone(ty.by_order(&key.bytes(direction)?)?)),
         ty if ty.is_oid_like() => Datum::Oid(

@@ -12,7 +12,7 @@ use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::json::{document, shallow};
 use telesto_sql_types::{
     ArrayValue, BitString, CompositeType, Datum, Interval, Multirange, Network, Numeric, Range,
-    SqlType,
+    SqlType, ZonedTime,
 };
 
 /// Appends a varint (LEB128).
@@ -89,6 +89,7 @@ pub(super) fn fixed_size(ty: &SqlType) -> Option<usize> {
         | SqlType::Time(_)
         | SqlType::Timestamp(_)
         | SqlType::TimestampTz(_) => 8,
+        SqlType::TimeTz(_) => 12,
         SqlType::Uuid | SqlType::Interval => 16,
         _ => return None,
     })
@@ -138,6 +139,7 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
         (ty, Datum::Oid(v)) if ty.is_oid_like() => out.extend_from_slice(&v.to_le_bytes()),
         (ty, Datum::Named(v)) if ty.is_oid_like() => out.extend_from_slice(&v.oid.to_le_bytes()),
         (SqlType::Enum(_), Datum::Enum(v)) => out.extend_from_slice(&v.oid.to_le_bytes()),
+        (SqlType::TimeTz(_), Datum::TimeTz(v)) => out.extend_from_slice(&v.stored()),
         (SqlType::Uuid, Datum::Uuid(v)) => out.extend_from_slice(v),
         (ty, Datum::Bits(v)) if ty.is_bits() => sized(out, &v.stored()),
         (ty, Datum::Network(v)) if ty.is_network() => sized(out, &v.stored()),
@@ -250,6 +252,11 @@ fn vector(value: &Datum) -> Result<Datum> {
     Ok(Datum::Array(Arc::new(vector)))
 }
 
+fn zoned_time(stored: [u8; 12]) -> Result<Datum> {
+    let time = ZonedTime::from_stored(stored);
+    time.map(Datum::TimeTz).ok_or_else(|| Error::corrupt("a time with time zone in a row"))
+}
+
 /// A stored range or multirange.
 fn ranged(bytes: &[u8], ty: &SqlType) -> Result<Datum> {
     match ty {
@@ -277,6 +284,7 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         SqlType::Date => Datum::Date(i32::from_le_bytes(input.array()?)),
         SqlType::Int8 => Datum::Int8(i64::from_le_bytes(input.array()?)),
         SqlType::Time(_) => Datum::Time(i64::from_le_bytes(input.array()?)),
+        SqlType::TimeTz(_) => zoned_time(input.array()?)?,
         SqlType::Timestamp(_) => Datum::Timestamp(i64::from_le_bytes(input.array()?)),
         SqlType::TimestampTz(_) => Datum::TimestampTz(i64::from_le_bytes(input.array()?)),
         SqlType::Float4 => Datum::Float4(f32::from_le_bytes(input.array()?)),

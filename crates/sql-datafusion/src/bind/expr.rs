@@ -70,11 +70,9 @@ impl Binder<'_> {
                 Some(test) => Ok(test),
                 None => {
                     let value = self.expr(e, scope)?;
-                    match value.ty {
-                        SqlType::Record(_) | SqlType::Composite(_) => {
-                            self.record_null(value, false)
-                        }
-                        _ => Ok(Typed::bool(self.of_any_type(value)?.expr.is_null())),
+                    match value.ty.is_row() {
+                        true => self.record_null(value, false),
+                        false => Ok(Typed::bool(self.of_any_type(value)?.expr.is_null())),
                     }
                 }
             },

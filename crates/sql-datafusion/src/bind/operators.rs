@@ -52,6 +52,7 @@ pub(crate) fn natively_ordered(ty: &SqlType) -> bool {
             | SqlType::Enum(_)
             | SqlType::Date
             | SqlType::Time(_)
+            | SqlType::TimeTz(_)
             | SqlType::Timestamp(_)
             | SqlType::TimestampTz(_)
             | SqlType::Oid

@@ -39,7 +39,10 @@ impl Deparse<'_> {
         match &inner.node {
             Node::Call(function, args, _) if args.is_empty() && is_word_call(function.name) => {
                 let precision = match ty {
-                    SqlType::Timestamp(p) | SqlType::TimestampTz(p) | SqlType::Time(p) => *p,
+                    SqlType::Timestamp(p)
+                    | SqlType::TimestampTz(p)
+                    | SqlType::Time(p)
+                    | SqlType::TimeTz(p) => *p,
                     _ => None,
                 }?;
                 Some(format!("{}({precision})", function.name.to_uppercase()))

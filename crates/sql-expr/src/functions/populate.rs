@@ -10,7 +10,7 @@
 use crate::cast;
 use crate::context::{Call, EvalContext};
 use crate::fault;
-use crate::registry::{Function, function};
+use crate::registry::{Function, Returns, function_returning};
 use crate::ty::Tag::{AnyElement, Json, Jsonb};
 use crate::value::json_of;
 use serde_json::Value;
@@ -20,8 +20,12 @@ use telesto_sql_types::{ArrayValue, CompositeType, Datum, SqlType, composites};
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
-    function("json_populate_record", &[AnyElement, Json], AnyElement, record).lax().stable(),
-    function("jsonb_populate_record", &[AnyElement, Jsonb], AnyElement, record).lax().stable(),
+    function_returning("json_populate_record", &[AnyElement, Json], Returns::Same(0), record)
+        .lax()
+        .stable(),
+    function_returning("jsonb_populate_record", &[AnyElement, Jsonb], Returns::Same(0), record)
+        .lax()
+        .stable(),
 ];
 
 fn record(a: &[Datum], call: &Call<'_>) -> Result<Datum> {

@@ -7,6 +7,7 @@
 
 mod compute;
 mod overlap;
+mod zoned;
 
 use crate::calendar::{self, DAY, Field, SECOND, Scaled, Source, Zone};
 use crate::context::Call;
@@ -16,7 +17,7 @@ use crate::number_template;
 use crate::registry::{Function, function};
 use crate::to_char;
 use crate::ty::Tag::{
-    Bool, Date, Float8, Int4, Int8, Interval as Iv, Numeric as Num, Oid, Text, Time,
+    Bool, Date, Float8, Int4, Int8, Interval as Iv, Numeric as Num, Oid, Text, Time, TimeTz,
     Timestamp as Ts, TimestampTz as Tz,
 };
 use crate::value::{
@@ -32,6 +33,8 @@ pub use compute::{
     date_to_timestamp, micros_of, timestamp_to_date, timestamp_to_time, to_local, to_zoned,
 };
 use overlap::{overlaps, overlaps_spans, overlaps_times};
+pub use zoned::zoned_cast;
+use zoned::{instant_of, time_elsewhere, time_of_instant, zoned_add};
 
 /// Operators.
 pub const OPERATORS: &[Function] = &[
@@ -50,6 +53,11 @@ pub const OPERATORS: &[Function] = &[
     }),
     function("+", &[Date, Time], Ts, |a, _| date_time(&a[0], &a[1])),
     function("+", &[Time, Date], Ts, |a, _| date_time(&a[1], &a[0])),
+    function("+", &[Date, TimeTz], Tz, |a, _| instant_of(&a[0], &a[1])),
+    function("+", &[TimeTz, Date], Tz, |a, _| instant_of(&a[1], &a[0])),
+    function("+", &[TimeTz, Iv], TimeTz, |a, _| zoned_add(&a[0], interval_of(&a[1])?.micros)),
+    function("+", &[Iv, TimeTz], TimeTz, |a, _| zoned_add(&a[1], interval_of(&a[0])?.micros)),
+    function("-", &[TimeTz, Iv], TimeTz, |a, _| zoned_add(&a[0], -interval_of(&a[1])?.micros)),
     function("+", &[Ts, Iv], Ts, |a, _| shift_local(&a[0], interval_of(&a[1])?, 1)),
     function("+", &[Iv, Ts], Ts, |a, _| shift_local(&a[1], interval_of(&a[0])?, 1)),
     function("-", &[Ts, Iv], Ts, |a, _| shift_local(&a[0], interval_of(&a[1])?, -1)),
@@ -113,7 +121,11 @@ pub const TABLE: &[Function] = &[
     function("localtimestamp", &[], Ts, |_, c| local_now(c)).stable(),
     function("current_date", &[], Date, |_, c| timestamp_to_date(&local_now(c)?)).stable(),
     function("localtime", &[], Time, |_, c| timestamp_to_time(&local_now(c)?)).stable(),
-    function("current_time", &[], Time, |_, c| timestamp_to_time(&local_now(c)?)).stable(),
+    function("current_time", &[], TimeTz, |_, c| {
+        let now = Datum::TimestampTz(c.context.execution()?.transaction_micros());
+        time_of_instant(&now, c.context.zone())
+    })
+    .stable(),
     function("date_trunc", &[Text, Ts], Ts, |a, _| trunc_local(str_of(&a[0])?, &a[1])),
     function("date_trunc", &[Text, Tz], Tz, |a, c| {
         trunc_zoned(str_of(&a[0])?, &a[1], c.context.zone())
@@ -142,12 +154,14 @@ pub const TABLE: &[Function] = &[
     }),
     function("extract", &[Text, Date], Num, |a, _| extract(a, Part::Date)),
     function("extract", &[Text, Time], Num, |a, _| extract(a, Part::Time)),
+    function("extract", &[Text, TimeTz], Num, |a, _| extract(a, Part::TimeTz)),
     function("extract", &[Text, Ts], Num, |a, _| extract(a, Part::Timestamp)),
     function("extract", &[Text, Tz], Num, |a, c| extract(a, Part::Zoned(c.context.zone())))
         .stable(),
     function("extract", &[Text, Iv], Num, |a, _| extract(a, Part::Interval)),
     function("date_part", &[Text, Date], Float8, |a, _| as_double(extract(a, Part::Date)?)),
     function("date_part", &[Text, Time], Float8, |a, _| as_double(extract(a, Part::Time)?)),
+    function("date_part", &[Text, TimeTz], Float8, |a, _| as_double(extract(a, Part::TimeTz)?)),
     function("date_part", &[Text, Ts], Float8, |a, _| as_double(extract(a, Part::Timestamp)?)),
     function("date_part", &[Text, Tz], Float8, |a, c| {
         as_double(extract(a, Part::Zoned(c.context.zone()))?)
@@ -166,6 +180,14 @@ pub const TABLE: &[Function] = &[
     .stable(),
     function("timezone", &[Text, Tz], Ts, |a, _| to_local(&a[1], zone_named(str_of(&a[0])?)?)),
     function("timezone", &[Text, Ts], Tz, |a, _| to_zoned(&a[1], zone_named(str_of(&a[0])?)?)),
+    function("timezone", &[Text, TimeTz], TimeTz, |a, c| {
+        time_elsewhere(&a[1], zone_named(str_of(&a[0])?)?, c)
+    })
+    .stable(),
+    function("timezone", &[Iv, TimeTz], TimeTz, |a, c| {
+        time_elsewhere(&a[1], zone_of(interval_of(&a[0])?), c)
+    })
+    .stable(),
     function("timezone", &[Iv, Tz], Ts, |a, _| to_local(&a[1], zone_of(interval_of(&a[0])?))),
     function("timezone", &[Iv, Ts], Tz, |a, _| to_zoned(&a[1], zone_of(interval_of(&a[0])?))),
     function("to_char", &[Ts, Text], Text, |a, _| format_time(&a[0], str_of(&a[1])?, None))
@@ -287,6 +309,10 @@ pub const TABLE: &[Function] = &[
     function("overlaps", &[Time, Iv, Time, Time], Bool, |a, _| overlaps_times(a)).lax(),
     function("overlaps", &[Time, Time, Time, Iv], Bool, |a, _| overlaps_times(a)).lax(),
     function("overlaps", &[Time, Time, Time, Time], Bool, |a, _| {
+        Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))
+    })
+    .lax(),
+    function("overlaps", &[TimeTz, TimeTz, TimeTz, TimeTz], Bool, |a, _| {
         Ok(overlaps(&a[0], &a[1], &a[2], &a[3]))
     })
     .lax(),

@@ -98,6 +98,7 @@ fn aggregate_type(kind: AggregateKind, ty: &SqlType) -> Result<SqlType> {
                     SqlType::Text
                         | SqlType::Date
                         | SqlType::Time(_)
+                        | SqlType::TimeTz(_)
                         | SqlType::Timestamp(_)
                         | SqlType::TimestampTz(_)
                 ) =>

@@ -118,6 +118,7 @@ fn groupable(key: Expr) -> Result<Expr> {
             | T::Multirange(_)
             | T::Date
             | T::Time(_)
+            | T::TimeTz(_)
             | T::Timestamp(_)
             | T::TimestampTz(_)
             | T::Oid

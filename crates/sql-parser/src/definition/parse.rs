@@ -209,6 +209,11 @@ impl Words<'_> {
         if self.words(&["FOREIGN"]) {
             return Err(Error::unsupported("a foreign table or data wrapper"));
         }
+        self.alter_relation()
+    }
+
+    /// ALTER TABLE, INDEX, SEQUENCE or VIEW; ALTER has been taken.
+    fn alter_relation(&mut self) -> Result<Definition> {
         let kind = if self.words(&["TABLE"]) {
             Kind::Table
         } else if self.words(&["INDEX"]) {

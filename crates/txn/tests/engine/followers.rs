@@ -59,7 +59,7 @@ async fn many_write_sets_in_the_bucket_are_caught_up_with_within_the_tails_bound
         small_tail(options);
         options.write_set.inline_bytes = 200;
     };
-    let follower = world.try_start(Some(model.clone()), external).await.expect("opens");
+    let follower = world.try_start(Some(model), external).await.expect("opens");
     let writer = world
         .start_with(|options| {
             external(options);

@@ -4,7 +4,7 @@
 //! Results outside the range of their type give 22008; nothing wraps.
 
 use super::*;
-use crate::value::EPOCH_MICROS;
+use crate::value::{EPOCH_MICROS, zoned_time_of};
 
 /// 400 years, after which the calendar repeats.
 const CYCLE: i64 = 146_097 * DAY;
@@ -264,6 +264,7 @@ pub(super) fn trunc_zoned(name: &str, value: &Datum, zone: Zone) -> Result<Datum
 pub(super) enum Part {
     Date,
     Time,
+    TimeTz,
     Timestamp,
     Zoned(Zone),
     Interval,
@@ -274,6 +275,7 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
     let ty = match part {
         Part::Date => "date",
         Part::Time => "time without time zone",
+        Part::TimeTz => "time with time zone",
         Part::Timestamp => "timestamp without time zone",
         Part::Zoned(_) => "timestamp with time zone",
         Part::Interval => "interval",
@@ -285,6 +287,11 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
             calendar::extract_interval(field, i.months.into(), i.days.into(), i.micros)
         }
         Part::Time => calendar::extract(field, micros_of(&a[1])?, Source::Time),
+        Part::TimeTz => {
+            let time = zoned_time_of(&a[1])?;
+            // Of 24:00 the hour is 24, as PostgreSQL has it.
+            calendar::extract(field, time.micros, Source::TimeTz(time.east()))
+        }
         Part::Date => match days_of(&a[1])? {
             i32::MIN => return Ok(infinite_field(field, false)),
             i32::MAX => return Ok(infinite_field(field, true)),
