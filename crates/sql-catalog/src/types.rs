@@ -12,6 +12,7 @@
 //! # Limits
 //! After a change every table and view with a user's type is looked at.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -91,6 +92,9 @@ impl UserType {
         telesto_sql_types::text::cut_name(&format!("_{}", self.name)).to_owned()
     }
 }
+
+/// How deep composite types may be nested: what walks them is recursive, and texts of values double with each level.
+pub const MAX_NESTED: usize = 32;
 
 /// Whether a type is, or is made of, a user's type; its OID.
 #[must_use]
@@ -187,13 +191,16 @@ impl CatalogSnapshot {
         }
     }
 
-    /// Links a composite type, those it is made of first.
-    fn link_composite(&mut self, ty: &Arc<UserType>) {
+    /// Links a composite type, those it is made of first. Each is looked at once, and none is nested deeper than
+    /// [`MAX_NESTED`]: deeper definitions are refused, as are those that would make a type a field of itself.
+    fn link_composite(&mut self, ty: &Arc<UserType>, done: &mut BTreeSet<u32>) {
         let TypeKind::Composite(composite) = &ty.kind else { return };
+        if !done.insert(ty.oid) {
+            return;
+        }
         for inner in composite.fields.iter().filter_map(|field| user_oid(&field.ty)) {
-            // A type is no field of itself, however deep: definitions that would make it one are refused.
             if let Some(inner) = self.types.get(&inner).cloned() {
-                self.link_composite(&inner);
+                self.link_composite(&inner, done);
             }
         }
         let schema = self.schemas.get(&ty.schema).map_or("", |schema| schema.name.as_str());
@@ -258,6 +265,42 @@ impl CatalogSnapshot {
         self.composites.get(&oid)
     }
 
+    /// How deep composite types are nested in the user's type with this OID, itself included; 0: it is no composite type.
+    #[must_use]
+    pub fn nested(&self, oid: u32) -> usize {
+        self.nested_above(oid, &mut BTreeMap::new())
+    }
+
+    fn nested_above(&self, oid: u32, known: &mut BTreeMap<u32, usize>) -> usize {
+        if let Some(depth) = known.get(&oid) {
+            return *depth;
+        }
+        let Some(TypeKind::Composite(composite)) = self.types.get(&oid).map(|ty| &ty.kind) else {
+            return 0;
+        };
+        let inner = composite.fields.iter().filter_map(|field| user_oid(&field.ty));
+        let depth = 1 + inner.map(|inner| self.nested_above(inner, known)).max().unwrap_or(0);
+        known.insert(oid, depth);
+        depth
+    }
+
+    /// Whether the user's type with OID `outer` is the one with OID `inner`, or has a field of it, however deep.
+    #[must_use]
+    pub fn is_nested_in(&self, inner: u32, outer: u32) -> bool {
+        let mut waiting = vec![outer];
+        let mut seen = BTreeSet::new();
+        while let Some(oid) = waiting.pop() {
+            if oid == inner {
+                return true;
+            }
+            if let Some(TypeKind::Composite(composite)) = self.types.get(&oid).map(|ty| &ty.kind) {
+                let fields = composite.fields.iter().filter_map(|field| user_oid(&field.ty));
+                waiting.extend(fields.filter(|field| seen.insert(*field)));
+            }
+        }
+        false
+    }
+
     /// Puts the types that definitions name by OID in their places.
     pub(super) fn link_types(&mut self) {
         self.enums.retain(|oid, _| self.types.contains_key(oid));
@@ -281,9 +324,10 @@ impl CatalogSnapshot {
         }
         let types = &self.types;
         self.composites.retain(|oid, _| types.contains_key(oid));
+        let mut done = BTreeSet::new();
         let composites = |ty: &&Arc<UserType>| matches!(ty.kind, TypeKind::Composite(_));
         for ty in self.types.values().filter(composites).cloned().collect::<Vec<_>>() {
-            self.link_composite(&ty);
+            self.link_composite(&ty, &mut done);
         }
         for ty in self.types.values() {
             if let Some(domain) = self.whole_domain(ty) {

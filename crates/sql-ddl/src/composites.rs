@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //! - No row is rewritten: values name their fields by numbers, which are never given twice.
-//! - No type is a field of itself, however deep.
+//! - No type is a field of itself, however deep, and none is nested deeper than [`MAX_NESTED`].
 //! - A field that a stored text reads by its name (a view, a check, an index, a default) is neither renamed nor dropped.
 //!
 //! # On failure
-//! PostgreSQL's errors: 42701, 42703, 42P16, 42809; 0A000 for a change that columns of the type stand against.
+//! PostgreSQL's errors: 42701, 42703, 42P16, 42809; 54001 for types nested too deep; 0A000 for a change that columns of the type stand against.
 //!
 //! # Limits
 //! Fields of domains and of regclass and its kin are refused. A field's type is changed only while no column is of the
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use super::Ddl;
 use super::names::{fold, split};
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::types::{is_made_of, user_oid};
-use telesto_sql_catalog::{CatalogSnapshot, Composite, Guarded, TypeKind, UserType};
+use telesto_sql_catalog::types::{MAX_NESTED, is_made_of, user_oid};
+use telesto_sql_catalog::{Composite, Guarded, TypeKind, UserType};
 use telesto_sql_expr::type_name::sql_type;
 use telesto_sql_parser::definition::AttributeAction;
 use telesto_sql_parser::sqlparser::ast::{
@@ -37,19 +37,6 @@ fn no_field(name: &str, ty: &str) -> Error {
         SqlState::UNDEFINED_COLUMN,
         format!("column \"{name}\" of relation \"{ty}\" does not exist"),
     )
-}
-
-/// Whether the user's type with OID `outer` is the one with OID `inner`, or has a field of it, however deep.
-fn contains(catalog: &CatalogSnapshot, outer: u32, inner: u32) -> bool {
-    outer == inner
-        || match catalog.user_type(outer).map(|ty| &ty.kind) {
-            Some(TypeKind::Composite(composite)) => composite
-                .fields
-                .iter()
-                .filter_map(|field| user_oid(&field.ty))
-                .any(|field| contains(catalog, field, inner)),
-            _ => false,
-        }
 }
 
 /// Whether an expression reads a field called `name`.
@@ -131,11 +118,23 @@ impl Ddl<'_> {
             return Err(Error::unsupported(format!("a field of type {ty} in a composite type"))
                 .hint("Use the type it is made of, or text."));
         }
-        if user_oid(&ty).is_some_and(|inner| contains(self.catalog(), inner, of)) {
+        let inner = user_oid(&ty);
+        if inner.is_some_and(|inner| self.catalog().is_nested_in(of, inner)) {
             return Err(Error::new(
                 SqlState::INVALID_TABLE_DEFINITION,
                 format!("composite type {ty} cannot be made a member of itself"),
             ));
+        }
+        // Those that the type is in, and the new field's.
+        let catalog = self.catalog();
+        let around = catalog.user_types().filter(|outer| catalog.is_nested_in(of, outer.oid));
+        let around = around.map(|outer| catalog.nested(outer.oid)).max().unwrap_or(1);
+        if around + inner.map_or(0, |inner| catalog.nested(inner)) > MAX_NESTED {
+            return Err(Error::new(
+                SqlState::STATEMENT_TOO_COMPLEX,
+                format!("composite types are nested more than {MAX_NESTED} deep"),
+            )
+            .hint("Make a field's type jsonb, or put the inner rows into a table of their own."));
         }
         Ok(ty)
     }
@@ -236,7 +235,7 @@ impl Ddl<'_> {
     fn no_column_of(&self, ty: &UserType) -> Result<()> {
         for table in self.catalog().tables() {
             let uses = |column: &SqlType| {
-                user_oid(column).is_some_and(|outer| contains(self.catalog(), outer, ty.oid))
+                user_oid(column).is_some_and(|outer| self.catalog().is_nested_in(ty.oid, outer))
             };
             if let Some((_, column)) = table.visible_columns().find(|(_, column)| uses(&column.ty))
             {

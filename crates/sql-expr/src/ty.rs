@@ -289,7 +289,12 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
 pub fn same_fields(a: &SqlType, b: &SqlType) -> bool {
     match (a.row_fields(), b.row_fields()) {
         (Some(a), Some(b)) => {
-            a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same_fields(a, b))
+            // Fields of composite types are of the same one, or they are not alike.
+            let alike = |(a, b): (&SqlType, &SqlType)| match (a, b) {
+                (SqlType::Composite(a), SqlType::Composite(b)) => a == b,
+                (a, b) => same_fields(a, b),
+            };
+            a.len() == b.len() && a.iter().zip(b.iter()).all(alike)
         }
         (None, None) => !a.is_row() && a.same_base(b),
         _ => false,

@@ -38,6 +38,15 @@ fn nested(open: &str, inner: &str, close: &str, levels: usize) -> String {
 /// SQLSTATE; anything else: that text in the first column of the first row.
 type Input = (String, Option<&'static str>);
 
+/// Composite types in each other, each with two fields of the one below it.
+fn tower(name: &str, levels: usize) -> String {
+    let level = |at: usize| match at {
+        0 => format!("create type {name}0 as (a int)"),
+        at => format!("create type {name}{at} as (a {name}{0}, b {name}{0})", at - 1),
+    };
+    (0..levels).map(level).collect::<Vec<_>>().join("; ")
+}
+
 /// Inputs whose answers are PostgreSQL's.
 fn fixed() -> Vec<Input> {
     let any = |sql: String| (sql, None);
@@ -50,6 +59,9 @@ fn fixed() -> Vec<Input> {
         gives(format!("select count(*) from (select 1{}) t", " union select 1".repeat(1_000)), "1"),
         gives(format!("select 1{}", " intersect select 1".repeat(100)), "1"),
         gives(format!("select 1{}", " intersect select 1".repeat(5_000)), "54001"),
+        gives(format!("{}; select '(,)'::tower31 = '(\"(,)\",)'::tower31", tower("tower", 32)), "f"),
+        gives(tower("high", 33), "54001"),
+        gives("alter type tower0 add attribute b tower31".to_owned(), "42P16"),
         gives(format!("select {}", nested("array[", "1", "]", 100)), "54000"),
         gives(format!("select {}", nested("array[", "1", "]", 7)), "54000"),
         gives(format!("select ({})[1][1][1][1][1][1]", nested("array[", "1", "]", 6)), "1"),
