@@ -66,7 +66,11 @@ fn symbol(comparison: Comparison) -> &'static str {
 #[must_use]
 pub fn looks_like_function(expr: &Expr) -> bool {
     match &expr.node {
-        Node::Call(function, ..) => function.name.starts_with(|c: char| c.is_alphabetic()),
+        // Rows and their fields are calls here, and are not written as such.
+        Node::Call(function, ..) => {
+            function.name.starts_with(|c: char| c.is_alphabetic())
+                && !function.name.starts_with("row#")
+        }
         Node::Coalesce(_) | Node::Extreme(..) | Node::NullIf(..) => true,
         _ => false,
     }
@@ -397,6 +401,9 @@ impl Deparse<'_> {
     }
 
     fn call(&self, name: &str, args: &[Expr], place: Place) -> String {
+        if let Some(text) = self.of_rows(name, args, place) {
+            return text;
+        }
         let operator = !name.starts_with(|c: char| c.is_alphabetic() || c == '_');
         let arg = |e: &Expr| self.argument(e, Place::Item);
         match (name, args) {

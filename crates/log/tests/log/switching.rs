@@ -377,13 +377,14 @@ async fn owner_ships_on_after_another_process_has_trimmed_its_earlier_loglet() {
     first.say("five").await.unwrap();
     first.log.archive_through(Lsn(5), soon(&env)).await.unwrap();
     drop(first);
-    let mut second = open(&bucket, &env, quorum_options(1, 2, &disk)).await.unwrap();
+    let second = open(&bucket, &env, quorum_options(1, 2, &disk)).await.unwrap();
     let age = options(1, 1).retention + std::time::Duration::from_secs(1);
     clock.advance(age);
     objects.advance(age);
     let trimmed = other.log.trim(Lsn(5), soon(&env)).await.unwrap();
     assert_eq!(trimmed.start, Lsn(5));
     assert!(second.log.archived(soon(&env)).await.unwrap() >= Lsn(5));
+    let mut second = Process::new(second.log.clone(), &env).await;
     let lsn = second.say("six").await.unwrap();
     second.log.archive_through(lsn, soon(&env)).await.unwrap();
     assert!(second.log.archived(soon(&env)).await.unwrap() > lsn);

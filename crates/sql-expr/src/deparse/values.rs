@@ -7,13 +7,42 @@
 //!
 //! Nothing here fails: an OID that names nothing is shown as a number.
 
-use super::{Deparse, is_word_call};
+use super::{Deparse, Place, is_word_call};
+use crate::bind_rows::field_names;
 use crate::bound::{Expr, Node};
+use crate::functions::rows::{ROW_FIELD, ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use crate::shown_names::{relation_name, user_type_name};
 use crate::ty::CastContext;
+use telesto_sql_types::identifier::quote_ident;
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
+/// The name and the type of the field that a call reads.
+fn field_of(args: &[Expr]) -> Option<(String, SqlType)> {
+    let [row, place] = args else { return None };
+    let Node::Const(Datum::Int4(place)) = place.node else { return None };
+    let at = usize::try_from(place).ok()?;
+    let name = field_names(&row.ty)?.get(at)?.clone();
+    Some((name, row.ty.row_fields()?.get(at)?.clone()))
+}
+
 impl Deparse<'_> {
+    /// What the binder writes with calls of its own about rows, as SQL writes it.
+    pub(super) fn of_rows(&self, name: &str, args: &[Expr], place: Place) -> Option<String> {
+        match (name, args) {
+            (ROW_FIELD, [row, _]) => {
+                let (field, _) = field_of(args)?;
+                Some(format!("({}).{}", self.expr(row, Place::Top), quote_ident(&field)))
+            }
+            (ROW_TEXT, fields) => Some(format!("ROW({})", self.list(fields))),
+            (ROW_NULL | ROW_NOT_NULL, [row]) => {
+                let test = if name == ROW_NULL { "IS NULL" } else { "IS NOT NULL" };
+                let text = format!("{} {test}", self.expr(row, Place::Operand));
+                Some(self.infix(text, place))
+            }
+            _ => None,
+        }
+    }
+
     /// A type's name.
     pub(super) fn type_text(&self, ty: &SqlType) -> String {
         let (Some(reader), oid) = (self.reader, ty.oid()) else { return written(ty) };
@@ -37,6 +66,13 @@ impl Deparse<'_> {
         how: CastContext,
     ) -> Option<String> {
         match &inner.node {
+            // A field is read as text, and cast to its type.
+            Node::Call(function, args, _)
+                if function.name == ROW_FIELD
+                    && field_of(args).is_some_and(|(_, own)| own == *ty) =>
+            {
+                Some(self.expr(inner, Place::Operand))
+            }
             Node::Call(function, args, _) if args.is_empty() && is_word_call(function.name) => {
                 let precision = match ty {
                     SqlType::Timestamp(p)
