@@ -532,6 +532,48 @@ mod tests {
         false
     }
 
+    fn options(node: u128) -> LogOptions {
+        let mut options = LogOptions::new(Identity {
+            node: NodeId(node),
+            incarnation: Incarnation(1),
+            host: "h".into(),
+            pid: 1,
+            address: String::new(),
+        });
+        options.archive_interval = Duration::from_millis(20);
+        options
+    }
+
+    fn owner() -> LogOptions {
+        LogOptions { kind: LogKind::Quorum, disk: Some(SimDisk::new()), ..options(1) }
+    }
+
+    /// Found by the simulation's seed 2348.
+    #[tokio::test]
+    async fn an_ended_loglet_that_another_process_trimmed_away_is_not_missed() {
+        let env = telesto_runtime::env();
+        let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+        let bucket = over(store, "memory://trimmed", &BucketOptions::default(), env.clone());
+        let bucket: Arc<dyn Bucket> = bucket.expect("opens");
+        let by = || env.deadline(Duration::from_secs(20));
+        let (shard, retention) = (ShardId(1), Duration::from_millis(100));
+        let own = LogOptions { retention, ..owner() };
+        let log = VirtualLog::create(Arc::clone(&bucket), env.clone(), shard, own).await;
+        let log = log.expect("created");
+        let hash = appended(&log, Lsn(1), [0; 16]).await;
+        log.switch(LogKind::Bucket, by()).await.expect("switched");
+        let theirs = LogOptions { retention, ..options(2) };
+        let other = VirtualLog::open(bucket, env.clone(), shard, theirs).await.expect("opened");
+        appended(&log, Lsn(2), hash).await;
+        log.switch(LogKind::Quorum, by()).await.expect("switched");
+        env.clock.sleep(retention * 3).await;
+        assert_eq!(other.trim(Lsn(2), by()).await.expect("trimmed").start, Lsn(2));
+        // What the owner has listed is forgotten now and then.
+        log.inner.archive.forget();
+        let reached = log.archived(by()).await.expect("listed");
+        assert!(reached >= Lsn(2), "entry {reached} is looked for in vain");
+    }
+
     #[tokio::test]
     async fn commit_that_is_counted_after_it_was_shipped_does_not_keep_later_ones_from_the_archive()
     {
@@ -539,17 +581,7 @@ mod tests {
         let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
         let bucket = over(store, "memory://late", &BucketOptions::default(), env.clone());
         let bucket: Arc<dyn Bucket> = bucket.expect("opens");
-        let mut options = LogOptions::new(Identity {
-            node: NodeId(1),
-            incarnation: Incarnation(1),
-            host: "h".into(),
-            pid: 1,
-            address: String::new(),
-        });
-        options.kind = LogKind::Quorum;
-        options.disk = Some(SimDisk::new());
-        options.archive_interval = Duration::from_millis(20);
-        let log = VirtualLog::create(bucket, env.clone(), ShardId(1), options).await;
+        let log = VirtualLog::create(bucket, env.clone(), ShardId(1), owner()).await;
         let log = log.expect("created");
         let hash = appended(&log, Lsn(1), [0; 16]).await;
         assert!(archived(&log, Lsn(1)).await);

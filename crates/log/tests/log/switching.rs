@@ -357,35 +357,3 @@ async fn owner_that_never_learned_that_its_switch_took_effect_looks_before_it_an
         assert!(old.log.is_local_sequencer());
     }
 }
-
-/// Found by the simulation's seed 2348: an owner that did not know of a trim looked for objects of the archive that were
-/// gone, and would have shipped nothing of its own until it looked at the chain again.
-#[tokio::test]
-async fn owner_ships_on_after_another_process_has_trimmed_its_earlier_loglet() {
-    let objects = Arc::new(Objects::default());
-    let (bucket, (env, clock)) = (MemBucket::new(&objects), shifted());
-    let disk = SimDisk::new();
-    let mut first = create(&bucket, &env, quorum_options(1, 1, &disk)).await;
-    for text in ["one", "two", "three"] {
-        first.say(text).await.unwrap();
-    }
-    first.log.switch(LogKind::Bucket, soon(&env)).await.unwrap();
-    let mut other = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
-    first.say("four").await.unwrap();
-    other.catch_up().await.unwrap();
-    first.log.switch(LogKind::Quorum, soon(&env)).await.unwrap();
-    first.say("five").await.unwrap();
-    first.log.archive_through(Lsn(5), soon(&env)).await.unwrap();
-    drop(first);
-    let second = open(&bucket, &env, quorum_options(1, 2, &disk)).await.unwrap();
-    let age = options(1, 1).retention + std::time::Duration::from_secs(1);
-    clock.advance(age);
-    objects.advance(age);
-    let trimmed = other.log.trim(Lsn(5), soon(&env)).await.unwrap();
-    assert_eq!(trimmed.start, Lsn(5));
-    assert!(second.log.archived(soon(&env)).await.unwrap() >= Lsn(5));
-    let mut second = Process::new(second.log.clone(), &env).await;
-    let lsn = second.say("six").await.unwrap();
-    second.log.archive_through(lsn, soon(&env)).await.unwrap();
-    assert!(second.log.archived(soon(&env)).await.unwrap() > lsn);
-}
