@@ -11,3 +11,7 @@ INSERT INTO product SELECT g, 'Product ' || g, g * 1.5, ARRAY['a', 'b'] FROM gen
 INSERT INTO purchase SELECT g, 1 + g % 250, now(), '{"gift": true}' FROM generate_series(1, 400) g;
 INSERT INTO purchase_line SELECT g, 1, 1 + g % 40, 1 + g % 3 FROM generate_series(1, 400) g;
 INSERT INTO "<script>alert(1)</script>" VALUES (1, '<img src=x onerror=alert(3)>');
+-- What asks for an index.
+CREATE TABLE visit (id int PRIMARY KEY, page int, at timestamptz DEFAULT now());
+INSERT INTO visit (id, page) SELECT g, g % 300 FROM generate_series(1, 1500) g;
+SELECT count(*) AS visits FROM visit WHERE page = 7;

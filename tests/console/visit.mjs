@@ -100,6 +100,41 @@ for (const width of [360, 1440]) {
   await visit.context.close();
 }
 
+// A cap is set, shown with what is spent of it, and dropped.
+{
+  const visit = await visitor(browser, { viewport: { width: 360, height: 900 } });
+  const { page } = visit;
+  await page.goto(`${URL_OF}/cost`, { waitUntil: "networkidle" });
+  const form = page.getByRole("form", { name: "A spend cap" });
+  await form.locator("[name=name]").fill("reports <b>");
+  await form.locator("[name=kind]").selectOption("application");
+  await form.getByLabel("Which").fill("reports");
+  await form.getByLabel("Dollars").fill("0.5");
+  await form.locator("[name=per]").selectOption("hour");
+  await form.getByLabel("When it is reached").selectOption("enforce");
+  await form.getByRole("button", { name: "Set" }).click();
+  const row = page.locator("tr", { hasText: "reports <b>" }).first();
+  assert.match(await row.innerText(), /application[\s\S]*enforce[\s\S]*open/);
+  await look(visit, "360-cost-cap");
+  await page.getByRole("button", { name: "Drop cap reports <b>" }).click();
+  await page.waitForURL(`${URL_OF}/cost`);
+  assert.equal(await page.locator("tr", { hasText: "reports <b>" }).count(), 0);
+  assert.deepEqual(visit.faults, []);
+  await visit.context.close();
+}
+
+// An index that is missing leads to the statement that makes it.
+{
+  const visit = await visitor(browser, { viewport: { width: 1440, height: 900 } });
+  const { page } = visit;
+  await page.goto(`${URL_OF}/statements`, { waitUntil: "networkidle" });
+  await look(visit, "1440-statements-advice");
+  await page.getByRole("link", { name: "Open in SQL" }).first().click();
+  await page.getByRole("textbox", { name: "SQL" }).filter({ hasText: "CREATE INDEX CONCURRENTLY ON public.visit (page)" }).waitFor();
+  assert.deepEqual(visit.faults, []);
+  await visit.context.close();
+}
+
 // Rows there and back.
 {
   const visit = await visitor(browser, { viewport: { width: 360, height: 800 } });

@@ -129,6 +129,7 @@ impl Node {
         let begun = self.env.clock.monotonic();
         if log.succeed(loglet, self.env.deadline(TAKE_OVER)).await? {
             let took = self.env.clock.monotonic().saturating_sub(begun);
+            log.explain(&format!("taken over: {why}"), Some(took));
             self.tell(format!("took the log over in {} ms: {why}", took.as_millis()));
         }
         Ok(())
@@ -144,8 +145,11 @@ impl Node {
         if self.members.own().role != NodeRole::Full || self.phase() == Phase::Leaving {
             return Err(refused("it owns no log: it is a follower, or leaves itself"));
         }
+        let begun = self.env.clock.monotonic();
         let owns = engine.log().succeed(loglet, by).await?;
         if owns {
+            let took = self.env.clock.monotonic().saturating_sub(begun);
+            engine.log().explain(&format!("handed over by node {from}"), Some(took));
             self.tell(format!("node {from} handed the log over"));
         }
         Ok(owns)

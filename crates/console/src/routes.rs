@@ -69,6 +69,7 @@ fn router(console: Console) -> Router {
         .route("/cluster", get(pages::cluster::page))
         .route("/regions", get(pages::cluster::regions))
         .route("/cost", get(pages::cost::page))
+        .route("/cost/caps", post(pages::cost::change_caps))
         .route("/settings", get(pages::settings::page))
         .route("/board", get(pages::board::page))
         .route("/assets/{name}", get(assets::get))

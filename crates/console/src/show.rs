@@ -245,6 +245,23 @@ pub fn figures(figures: &[(&str, String, String)]) -> Markup {
     }
 }
 
+/// Shares of a whole as bars: name, share from 0 to 1, what stands beside it.
+pub fn bars(shares: &[(String, f64, String)]) -> Markup {
+    html! {
+        dl.bars {
+            @for (name, share, note) in shares {
+                div {
+                    dt { (name) }
+                    dd {
+                        meter min="0" max="1" value=(share) aria-label={ (name) ", share of all" } {}
+                        span { (note) " · " (number(share * 100.0)) " %" }
+                    }
+                }
+            }
+        }
+    }
+}
+
 /// A figure that is not there is a dash.
 pub fn or_dash(value: Option<String>) -> String {
     value.unwrap_or_else(|| "–".to_owned())

@@ -27,11 +27,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use telesto_server::Auth;
 use telesto_server::http::Peer;
-use telesto_server::inside::NotAsked;
+use telesto_server::inside::{Ask, NotAsked};
+use tokio_util::sync::CancellationToken;
 
 use crate::access::{self, CSRF_HEADER, Session};
 use crate::error::Problem;
-use crate::query::Reader;
+use crate::limits;
+use crate::query::{APPLICATION, Reader};
 use crate::routes::Console;
 use crate::show;
 
@@ -51,6 +53,25 @@ pub struct Visitor {
 impl Visitor {
     pub fn reader(&self) -> Reader {
         Reader::new(self.console.inside.clone(), &self.session.user)
+    }
+
+    /// Runs a statement that may write, as the visitor; the caller has checked that the request is the visitor's own, and that the
+    /// console may write.
+    pub async fn change(&self, sql: &str) -> Result<(), Problem> {
+        let ask = Ask {
+            user: self.session.user.clone(),
+            application: APPLICATION,
+            sql: sql.to_owned(),
+            may_write: true,
+            timeout: limits::PAGE_TIME,
+            max_rows: 1,
+            max_bytes: limits::BYTES,
+            cancel: CancellationToken::new(),
+        };
+        match self.console.inside.run(ask).await?.error {
+            Some(error) => Err(Problem::from(&error)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -186,6 +186,78 @@ async fn every_page_and_route_answers_without_an_error_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cap_is_set_and_dropped_on_the_cost_page_by_whoever_may() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    let form = |csrf: &str, rest: &str| format!("csrf={}&{rest}", csrf.replace('+', "%2B"));
+    let send = async |visitor: &(String, String), csrf: &str, rest: &str, site: &str| {
+        let headers = [
+            ("cookie", visitor.0.as_str()),
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("sec-fetch-site", site),
+        ];
+        node.ask("POST", "/cost/caps", &headers, &form(csrf, rest)).await
+    };
+    let hostile =
+        "name=%3Cb%3E%27%3B&kind=application&subject=it%27s&dollars=0.5&per=hour&mode=warn&act=set";
+    // Not without the token, nor from another site's page.
+    assert_eq!(send(&visitor, "wrong", hostile, "same-origin").await.status, 403);
+    assert_eq!(send(&visitor, &visitor.1, hostile, "cross-site").await.status, 403);
+    assert!(!node.get("/cost", &visitor.0).await.body.contains("&lt;b&gt;"));
+    let set = send(&visitor, &visitor.1, hostile, "same-origin").await;
+    assert_eq!((set.status, set.header("location")), (303, "/cost"), "{set:?}");
+    let page = node.get("/cost", &visitor.0).await.body;
+    assert!(page.contains("&lt;b&gt;'") && !page.contains("<b>"), "{page}");
+    let api = node.get("/api/v1/cost", &visitor.0).await.json();
+    assert_eq!(api["caps"]["rows"][0][2], "it's", "{api}");
+    for bad in [
+        "x=1&act=set&name=n",
+        "act=set&name=n&kind=role&subject=s&dollars=-1&per=hour&mode=warn",
+        "act=no&name=n",
+    ] {
+        let refused = send(&visitor, &visitor.1, bad, "same-origin").await;
+        assert!(
+            refused.status == 422 || refused.body.contains("class=\"problem\""),
+            "{bad}: {refused:?}"
+        );
+    }
+    let dropped = send(&visitor, &visitor.1, "name=%3Cb%3E%27%3B&act=drop", "same-origin").await;
+    assert_eq!(dropped.status, 303, "{dropped:?}");
+    assert_eq!(node.get("/api/v1/cost", &visitor.0).await.json()["caps"]["rows"], json!([]));
+
+    let reading = Node::start(&[], false).await;
+    let visitor = reading.visitor().await;
+    assert!(!reading.get("/cost", &visitor.0).await.body.contains("/cost/caps"));
+    let headers =
+        [("cookie", visitor.0.as_str()), ("content-type", "application/x-www-form-urlencoded")];
+    let refused = reading.ask("POST", "/cost/caps", &headers, &form(&visitor.1, hostile)).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_index_is_shown_with_a_statement_that_is_ready_to_run() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(
+        &visitor,
+        "CREATE TABLE wide (id int PRIMARY KEY, kind int); INSERT INTO wide SELECT i, i % 700 FROM generate_series(1, 3000) i",
+    )
+    .await;
+    node.write(&visitor, "SELECT count(*) FROM wide WHERE kind = 5").await;
+    let page = node.get("/statements", &visitor.0).await.body;
+    let ready = "/sql?sql=CREATE%20INDEX%20CONCURRENTLY%20ON%20public.wide%20%28kind%29";
+    assert!(page.contains(ready), "{page}");
+    let api = node.get("/api/v1/statements", &visitor.0).await.json();
+    assert_eq!(
+        api["advice"]["rows"][0][0], "CREATE INDEX CONCURRENTLY ON public.wide (kind)",
+        "{api}"
+    );
+    for part in ["waits", "dearest", "conflicted", "anomalies"] {
+        assert!(api[part]["rows"].is_array(), "{part}: {api}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn names_and_values_of_the_database_are_never_markup() {
     let node = Node::start(&[], true).await;
     let visitor = node.visitor().await;

@@ -111,6 +111,7 @@ pub async fn forsake_majority(
             reason: "another process has changed the log meanwhile: a node lives; look at it before this is tried again".into(),
         });
     }
+    log.explain("a majority of the log servers was given up: what they alone had is lost", None);
     Ok(Forsaken { end, salvaged, known_lost_below: chain.active().start.max(end) })
 }
 

@@ -5,6 +5,7 @@
 //! shards/<shard>/log/<loglet>/<lsn>
 //! shards/<shard>/archive/<loglet>/<first>-<last>
 //! shards/<shard>/clock/<token>
+//! shards/<shard>/why/<loglet>
 //! ```
 
 use telesto_common::{Lsn, ShardId, WriterToken};
@@ -29,6 +30,11 @@ pub fn chain(shard: ShardId, version: u64) -> String {
 /// The version in a chain key.
 pub fn chain_version(key: &str) -> Option<u64> {
     number(key.rsplit('/').next()?)
+}
+
+/// Why a loglet became the active one.
+pub fn why(shard: ShardId, loglet: u64) -> String {
+    format!("shards/{shard}/why/{loglet:020}")
 }
 
 /// Prefix of every bucket loglet's slots.

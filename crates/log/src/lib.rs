@@ -15,6 +15,7 @@ mod archive;
 mod archive_delay;
 mod buffer;
 pub mod chain;
+mod changes;
 mod cluster;
 pub mod codec;
 mod contact;
@@ -44,6 +45,7 @@ mod trail;
 mod trim;
 
 pub use chain::{LogKind, Owner};
+pub use changes::Change;
 pub use cluster::Redundancy;
 pub use error::{DiskFault, Error, Result};
 pub use forsake::{Forsaken, forsake_majority};

@@ -69,6 +69,8 @@ pub(crate) struct Inner {
     pub reader: AtomicUsize,
     /// When it last went back to this node's own (monotonic, microseconds).
     pub reader_home: AtomicU64,
+    /// What was read of chain versions for those who ask how they came about.
+    pub changes: crate::changes::Known,
 }
 
 /// What this process knows.

@@ -174,6 +174,7 @@ impl VirtualLog {
                 tending: AtomicBool::new(false),
                 reader: AtomicUsize::new(0),
                 reader_home: AtomicU64::new(0),
+                changes: crate::changes::Known::default(),
             }),
         }
     }

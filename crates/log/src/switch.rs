@@ -44,6 +44,16 @@ impl VirtualLog {
         let waiting = "waiting for a change of the log";
         let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
         inner.newest_chain(Cause::Registry, by).await?;
+        let before = inner.chain().active().id;
+        self.switch_to(to, by).await?;
+        if inner.chain().active().id != before {
+            self.explain(&format!("switched to {to} on request"), None);
+        }
+        Ok(())
+    }
+
+    async fn switch_to(&self, to: LogKind, by: Deadline) -> Result<()> {
+        let inner = &self.inner;
         match (self.kind(), to) {
             (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
             (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,

@@ -63,6 +63,10 @@ pub struct Stats {
     pub max_nanos: u64,
     /// Sum of the squares of the distances from the mean (Welford).
     pub spread: f64,
+    /// Executions that ended with an error.
+    pub failures: u64,
+    /// Times that another transaction was in the way: executions that were done again, and those that failed for it.
+    pub conflicts: u64,
 }
 
 impl Stats {
@@ -104,6 +108,8 @@ impl Stats {
         self.charge += other.charge;
         self.calls += other.calls;
         self.rows += other.rows;
+        self.failures += other.failures;
+        self.conflicts += other.conflicts;
         self.total_nanos = self.total_nanos.saturating_add(other.total_nanos);
     }
 }

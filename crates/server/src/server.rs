@@ -17,6 +17,7 @@ use telesto_common::Env;
 use telesto_common::env::Task;
 use telesto_sql::SqlEngine;
 use telesto_sql::plan::measurements::Measurements;
+use telesto_sql::plan::watch::LOOK;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
@@ -48,7 +49,7 @@ pub struct Server {
     http: Option<SocketAddr>,
     status: Option<SocketAddr>,
     ended: Vec<oneshot::Receiver<()>>,
-    upkeep: Option<Arc<dyn Task>>,
+    upkeep: Vec<Arc<dyn Task>>,
     audit: Option<Arc<AuditLog>>,
     /// The listening sockets once more: what a drain closes goes on to take clients in, for the next process.
     listeners: Listeners,
@@ -101,7 +102,7 @@ impl Server {
             http: http.as_ref().map(|(_, address)| *address),
             status: status.as_ref().map(|(_, address)| *address),
             ended: Vec::new(),
-            upkeep: None,
+            upkeep: Vec::new(),
             audit: config.audit.clone(),
             listeners: kept,
         };
@@ -129,7 +130,17 @@ impl Server {
             let console = console.map(|mount| mount(inside));
             server.run("http listener", http::serve(listener, state, console, stop));
         }
-        server.upkeep = metrics.map(|metrics| {
+        server.upkeep.push({
+            let (engine, clock) = (Arc::downgrade(&engine), Arc::clone(&env.clock));
+            env.spawn("looking around", async move {
+                while let Some(engine) = engine.upgrade() {
+                    engine.look_around();
+                    drop(engine);
+                    clock.sleep(LOOK).await;
+                }
+            })
+        });
+        server.upkeep.extend(metrics.map(|metrics| {
             let history = Arc::new(History::new(env.clone(), metrics.clone()));
             engine.measured().by(Arc::clone(&history) as Arc<dyn Measurements>);
             let clock = Arc::clone(&env.clock);
@@ -140,7 +151,7 @@ impl Server {
                     metrics.run_upkeep();
                 }
             })
-        });
+        }));
         Ok(server)
     }
 
@@ -188,7 +199,7 @@ impl Server {
     }
 
     async fn end(&mut self, drain: Duration) -> bool {
-        if let Some(upkeep) = self.upkeep.take() {
+        for upkeep in self.upkeep.drain(..) {
             upkeep.abort();
         }
         self.stop.drain.cancel();

@@ -22,6 +22,7 @@ use telesto_sql_catalog::codec;
 use telesto_sql_catalog::{Index, IndexColumn, Table};
 use telesto_sql_plan::MAX_BEHIND;
 use telesto_sql_plan::estimate::Shape;
+use telesto_sql_plan::watch::Asked;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
 
@@ -88,6 +89,14 @@ pub(crate) fn constraints(table: &Table, filters: &[Expr]) -> BTreeMap<usize, Co
         collect(table, filter, &mut constraints);
     }
     constraints
+}
+
+/// The columns that they are about.
+pub(crate) fn asked(constraints: &BTreeMap<usize, Constraint>) -> Asked {
+    let equal = constraints.iter().filter(|(_, said)| said.values.is_some());
+    let ranges =
+        constraints.iter().filter(|(_, said)| said.lower.is_some() || said.upper.is_some());
+    Asked::of(equal.map(|(at, _)| *at), ranges.map(|(at, _)| *at))
 }
 
 /// The best way to read what is asked for.

@@ -35,6 +35,7 @@ use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::estimate::Shape;
+use telesto_sql_plan::watch::Asked;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
 
@@ -270,6 +271,8 @@ struct Begun {
     scan: Option<Box<dyn Scan>>,
     /// Rows of the whole table so far, if that is what is read.
     seen: Option<u64>,
+    /// What conditions say of its columns all the same.
+    asked: Asked,
 }
 
 impl RowReader for StoredReader {
@@ -307,6 +310,7 @@ impl StoredReader {
             ranges: access.ranges.into(),
             scan: None,
             seen: (access.part == Part::Whole && self.limit.is_none()).then_some(0),
+            asked: scan_ranges::asked(&constraints),
         })
     }
 
@@ -336,7 +340,9 @@ impl StoredReader {
                 None => {
                     let Some(range) = begun.ranges.pop_front() else {
                         if let Some(seen) = begun.seen.take() {
-                            self.decoder.exec.live.sizes.note(self.decoder.table.id, seen);
+                            let decoder = &self.decoder;
+                            decoder.exec.live.sizes.note(decoder.table.id, seen);
+                            decoder.exec.note_unindexed(&decoder.table, &begun.asked, seen);
                         }
                         return Ok(None);
                     };

@@ -11,13 +11,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telesto_txn::{ReadFor, Scan, ScanOptions};
 
-use crate::access::{Access, Keys};
+use crate::access::{Access, Conditions, Keys};
 use crate::storage;
 use telesto_sql_catalog::codec::RowCodec;
 use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_expr::{EvalContext, Expr};
 use telesto_sql_plan::ExecContext;
+use telesto_sql_plan::watch::unindexed::LEAST;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::{Error, Result};
 
@@ -57,6 +58,8 @@ pub struct Reader {
     first: bool,
     /// Rows found that are still to be claimed, at most.
     to_claim: usize,
+    /// Rows of the whole table so far, if that is what is read for the filter.
+    seen: Option<u64>,
 }
 
 impl std::fmt::Debug for Reader {
@@ -110,6 +113,7 @@ impl Reader {
             waiting: VecDeque::new(),
             first: true,
             to_claim: 0,
+            seen: (path == Path::Whole && filter.is_some()).then_some(0),
         })
     }
 
@@ -151,9 +155,13 @@ impl Reader {
                 match self.pairs(step, exec).await? {
                     Some(pairs) => {
                         exec.live.uses.read(self.table.id, self.path, 0, pairs.len() as u64);
+                        self.seen = self.seen.map(|seen| seen + pairs.len() as u64);
                         self.waiting = pairs.into();
                     }
-                    None => return Ok(Vec::new()),
+                    None => {
+                        self.note_unindexed(exec);
+                        return Ok(Vec::new());
+                    }
                 }
                 self.first = false;
             }
@@ -186,6 +194,13 @@ impl Reader {
                 step = (step * 2).min(LARGEST_STEP.max(wanted));
             }
         }
+    }
+
+    /// The whole table was read for the filter.
+    fn note_unindexed(&mut self, exec: &ExecContext) {
+        let Some(seen) = self.seen.take().filter(|seen| *seen >= LEAST) else { return };
+        let asked = Conditions::new(self.filter.clone()).asked(self.table.columns.len());
+        exec.note_unindexed(&self.table, &asked, seen);
     }
 
     /// Keys and values of rows; `None` at the end.

@@ -253,7 +253,9 @@ fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accoun
             .set("deletes", requests(charge, Resource::Deletes))
             .set("bytes_to_nodes", count(charge.get(Resource::Peers)))
             .set("dollars", dollars(cost))
-            .set("dollars_per_call", dollars(cost.part(1, stats.calls)));
+            .set("dollars_per_call", dollars(cost.part(1, stats.calls)))
+            .set("failures", count(stats.failures))
+            .set("conflicts", count(stats.conflicts));
         for unknown in [
             "total_plan_time",
             "min_plan_time",

@@ -37,6 +37,7 @@ mod table_statistics;
 mod user_types;
 mod view_text;
 mod visible_rights;
+mod watch;
 
 use std::sync::Arc;
 
@@ -103,6 +104,7 @@ pub fn rows(
     if table.schema == "pg_catalog" {
         if !costs::fill(&mut out, catalog, settings, live)?
             && !live::fill(&mut out, live)
+            && !watch::fill(&mut out, catalog, live)
             && !regions::fill(&mut out, catalog, live)
             && !statistics::fill(&mut out, catalog)
             && !table_statistics::fill(&mut out, catalog, settings)?

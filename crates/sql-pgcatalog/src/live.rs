@@ -16,7 +16,7 @@ use telesto_sql_plan::measurements::{Probed, Stretch, Timed};
 use telesto_sql_types::Datum;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
-use telesto_txn::{ClusterView, CopyView};
+use telesto_txn::{ClusterView, CopyView, LogChange};
 
 /// Fills the table if it is one of these; whether it is.
 pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
@@ -197,6 +197,23 @@ fn history_row(out: &mut RowSet<'_>, stretch: &Stretch) {
         .set("dollars", Datum::Float8(stretch.dollars));
 }
 
+/// A loglet that became the active one. A node has one shard.
+fn log_change(out: &mut RowSet<'_>, change: &LogChange) {
+    let owner = change.owner.as_ref();
+    out.row()
+        .set("shard", 0)
+        .set("chain_version", count(change.version))
+        .set("at", Datum::TimestampTz(telesto_sql_types::pg_micros(change.at_micros)))
+        .set("loglet", count(change.loglet))
+        .set("first_lsn", count(change.start.0))
+        .set("medium", change.medium.to_string())
+        .set("owner", owner.map(|(node, ..)| node.to_string()))
+        .set("life", owner.map_or(Datum::Null, |(_, life, _)| count(life.0)))
+        .set("host", owner.map(|(.., host)| host.clone()))
+        .set("took_ms", change.took_millis.map_or(Datum::Null, count))
+        .set("reason", change.reason.clone());
+}
+
 fn view(live: &SessionView) -> ClusterView {
     live.database.as_ref().map(|database| database.cluster()).unwrap_or_default()
 }
@@ -233,6 +250,7 @@ pub fn is_read(table: &SystemTable) -> bool {
             | "pg_stat_progress_create_index"
             | "telesto_storage"
             | "telesto_space"
+            | "telesto_log_history"
             | "telesto_pending"
             | "telesto_decided"
     ) || super::statistics::is_counted(table.name)
@@ -280,6 +298,12 @@ pub async fn read(
         return Ok(out.into_rows());
     }
     let Some(database) = &live.database else { return Ok(out.into_rows()) };
+    if table.name == "telesto_log_history" {
+        for change in database.log_changes().await? {
+            log_change(&mut out, &change);
+        }
+        return Ok(out.into_rows());
+    }
     if super::curated::fill(&mut out, database, catalog, settings).await? {
         return Ok(out.into_rows());
     }

@@ -229,6 +229,10 @@ const VIEWS: &[&str] = &[
     "telesto_pending",
     "telesto_decided",
     "telesto_cap_dry_run",
+    "telesto_activity_samples",
+    "telesto_anomalies",
+    "telesto_index_advice",
+    "telesto_log_history",
     "pg_stat_statements",
     "pg_stat_statements_info",
 ];

@@ -59,6 +59,12 @@ impl Shown {
         self.0.lock().clone()
     }
 
+    /// What it does now, in a word.
+    #[must_use]
+    pub fn state(&self) -> &'static str {
+        self.0.lock().state
+    }
+
     /// For the session itself, to change what it shows.
     pub fn change(&self) -> MutexGuard<'_, Activity> {
         self.0.lock()

@@ -105,6 +105,17 @@ struct Backend {
     shown: Arc<Shown>,
 }
 
+impl Backend {
+    fn activity(&self) -> Activity {
+        let activity = self.shown.get();
+        let wait = match activity.state {
+            "active" => self.handle.0.wait(),
+            _ => Wait::ClientRead,
+        };
+        Activity { wait, ..activity }
+    }
+}
+
 impl Backends {
     /// Enters a session.
     pub fn enter(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) {
@@ -142,15 +153,15 @@ impl Backends {
     /// What every session is doing, by process id.
     pub fn shown(&self) -> Vec<(i32, Activity)> {
         let sessions = self.0.lock();
-        let shown = |backend: &Backend| {
-            let activity = backend.shown.get();
-            let wait = match activity.state {
-                "active" => backend.handle.0.wait(),
-                _ => Wait::ClientRead,
-            };
-            Activity { wait, ..activity }
-        };
-        sessions.iter().map(|(pid, backend)| (*pid, shown(backend))).collect()
+        sessions.iter().map(|(pid, backend)| (*pid, backend.activity())).collect()
+    }
+
+    /// [`Backends::shown`], of the sessions that run a statement or hold a transaction open.
+    pub fn active(&self) -> Vec<(i32, Activity)> {
+        let busy = |backend: &&Backend| !matches!(backend.shown.state(), "idle" | "");
+        let sessions = self.0.lock();
+        let busy = sessions.iter().filter(|(_, backend)| busy(backend));
+        busy.map(|(pid, backend)| (*pid, backend.activity())).collect()
     }
 
     fn with(&self, pid: i32, act: impl FnOnce(&CancelHandle)) -> bool {

@@ -164,6 +164,13 @@ impl Booked {
     }
 }
 
+/// Whether the text is that of a COMMIT.
+fn ends_block(sql: &str) -> bool {
+    let word =
+        sql.trim_start().split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default();
+    word.eq_ignore_ascii_case("commit") || word.eq_ignore_ascii_case("end")
+}
+
 /// A session's counts.
 #[derive(Debug)]
 pub struct Spending {
@@ -178,6 +185,8 @@ pub struct Spending {
     execution: Charge,
     /// The next one that runs is a new statement.
     over: bool,
+    /// The account of the last statement that was no COMMIT: conflicts that a commit meets are its.
+    blamed: Option<Arc<Entry>>,
     /// Who the session is for, without tags, by these settings.
     principal: Option<(Arc<Settings>, Principal)>,
     /// Accounts asked for lately, of statements without tags; forgotten with the principal.
@@ -214,6 +223,7 @@ impl Spending {
             ahead: None,
             execution: Charge::ZERO,
             over: true,
+            blamed: None,
             principal: None,
             remembered: FxHashMap::default(),
         };
@@ -282,6 +292,9 @@ impl Spending {
             }
             entry
         });
+        if !ends_block(sql) {
+            self.blamed = Some(Arc::clone(&entry));
+        }
         let mut at = self.account.at.lock();
         // What was planned ahead is this one's.
         if self.ahead.is_none() {
@@ -305,6 +318,24 @@ impl Spending {
         if at.asks {
             let asked = self.account.charged() - at.begun;
             at.asked += asked;
+        }
+    }
+
+    /// The statement under way, or its commit, failed; `conflict`: another transaction was in the way.
+    pub fn failed(&self, conflict: bool) {
+        let entry = self.account.at.lock().entry.clone();
+        if let Some(entry) = entry {
+            entry.record(|stats| stats.failures += 1);
+        }
+        if conflict {
+            self.conflicted();
+        }
+    }
+
+    /// Another transaction was in the way of the statement under way, which is executed again.
+    pub fn conflicted(&self) {
+        if let Some(entry) = &self.blamed {
+            entry.record(|stats| stats.conflicts += 1);
         }
     }
 
@@ -461,6 +492,12 @@ impl StatementCost {
 
     fn charge(&self) -> Charge {
         self.account.charged() - self.before
+    }
+
+    /// The account of the statement.
+    #[must_use]
+    pub fn entry(&self) -> Option<Arc<Entry>> {
+        self.account.at.lock().entry.clone()
     }
 
     /// All accounts of the process.

@@ -49,6 +49,7 @@ pub mod seeded;
 pub mod session_view;
 pub mod unique_keys;
 pub mod updatable_view;
+pub mod watch;
 pub mod with_rows;
 
 pub use planner::{ExecutablePlan, Plan, Planner};
@@ -152,6 +153,19 @@ pub struct ExecContext {
 }
 
 impl ExecContext {
+    /// Notes that a whole table was read, `rows` rows, for a condition on these columns.
+    pub fn note_unindexed(
+        &self,
+        table: &telesto_sql_catalog::Table,
+        asked: &watch::Asked,
+        rows: u64,
+    ) {
+        if rows >= watch::unindexed::LEAST && !telesto_sql_catalog::temp::is_temporary(table.id.0) {
+            let now = self.env.clock.wall_micros();
+            self.live.watch.unindexed.note(now, (table.id, asked), rows, self.cost.entry());
+        }
+    }
+
     /// Fails with 57014 when the statement is being cancelled.
     ///
     /// # Errors

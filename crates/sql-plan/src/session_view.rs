@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::advisory::registry::AdvisoryLocks;
 use crate::cancel::Backends;
 use crate::measurements::Measured;
+use crate::watch::Watch;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Told where something needs several regions.
@@ -53,6 +54,8 @@ pub struct SessionView {
     pub database: Option<Arc<dyn telesto_txn::Database>>,
     /// For the rows of telesto_metrics and telesto_history.
     pub measured: Arc<Measured>,
+    /// What the process notices of its own work.
+    pub watch: Arc<Watch>,
     /// It executes a statement of a session in another region: what belongs to a session, a node or a region is not here.
     pub visits: bool,
 }

@@ -309,6 +309,110 @@ impl Numbers {
     }
 }
 
+#[tokio::test]
+async fn index_is_advised_for_what_was_read_whole_and_no_longer_once_it_is_there() {
+    let (_, mut s) = opened().await;
+    let advice = "select table_name, columns, scans, rows_read, rows_wanted, definition from telesto_index_advice";
+    check(
+        &mut s,
+        &[
+            ("create table \"T t\" (id int primary key, a int, b int, c text)", "CREATE TABLE"),
+            ("insert into \"T t\" select i, i % 500, i, 'x' || i from generate_series(1, 4000) i", "INSERT 0 4000"),
+            // A condition on the key, none at all, and one that a small part fulfils not.
+            ("select count(*) from \"T t\" where id = 7", "1"),
+            ("select count(*) from \"T t\"", "4000"),
+            (advice, ""),
+            ("select sum(b) from \"T t\" where a = 7", "14056"),
+            (
+                advice,
+                "T t|{a}|1|4000|NULL|CREATE INDEX CONCURRENTLY ON public.\"T t\" (a)",
+            ),
+            // A change by the key path asks too, and counts for the same columns.
+            ("update \"T t\" set b = b where a = 7", "UPDATE 8"),
+            ("analyze \"T t\"", "ANALYZE"),
+            (
+                advice,
+                "T t|{a}|2|8000|8|CREATE INDEX CONCURRENTLY ON public.\"T t\" (a)",
+            ),
+            ("select count(*) from \"T t\" where a = 8 and b > 3000", "2"),
+            (
+                advice,
+                "T t|{a,b}|3|12000|2.6666666666666665|CREATE INDEX CONCURRENTLY ON public.\"T t\" (a, b)",
+            ),
+            (
+                "select q from telesto_index_advice, unnest(queries) q order by q",
+                "select count(*) from \"T t\" where a = $1 and b > $2\n\
+                 select sum(b) from \"T t\" where a = $1\n\
+                 update \"T t\" set b = b where a = $1",
+            ),
+            // One that nearly all rows fulfil needs none.
+            ("select count(*) from \"T t\" where c >= 'x'", "4000"),
+            ("select count(*) from telesto_index_advice", "1"),
+        ],
+    )
+    .await;
+    let definition = run(&mut s, "select definition from telesto_index_advice").await;
+    assert_eq!(run(&mut s, &definition).await, "CREATE INDEX");
+    check(&mut s, &[(advice, ""), ("drop table \"T t\"", "DROP TABLE")]).await;
+}
+
+#[tokio::test]
+async fn conflicts_and_failures_are_counted_for_their_statements() {
+    let (engine, mut s) = opened().await;
+    let mut other = engine.session(SessionOptions::default()).await.expect("a session");
+    check(
+        &mut s,
+        &[
+            ("create table t (a int primary key, n int)", "CREATE TABLE"),
+            ("insert into t values (1, 0)", "INSERT 0 1"),
+            ("select 1 / (n - n) from t", "!22012 division by zero"),
+            ("set default_transaction_isolation = 'serializable'", "SET"),
+            ("begin", "BEGIN"),
+            ("select n from t where a = 1", "0"),
+        ],
+    )
+    .await;
+    assert_eq!(run(&mut other, "update t set n = 5 where a = 1").await, "UPDATE 1");
+    assert_eq!(run(&mut s, "update t set n = 6 where a = 1").await, "UPDATE 1");
+    assert!(run(&mut s, "commit").await.starts_with("!40001"));
+    let counted = "select query, failures, conflicts from pg_stat_statements where failures + conflicts > 0 order by query";
+    check(
+        &mut s,
+        &[
+            // What a commit meets is its last statement's.
+            (
+                counted,
+                "commit|1|0\nselect $1 / (n - n) from t|1|0\nupdate t set n = $1 where a = $2|0|2",
+            ),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_active_is_sampled_and_idle_sessions_are_not() {
+    let (engine, mut s) = opened().await;
+    let mut busy = engine.session(SessionOptions::default()).await.expect("a session");
+    busy.set_backend_pid(7);
+    s.set_backend_pid(8);
+    let sleeping = tokio::spawn(async move { run(&mut busy, "select pg_sleep(1)").await });
+    let samples = "select state, query, weight from telesto_activity_samples";
+    let mut told = String::new();
+    for _ in 0..200 {
+        engine.look_around();
+        told = run(&mut s, samples).await;
+        if told.contains("pg_sleep") {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(told.lines().next(), Some("active|select pg_sleep(1)|1"), "{told}");
+    sleeping.await.expect("it ends");
+    let before = run(&mut s, "select count(*) from telesto_activity_samples").await;
+    engine.look_around();
+    assert_eq!(run(&mut s, "select count(*) from telesto_activity_samples").await, before);
+}
+
 fn condition(random: &mut Numbers, alias: &str) -> String {
     let column = ["a", "b", "c"][random.below(3) as usize];
     let value = random.below(60);

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
-use telesto_log::LogKind;
+use telesto_log::{Change as LogChange, LogKind};
 use telesto_shard::Space;
 
 use crate::additions::Additions;
@@ -253,6 +253,14 @@ pub trait Database: Debug + Send + Sync {
 
     /// The nodes of its cluster and its log, as this process knows them.
     fn cluster(&self) -> ClusterView;
+
+    /// Which loglets of its log became active lately, and why, oldest first.
+    ///
+    /// # Errors
+    /// Those of the bucket; a damaged version of the chain.
+    async fn log_changes(&self) -> Result<Vec<LogChange>> {
+        Ok(Vec::new())
+    }
 
     /// The other processes of its cluster, to be asked; `None`: it is in none.
     fn peers(&self) -> Option<Arc<dyn Peers>> {

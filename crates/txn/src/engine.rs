@@ -23,7 +23,9 @@ use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, RegionId, Timestamp, TxnId};
-use telesto_log::{Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog};
+use telesto_log::{
+    Change as LogChange, Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog,
+};
 use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions, Space};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -52,6 +54,8 @@ use crate::watermark::Watermark;
 const STOP_POLL: Duration = Duration::from_millis(5);
 /// Bound on a switch of the log: what a quorum log has not shipped yet goes to the bucket in it.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(300);
+/// Bound on reading how the log came about.
+const CHANGES: Duration = Duration::from_secs(10);
 
 /// A database in a bucket, opened by this process.
 #[derive(Debug)]
@@ -394,6 +398,11 @@ impl Database for Engine {
         };
         let logs = vec![LogView::of(local.options.shard, &local.log, applied, local.watermark())];
         ClusterView { nodes, logs }
+    }
+
+    async fn log_changes(&self) -> Result<Vec<LogChange>> {
+        let by = self.local.env.deadline(CHANGES);
+        Ok(self.local.log.changes(by).await?)
     }
 
     async fn switch_log(&self, to: LogKind) -> Result<()> {

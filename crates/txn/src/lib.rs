@@ -67,7 +67,7 @@ pub use options::{
 };
 pub use read_set::{ReadRange, Reads};
 pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
-pub use telesto_log::LogKind;
+pub use telesto_log::{Change as LogChange, LogKind};
 pub use telesto_shard::{IndexPrefix, IndexSpace, Space};
 pub use transactions::Transactions;
 pub use view::{ClusterView, CopyView, LogView, NodeView};

@@ -38,6 +38,10 @@ pub struct Cost {
     pub bill: Part,
     /// By whom and what for, where that is collected.
     pub accounts: Part,
+    /// What may be spent, and what was of that.
+    pub caps: Part,
+    /// What caps that only warn would have done.
+    pub dry_run: Part,
     /// The price sheet.
     pub sheet: Part,
     /// The last hour's rate, and what it makes in a day and a month.
@@ -99,11 +103,17 @@ pub async fn load(reader: &Reader, wish: Wish) -> Cost {
     let numbers = "SELECT name, sum(value) AS value FROM telesto_metrics WHERE name IN ('telesto_uptime_seconds', \
                    'telesto_txn_folds_total', 'telesto_txn_looks_total', 'telesto_txn_looks_shared_total') GROUP BY name";
     let medium = "SELECT medium FROM telesto_logs ORDER BY shard LIMIT 1";
-    let there = reader.relations(&["telesto_bill", "telesto_costs"]).await.unwrap_or_default();
+    let there = reader
+        .relations(&["telesto_bill", "telesto_costs", "telesto_caps"])
+        .await
+        .unwrap_or_default();
     let bill = "SELECT * FROM telesto_bill ORDER BY dollars DESC";
     let accounts = "SELECT dimension, name, calls, rows, gets, puts, cpu_seconds, dollars, dollars_per_month \
                     FROM telesto_costs ORDER BY dimension, dollars DESC, name LIMIT 500";
-    let (causes, bill, accounts, sheet, projection, numbers, medium) = futures::join!(
+    let caps = "SELECT name, kind, subject, dollars, per, mode, state, spent_dollars, resets_at, refused_writes, slowed_reads, \
+                refused_reads FROM telesto_caps ORDER BY name";
+    let dry_run = "SELECT * FROM telesto_cap_dry_run ORDER BY name";
+    let (causes, bill, accounts, sheet, projection, numbers, medium, caps, dry_run) = futures::join!(
         Part::of(reader, CAUSES),
         Part::if_there(reader, "telesto_bill", &there, bill),
         Part::if_there(reader, "telesto_costs", &there, accounts),
@@ -111,6 +121,8 @@ pub async fn load(reader: &Reader, wish: Wish) -> Cost {
         Part::of(reader, projection),
         Part::of(reader, numbers),
         Part::of(reader, medium),
+        Part::if_there(reader, "telesto_caps", &there, caps),
+        Part::if_there(reader, "telesto_caps", &there, dry_run),
     );
     let in_bucket = medium.rows().and_then(|table| table.first("medium")) == Some("bucket");
     let price = sheet.rows().and_then(|table| table.number("get_per_1000")).unwrap_or_default();
@@ -121,7 +133,7 @@ pub async fn load(reader: &Reader, wish: Wish) -> Cost {
         if in_bucket { price / 1000.0 } else { 0.0 },
         wish,
     );
-    Cost { causes, bill, accounts, sheet, projection, what_if }
+    Cost { causes, bill, accounts, caps, dry_run, sheet, projection, what_if }
 }
 
 fn what_if(numbers: &Table, causes: &Table, look_price: f64, wish: Wish) -> WhatIf {

@@ -16,6 +16,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 
 use crate::model::cluster;
+use crate::pages::map;
 use crate::show::{self, Page};
 use crate::visit::Visitor;
 
@@ -33,16 +34,23 @@ pub fn state(column: &str, value: &str, _: &[Option<String>]) -> Option<Markup> 
 pub async fn page(visitor: Visitor) -> Response {
     let cluster = cluster::load(&visitor.reader()).await;
     let body = html! {
-        p.note { "As this node knows it. " code { "telesto cluster status" } " tells what happened of late and why." }
+        p.note { "As this node knows it. " code { "telesto cluster status" } " asks all of them." }
         (show::part("Nodes", &cluster.nodes, Some(&state)))
         (show::part("Logs", &cluster.logs, None))
         (show::part("Copies of the newest log", &cluster.copies, Some(&state)))
+        (show::part("Who owned the log, and why that changed", &cluster.changes, None))
     };
     Page::new("Cluster", "/cluster", body).response(&visitor)
 }
 
 pub async fn regions(visitor: Visitor) -> Response {
     let regions = cluster::regions(&visitor.reader()).await;
-    let body = show::part("Regions", &regions.regions, Some(&state));
+    let body = html! {
+        (show::part("Regions", &regions.regions, Some(&state)))
+        @if let Some(links) = regions.links.rows() { (map::draw(links)) }
+        (show::part("Visibility of each pair", &regions.links, None))
+        (show::part("Which tables are where", &regions.placement, None))
+        (show::part("Conflicts between regions", &regions.conflicts, None))
+    };
     Page::new("Regions", "/regions", body).response(&visitor)
 }

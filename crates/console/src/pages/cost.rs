@@ -1,10 +1,10 @@
 //! `/cost`: where each dollar goes, and what else it could be.
 //!
 //! # Purpose
-//! Dollars by cause, the price sheet, a projection, a what-if.
+//! Dollars by cause, spend caps, the price sheet, a projection, a what-if.
 //!
 //! # Invariants
-//! See [`crate::model::cost`].
+//! See [`crate::model::cost`]. A cap is set and dropped by SQL as the visitor, on a form with the CSRF token, where the console may write.
 //!
 //! # On failure
 //! See [`super`].
@@ -12,15 +12,19 @@
 //! # Limits
 //! Requests of the node that is asked.
 
+use axum::Form;
 use axum::extract::Query;
-use axum::response::Response;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse as _, Redirect, Response};
 use maud::{Markup, html};
 use serde::Deserialize;
 
+use crate::error::Problem;
 use crate::model::Part;
-use crate::model::cost::{self, INTERVALS, WhatIf, Wish};
+use crate::model::cost::{self, Cost, INTERVALS, WhatIf, Wish};
+use crate::query::quote_literal;
 use crate::show::{self, Page, dollars, number, or_dash};
-use crate::visit::Visitor;
+use crate::visit::{self, Visitor};
 
 #[derive(Debug, Default, Deserialize)]
 pub struct Asked {
@@ -44,6 +48,8 @@ pub async fn page(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
     let money = |column: &str, value: &str, _: &[Option<String>]| -> Option<Markup> {
         let dollar = [
             "dollars",
+            "spent_dollars",
+            "dollars_beyond",
             "an_hour",
             "a_day",
             "thirty_days",
@@ -63,11 +69,127 @@ pub async fn page(visitor: Visitor, Query(asked): Query<Asked>) -> Response {
         (show::part("Where each dollar goes, since the start", &cost.causes, Some(&money)))
         (show::part("The bill, by resource", &cost.bill, Some(&money)))
         (show::part("By whom and what for", &cost.accounts, Some(&money)))
+        (caps(&cost, &visitor))
         (what_if(&cost.what_if, &asked))
         (show::part("Price sheet, dollars", &cost.sheet, None))
         p.note { "Requests and bytes; what is stored is charged by the month beside this. " code { "--prices" } " chooses the sheet." }
     };
     Page::new("Cost", "/cost", body).response(&visitor)
+}
+
+/// What may be spent: the caps there are, and a form for another one where the console may write.
+fn caps(cost: &Cost, visitor: &Visitor) -> Markup {
+    let csrf = visitor.session.csrf.as_str();
+    let may_write = visitor.console.options.may_write;
+    let drop = |column: &str, value: &str, _: &[Option<String>]| -> Option<Markup> {
+        if let (true, Ok(amount)) = (column.contains("dollars"), value.parse::<f64>()) {
+            return Some(html! { (dollars(amount)) });
+        }
+        (may_write && column == "name").then(|| {
+            html! {
+                form.acts method="post" action="/cost/caps" {
+                    span { (value) }
+                    input type="hidden" name="csrf" value=(csrf);
+                    input type="hidden" name="name" value=(value);
+                    button.small name="act" value="drop" aria-label={ "Drop cap " (value) } { "Drop" }
+                }
+            }
+        })
+    };
+    html! {
+        (show::part("Spend caps", &cost.caps, Some(&drop)))
+        @if may_write {
+            form.row method="post" action="/cost/caps" aria-label="A spend cap" {
+                input type="hidden" name="csrf" value=(csrf);
+                label { "Name" input name="name" required maxlength="63"; }
+                label { "Of"
+                    select name="kind" {
+                        @for kind in ["database", "role", "application", "statement"] { option value=(kind) { (kind) } }
+                    }
+                }
+                label { "Which" input name="subject" required maxlength="1000" value="telesto"; }
+                label { "Dollars" input type="number" name="dollars" required min="0" step="any"; }
+                label { "Per"
+                    select name="per" { @for per in ["hour", "day", "month"] { option value=(per) { (per) } } }
+                }
+                label { "When it is reached"
+                    select name="mode" {
+                        option value="warn" { "warn" }
+                        option value="enforce" { "enforce" }
+                    }
+                }
+                button.main name="act" value="set" { "Set" }
+            }
+        }
+        @if cost.dry_run.rows().is_some_and(|table| !table.rows.is_empty()) {
+            (show::part("What caps that only warn would have done", &cost.dry_run, Some(&drop)))
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Cap {
+    csrf: String,
+    act: String,
+    name: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    subject: String,
+    #[serde(default)]
+    dollars: String,
+    #[serde(default)]
+    per: String,
+    #[serde(default)]
+    mode: String,
+}
+
+impl Cap {
+    fn sql(&self) -> Result<String, Problem> {
+        let name = quote_literal(&self.name);
+        match self.act.as_str() {
+            "drop" => Ok(format!("SELECT telesto_cap_drop({name})")),
+            "set" => {
+                let amount: f64 = self.dollars.trim().parse().unwrap_or(f64::NAN);
+                if !amount.is_finite() || amount < 0.0 {
+                    return Err(Problem::bad_request("dollars is a number, 0 or more"));
+                }
+                let text = |value: &str| quote_literal(value);
+                Ok(format!(
+                    "SELECT telesto_cap_set({name}, {}, {}, {amount}, {}, {})",
+                    text(&self.kind),
+                    text(&self.subject),
+                    text(&self.per),
+                    text(&self.mode)
+                ))
+            }
+            _ => Err(Problem::bad_request("act is set or drop")),
+        }
+    }
+}
+
+/// `POST /cost/caps`
+pub async fn change_caps(visitor: Visitor, headers: HeaderMap, Form(cap): Form<Cap>) -> Response {
+    if let Err(problem) = visit::same_site(&headers) {
+        return problem.into_response();
+    }
+    if visitor.new_cookie.is_some() || !visitor.session.is_csrf(&cap.csrf) {
+        return Problem::forged().into_response();
+    }
+    if !visitor.console.options.may_write {
+        return Problem::read_only().into_response();
+    }
+    let changed = match cap.sql() {
+        Ok(sql) => visitor.change(&sql).await,
+        Err(problem) => Err(problem),
+    };
+    match changed {
+        Ok(()) => Redirect::to("/cost").into_response(),
+        Err(problem) => {
+            let body = html! { (show::problem(&problem)) p { a href="/cost" { "Back" } } };
+            Page::new("Cost", "/cost", body).response(&visitor)
+        }
+    }
 }
 
 /// Dollars by cause as bars.
@@ -87,17 +209,9 @@ fn shares(causes: &Part) -> Markup {
     html! {
         @if all > 0.0 {
             h2 { "By cause" }
-            dl.bars {
-                @for (cause, amount) in &by_cause {
-                    div {
-                        dt { (cause) }
-                        dd {
-                            meter min="0" max="1" value={ (amount / all) } aria-label={ (cause) ", share of all dollars" } {}
-                            span { (dollars(*amount)) " · " (number(amount / all * 100.0)) " %" }
-                        }
-                    }
-                }
-            }
+            (show::bars(&by_cause.into_iter().map(|(cause, amount)| {
+                (cause, amount / all, dollars(amount))
+            }).collect::<Vec<_>>()))
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod cost;
 pub mod data;
 pub mod diagram;
 pub mod login;
+pub mod map;
 pub mod overview;
 pub mod settings;
 pub mod sql;

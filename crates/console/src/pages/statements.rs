@@ -1,4 +1,4 @@
-//! `/statements`: what runs now, and what ran.
+//! `/statements`: what runs now, what ran, what it waited for, and what could be better.
 //!
 //! # Purpose
 //! Sees sessions, cancels a statement, ends a session; statements by the time and dollars they took.
@@ -19,7 +19,8 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use crate::error::Problem;
-use crate::model::statements;
+use crate::model::Part;
+use crate::model::statements::{self, MINUTES};
 use crate::show::{self, Page};
 use crate::visit::{self, Visitor};
 
@@ -42,11 +43,50 @@ pub async fn page(visitor: Visitor) -> Response {
     let cell = |column: &str, value: &str, row: &[Option<String>]| {
         acts(column, value, row).or_else(|| query(column, value, row))
     };
+    let ready = |column: &str, value: &str, _: &[Option<String>]| -> Option<Markup> {
+        (column == "definition").then(|| {
+            let at = format!("/sql?sql={}", show::encode(value));
+            html! { code { (value) } " " a href=(at) { "Open in SQL" } }
+        })
+    };
     let body = html! {
         (show::part("Sessions", &statements.activity, Some(&cell)))
-        (show::part("Statements", &statements.statements, Some(&query)))
+        (waits(&statements.waits))
+        (show::part("Indexes that are missing", &statements.advice, Some(&ready)))
+        p.note { "Each was asked for by conditions that read a whole table. An index costs every write of its columns." }
+        (show::part("Unlike it used to be, by two deviations or more", &statements.anomalies, Some(&query)))
+        (show::part("Statements, by time", &statements.statements, Some(&query)))
+        (show::part("Dearest statements", &statements.dearest, Some(&query)))
+        (show::part("Most conflicted statements", &statements.conflicted, Some(&query)))
     };
     Page::new("Statements", "/statements", body).response(&visitor)
+}
+
+/// What busy sessions waited for, as bars above the table.
+fn waits(part: &Part) -> Markup {
+    let caption = format!("What sessions were busy with, last {MINUTES} minutes");
+    let bars = part.rows().map(|table| {
+        let share = |row: &[Option<String>]| -> Option<(String, f64)> {
+            let of = table.get(row, "busy_with")?;
+            let name = match table.get(row, "wait_event") {
+                Some(event) => format!("{of}: {event}"),
+                None => of.to_owned(),
+            };
+            Some((name, table.get(row, "sessions_on_average")?.parse().ok()?))
+        };
+        table.rows.iter().filter_map(|row| share(row)).collect::<Vec<_>>()
+    });
+    let bars = bars.unwrap_or_default();
+    let all: f64 = bars.iter().map(|(_, amount)| amount).sum();
+    html! {
+        @if all > 0.0 {
+            (show::bars(&bars.into_iter().map(|(name, amount)| {
+                let note = format!("{amount} sessions");
+                (name, amount / all, note)
+            }).collect::<Vec<_>>()))
+        }
+        (show::part(&caption, part, None))
+    }
 }
 
 fn acts(pid: &str, csrf: &str) -> Markup {

@@ -434,3 +434,29 @@ fn last_entry_of_an_owner_that_was_cut_off_outlives_its_disk_once_it_is_in_the_l
         panic!("no node reads the log");
     });
 }
+
+#[test]
+fn every_node_tells_who_owned_the_log_and_why_that_changed() {
+    World::run(23, false, async |world| {
+        let nodes = Nodes::new(world, Shape::of_three()).await;
+        say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        let first = nodes.opened(0).await;
+        let log = nodes.opened(1).await;
+        let other = nodes.opened(2).await;
+        let by = || nodes.nodes[1].process.env.deadline(Duration::from_secs(30));
+        assert!(log.succeed(log.chain().active().id, by()).await.expect("two are enough"));
+        log.explain("node 0 was not heard", Some(Duration::from_millis(7)));
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        let changes = other.changes(by()).await.expect("read");
+        let [.., before, last] = changes.as_slice() else { panic!("{changes:?}") };
+        assert_eq!(last.reason.as_deref(), Some("node 0 was not heard"), "{changes:?}");
+        assert_eq!((last.took_millis, last.loglet), (Some(7), log.chain().active().id));
+        let owner = |change: &telesto_log::Change| change.owner.as_ref().map(|(node, ..)| *node);
+        assert!(owner(last).is_some() && owner(last) != owner(before), "{changes:?}");
+        assert!(changes.is_sorted_by_key(|own| (own.version, own.start)));
+        // The first reason stays, and asking again costs the reasons alone.
+        log.explain("another", None);
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        assert_eq!(first.changes(by()).await.expect("read"), changes);
+    });
+}

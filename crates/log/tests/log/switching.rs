@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use telesto_common::Lsn;
 use telesto_log::disk::SimDisk;
@@ -47,6 +48,26 @@ async fn switch_there_and_back_keeps_every_entry_and_tells_other_processes() {
     other.catch_up().await.unwrap();
     other.say("five").await.unwrap();
     assert_eq!(other.said()[..5], expected, "who was refused may write again");
+    // Reasons are left without anybody waiting for it.
+    let mut changes = Vec::new();
+    for _ in 0..1000 {
+        changes = fresh.log.changes(soon(&env)).await.unwrap();
+        if changes
+            .iter()
+            .all(|own| own.reason.as_ref().is_some_and(|why| !why.contains("the bucket")))
+        {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let told: Vec<_> = changes.iter().map(|own| own.reason.as_deref().unwrap_or("")).collect();
+    assert_eq!(
+        told,
+        ["the log was created", "switched to quorum on request", "switched to bucket on request"],
+        "{changes:?}"
+    );
+    assert_eq!(changes[1].owner.as_ref().map(|(.., host)| host.as_str()), Some("host1"));
+    assert!(changes[0].owner.is_none() && changes[2].owner.is_none(), "{changes:?}");
 }
 
 /// Found by the simulation's seeds 247 and 293: the entries were in a closed loglet, below the start of the newest one,

@@ -443,6 +443,20 @@ async fn waits(other: &Client, pid: i32, kind: &str, event: &str) {
     }
 }
 
+/// Waits until a sample of the session was kept that waited for `event`.
+async fn sampled(other: &tokio_postgres::Client, pid: i32, event: &str) {
+    let until = Instant::now() + PATIENCE;
+    let sql = "SELECT count(*) FROM telesto_activity_samples WHERE pid = $1 AND wait_event = $2 AND query LIKE 'SELECT pg_sleep%'";
+    loop {
+        let kept: i64 = other.query_one(sql, &[&pid, &event]).await.expect("asked").get(0);
+        if kept > 0 {
+            return;
+        }
+        assert!(Instant::now() < until, "no sample of {event}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn session_that_waits_shows_others_for_what() {
     let node = Node::start(ServerConfig::default()).await;
@@ -451,6 +465,7 @@ async fn session_that_waits_shows_others_for_what() {
     waits(&other, waiter, "Client", "ClientRead").await;
     let (slept, ()) = tokio::join!(client.batch_execute("SELECT pg_sleep(30)"), async {
         waits(&other, waiter, "Timeout", "PgSleep").await;
+        sampled(&other, waiter, "PgSleep").await;
         other.execute("SELECT pg_cancel_backend($1)", &[&waiter]).await.expect("asked");
     });
     slept.expect_err("cancelled");

@@ -16,7 +16,7 @@ use telesto_common::key::{Direction, KeyReader};
 use super::Session;
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::codec::read_index_key;
-use crate::error::{Error, SqlState};
+use crate::error::{Error, Result, SqlState};
 use crate::types::TextStyle;
 
 /// Errors that say nothing about the database's content.
@@ -27,7 +27,20 @@ pub(super) fn says_nothing(error: &Error) -> bool {
         || ["08", "40", "53", "54", "57", "58", "XX"].iter().any(|class| code.0.starts_with(class))
 }
 
+/// Whether another transaction was in the way.
+fn is_conflict(error: &Error) -> bool {
+    let code = error.code();
+    code == SqlState::SERIALIZATION_FAILURE || code == SqlState::DEADLOCK_DETECTED
+}
+
 impl Session {
+    /// Counts a statement or commit that failed for the account of the statement.
+    pub(super) fn counts_failure<T>(&self, result: &Result<T>) {
+        if let Err(error) = result {
+            self.spending.failed(is_conflict(error));
+        }
+    }
+
     /// `error`, if what its transaction has read holds at the log's tail; else the conflict that makes it void. When that cannot
     /// be found out, the reason.
     pub(super) async fn confirmed(&self, error: Error) -> Error {
@@ -44,6 +57,13 @@ impl Session {
     /// Told by the server of an error that came out of a result's rows, and fails as [`Session::fail`]; gives the error to tell the
     /// client.
     pub async fn fail_with(&mut self, error: Error) -> Error {
+        let told = self.fail_told(error).await;
+        self.spending.failed(is_conflict(&told));
+        told
+    }
+
+    /// [`Session::fail_with`], of a statement that counts its failure itself.
+    pub(super) async fn fail_told(&mut self, error: Error) -> Error {
         let confirmed = self.confirmed(error).await;
         let told = self.explain_conflict(confirmed);
         self.fail();

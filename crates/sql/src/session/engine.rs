@@ -41,6 +41,7 @@ use crate::plan::cancel::Backends;
 use crate::plan::cost::Spending;
 use crate::plan::everywhere::{self, ByKey, OwnSessions};
 use crate::plan::measurements::Measured;
+use crate::plan::watch::Watch;
 use crate::plan::{Planner, SessionView};
 
 /// Options of an engine.
@@ -125,6 +126,7 @@ pub struct SqlEngine {
     own_sessions: Arc<OwnSessions>,
     hub: Arc<Hub>,
     measured: Arc<Measured>,
+    watch: Arc<Watch>,
     pub(super) planner: Arc<dyn Planner>,
     pub(crate) upkeep: Upkeep,
     pub(crate) refresh: Refresh,
@@ -217,6 +219,7 @@ impl SqlEngine {
             own_sessions,
             hub,
             measured,
+            watch: Arc::default(),
             planner: Arc::new(BothExecutors),
             upkeep: Upkeep::default(),
             refresh: Refresh::default(),
@@ -330,6 +333,7 @@ impl SqlEngine {
                 backends: Arc::clone(&self.backends),
                 database: Some(Arc::clone(&self.database)),
                 measured: Arc::clone(&self.measured),
+                watch: Arc::clone(&self.watch),
                 accounts: Some(Arc::clone(&self.accounts)),
                 ..SessionView::default()
             }),
@@ -381,6 +385,13 @@ impl SqlEngine {
     #[must_use]
     pub fn measured(&self) -> &Arc<Measured> {
         &self.measured
+    }
+
+    /// Notices what its sessions do now, and what is unlike it used to be; the server asks for it every
+    /// [`LOOK`](crate::plan::watch::LOOK).
+    pub fn look_around(&self) {
+        let now = self.env.clock.wall_micros();
+        self.watch.look(now, &self.backends, &self.accounts, &self.measured);
     }
 
     /// Why the last write of a session of this process could not be made durable; `None`: it could, or none has been tried.

@@ -166,6 +166,7 @@ impl Session {
             let timer = self.spending.timer();
             let (done, took) = timer.run(pin!(self.execute_simple_inner(sql, sink))).await;
             self.spending.ran(took);
+            self.counts_failure(&done);
             self.spent();
             self.shows_idle();
             done
@@ -211,7 +212,7 @@ impl Session {
                 sink.settings(&self.settings);
             }
             if let Err(error) = sink.result(result).await {
-                return Err(self.fail_with(error).boxed().await);
+                return Err(self.fail_told(error).boxed().await);
             }
         }
         self.sync_inner().await
@@ -374,6 +375,7 @@ impl Session {
         };
         let result = audit::ended(slot, result).await.map(|result| self.spending.counted(result));
         self.spending.ran(took);
+        self.counts_failure(&result);
         result
     }
 
@@ -382,7 +384,12 @@ impl Session {
     /// # Errors
     /// Those of the commit.
     pub fn sync(&mut self) -> BoxFuture<'_, Result<()>> {
-        self.sync_inner().boxed()
+        async {
+            let result = self.sync_inner().await;
+            self.counts_failure(&result);
+            result
+        }
+        .boxed()
     }
 
     async fn sync_inner(&mut self) -> Result<()> {

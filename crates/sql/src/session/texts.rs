@@ -225,7 +225,7 @@ impl Session {
         let result = self.spending.counts(result?);
         match sink.result(result).await {
             Ok(()) => Ok(true),
-            Err(error) => Err(self.fail_with(error).boxed().await),
+            Err(error) => Err(self.fail_told(error).boxed().await),
         }
     }
 

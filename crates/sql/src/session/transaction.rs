@@ -402,6 +402,7 @@ impl Session {
     /// was in the way has committed.
     pub(super) async fn pause(&mut self, attempt: u32) {
         self.lost = self.lost.saturating_add(1);
+        self.spending.conflicted();
         self.rest(attempt).await;
     }
 

@@ -1,0 +1,202 @@
+//! Who owned the log when, and why that changed: told from the chain, whose versions stay for ever.
+//!
+//! ```text
+//! chain/1 … chain/n          whose active loglet, since when          (the truth)
+//! why/<loglet>               the winner's reason, put once            (told beside it, if whoever won could put it)
+//! ```
+//! # Invariants
+//! - Reads decide nothing, and no reason does: a loglet without one is as good as any.
+//! - A reason belongs to a loglet's id, which only the winner of a chain version has made active.
+//!
+//! # On failure
+//! A reason that could not be put is missing.
+//!
+//! # Limits
+//! The newest [`LOOKED`] versions of the chain: trims are versions too. A look costs a GET for each that this process has not read
+//! before, and one for each reason.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use telesto_bucket::Cause;
+use telesto_common::{Deadline, Incarnation, Lsn, NodeId};
+
+use crate::chain::{Chain, LogKind, Medium};
+use crate::error::Result;
+use crate::keys;
+use crate::log::{Inner, VirtualLog};
+
+/// Versions looked at.
+const LOOKED: u64 = 256;
+/// Requests under way at a time.
+const AT_ONCE: usize = 16;
+/// Bytes of a reason.
+const LONGEST: usize = 2000;
+/// Bound on putting one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A loglet that became the active one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The chain version that made it active.
+    pub version: u64,
+    /// When the bucket says that was written: microseconds since 1970.
+    pub at_micros: u64,
+    /// The loglet.
+    pub loglet: u64,
+    /// Its first position.
+    pub start: Lsn,
+    /// Where it is kept.
+    pub medium: LogKind,
+    /// Its sequencer's node, life and host; `None`: it is in the bucket, where all append.
+    pub owner: Option<(NodeId, Incarnation, String)>,
+    /// Why, in words of whoever made it, or as the chain tells.
+    pub reason: Option<String>,
+    /// How long the change took, milliseconds, where that was told.
+    pub took_millis: Option<u64>,
+}
+
+/// The stored form of a reason.
+#[derive(Debug, Serialize, Deserialize)]
+struct Why {
+    why: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    took_ms: Option<u64>,
+}
+
+/// What was read of versions: they never change.
+#[derive(Debug, Default)]
+pub(crate) struct Known(Mutex<BTreeMap<u64, Change>>);
+
+impl Change {
+    fn of(chain: &Chain, at_micros: u64) -> Self {
+        let active = chain.active();
+        let owner = match &active.medium {
+            Medium::Quorum { owner, .. } => {
+                Some((owner.node, owner.incarnation, owner.host.clone()))
+            }
+            Medium::Bucket => None,
+        };
+        Self {
+            version: chain.version,
+            at_micros,
+            loglet: active.id,
+            start: active.start,
+            medium: active.medium.kind(),
+            owner,
+            reason: None,
+            took_millis: None,
+        }
+    }
+
+    /// What the chain alone tells of why this one follows `before`.
+    fn told_by(&self, before: Option<&Self>) -> Option<String> {
+        let Some(before) = before else {
+            return (self.version == 1).then(|| "the log was created".to_owned());
+        };
+        let (own, others) = match (&self.owner, &before.owner) {
+            (Some(own), Some(others)) => (own, others),
+            (Some(_), None) => return Some("switched from the bucket".to_owned()),
+            (None, Some(_)) => return Some("switched to the bucket".to_owned()),
+            (None, None) => return None,
+        };
+        if own.0 != others.0 {
+            return None;
+        }
+        Some(match own.1 == others.1 {
+            true => "its owner went on in a new loglet".to_owned(),
+            false => "its owner started anew".to_owned(),
+        })
+    }
+}
+
+impl VirtualLog {
+    /// Which loglets became active lately, oldest first.
+    ///
+    /// # Errors
+    /// Those of the bucket; a damaged version.
+    pub async fn changes(&self, by: Deadline) -> Result<Vec<Change>> {
+        self.inner.changes(by).await
+    }
+
+    /// Leaves for everybody why the loglet that is active now, which this process has made so, became active. Does not wait for it.
+    pub fn explain(&self, why: &str, took: Option<Duration>) {
+        let key = keys::why(self.inner.store.shard, self.inner.chain().active().id);
+        let mut end = why.len().min(LONGEST);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        let took_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
+        let why = Why { why: why[..end].to_owned(), took_ms };
+        let Ok(body) = serde_json::to_vec(&why) else { return };
+        let store = self.inner.store.clone();
+        let by = store.env.deadline(PATIENCE);
+        self.inner.store.env.spawn("leaving a reason", async move {
+            if let Err(error) = store.put(Cause::Registry, &key, Bytes::from(body), by).await {
+                tracing::warn!("why the log changed its owner is not in the bucket: {error}");
+            }
+        });
+    }
+}
+
+impl Inner {
+    async fn changes(&self, by: Deadline) -> Result<Vec<Change>> {
+        let newest = self.newest_chain(Cause::Admin, by).await?.version;
+        let oldest = newest.saturating_sub(LOOKED).max(1);
+        let known: BTreeMap<u64, Change> = self.changes.0.lock().clone();
+        let unread = (oldest..=newest).filter(|version| !known.contains_key(version));
+        let read: Vec<Change> = stream::iter(unread)
+            .map(|version| async move {
+                let key = keys::chain(self.store.shard, version);
+                let Some(object) = self.store.get(Cause::Admin, &key, by).await? else {
+                    return Ok(None);
+                };
+                let chain = Chain::decode(self.store.shard, version, &object.body)?;
+                Ok::<_, crate::Error>(Some(Change::of(&chain, object.modified_micros)))
+            })
+            .buffered(AT_ONCE)
+            .try_filter_map(|found| async move { Ok(found) })
+            .try_collect()
+            .await?;
+        let all = {
+            let mut known = self.changes.0.lock();
+            known.extend(read.into_iter().map(|own| (own.version, own)));
+            known.retain(|version, _| *version >= oldest);
+            known.clone()
+        };
+        let mut changed: Vec<Change> = Vec::new();
+        let mut before: Option<Change> = None;
+        for own in all.into_values() {
+            let began = match &before {
+                Some(before) => before.loglet != own.loglet,
+                // Whether the first one of them changed anything is not known.
+                None => own.version == 1,
+            };
+            if began {
+                let reason = own.told_by(before.as_ref());
+                changed.push(Change { reason, ..own.clone() });
+            }
+            before = Some(own);
+        }
+        stream::iter(changed)
+            .map(|change| self.with_reason(change, by))
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    async fn with_reason(&self, mut change: Change, by: Deadline) -> Result<Change> {
+        let key = keys::why(self.store.shard, change.loglet);
+        if let Some(object) = self.store.get(Cause::Admin, &key, by).await?
+            // Of a newer version, perhaps: what cannot be read is not told.
+            && let Ok(why) = serde_json::from_slice::<Why>(&object.body)
+        {
+            (change.reason, change.took_millis) = (Some(why.why), why.took_ms);
+        }
+        Ok(change)
+    }
+}
