@@ -282,6 +282,14 @@ impl Disk for Mounted {
         Ok(Arc::new(File { disk: self.clone(), path: path.to_owned() }))
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.answering().await;
+        let mut contents = self.disk.contents.lock();
+        let Some(file) = contents.files.remove(from) else { return Err(Self::missing(from)) };
+        contents.files.insert(to.to_owned(), file);
+        Ok(())
+    }
+
     async fn remove(&self, path: &str) -> Result<()> {
         self.answering().await;
         self.disk.contents.lock().files.remove(path);

@@ -140,4 +140,46 @@ ask -c "create table t (id int primary key)"
 stop_node
 before="$(state)"
 refused "a key on a database in clear" "no encrypted database" "${start[@]}" --encryption-key-file "$keys"
+
+# Turning over a database in clear: killed while its newest commits are in the local log alone, turned over while clients write.
+turn=("$bin" keys encrypt --bucket "$BUCKET" --encryption-key-file "$keys")
+rm -rf "$WORK/node" "$WORK/bucket"
+start_node --checkpoint-interval 1s
+ask -c "create table ${MARK}_t (id text primary key, note text)" \
+    -c "insert into ${MARK}_t select '$MARK-key-' || n, '$MARK-value-' || n from generate_series(1, 2000) n"
+sleep 3
+ask -c "insert into ${MARK}_t values ('before the kill', '$MARK')"
+kill_node
+[ -n "$(files_with "$WORK/node")" ] || die "no marker is in the local log: the search finds nothing"
+before="$(state)"
+refused "turning over with nodes perhaps running" "stop every node" "${turn[@]}"
+refused "ending what has not begun" "nothing is being turned over" "${turn[@]}" --finish --nodes-are-stopped
+"${turn[@]}" --nodes-are-stopped >"$WORK/turned" 2>&1 &
+turner=$!
+wait_for 60 grep -q "start its nodes now" "$WORK/turned" || die "the turning over did not begin: $(cat "$WORK/turned")"
+start_node --checkpoint-interval 1s --encryption-key-file "$keys"
+[ "$(ask -c "select count(*) from ${MARK}_t")" = 2001 ] || die "rows are missing while it is turned over"
+(for n in $(seq 1 40); do ask -c "insert into ${MARK}_t values ('w$n', '$MARK')" && echo "$n"; done >"$WORK/written") &
+writer=$!
+wait "$turner" || die "the turning over failed: $(cat "$WORK/turned")"
+wait "$writer"
+[ "$(wc -l <"$WORK/written")" = 40 ] || die "writes failed while it was turned over"
+# It can be run again, and by a node that is running.
+"${turn[@]}" | grep -q "so already" || die "it cannot be run again"
+found="$(files_with "$WORK/bucket" "$WORK/node")"
+[ -z "$found" ] || die "a marker is in clear after it was turned over: $found"
+kill_node
+start_node --encryption-key-file "$keys"
+"${turn[@]}" --finish | grep -q "nothing in clear" || die "it was not ended"
+refused_now() { ! "${turn[@]}" >/dev/null 2>&1; }
+refused_now || die "an encrypted database was turned over again"
+[ "$(ask -c "select count(*) from ${MARK}_t")" = 2041 ] || die "rows are missing after it was turned over"
+kill_node
+start_node --encryption-key-file "$keys"
+[ "$(ask -c "select count(*), count(distinct id) from ${MARK}_t")" = "2041|2041" ] || die "rows are missing after a restart"
+"$bin" log inspect --bucket "$BUCKET" --encryption-key-file "$keys" >/dev/null
+stop_node
+before="$(state)"
+refused "a database that was turned over, without key" "is encrypted" "${start[@]}"
+ok "turning over"
 echo "encryption: all well"

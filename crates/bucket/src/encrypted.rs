@@ -14,7 +14,7 @@
 //! once before it is one.
 //!
 //! # Limits
-//! A copy is a read and a write: the path is part of what is authenticated. Tags (ETags) are those of the stored bytes.
+//! A database that is being turned over is read by [`crate::mixed`]. A copy is a read and a write: the path is part of what is authenticated. Tags (ETags) are those of the stored bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub(crate) struct Undecipherable {
 
 impl Undecipherable {
     /// As a kind of error that the checkpoint engine does not repeat.
-    fn error(object: &Path, damage: Damage) -> Error {
+    pub(crate) fn error(object: &Path, damage: Damage) -> Error {
         Error::NotSupported { source: Box::new(Self { object: object.to_string(), damage }) }
     }
 }
@@ -105,12 +105,6 @@ fn plain_meta(mut meta: ObjectMeta) -> ObjectMeta {
     meta
 }
 
-fn plain_list(
-    items: BoxStream<'static, Result<ObjectMeta>>,
-) -> BoxStream<'static, Result<ObjectMeta>> {
-    items.map(|item| item.map(plain_meta)).boxed()
-}
-
 impl Encrypted {
     /// What decrypts the object at `location` that begins with, or has in it, `stored`.
     async fn chunks(&self, location: &Path, stored: &[u8]) -> Result<Chunks> {
@@ -131,7 +125,7 @@ impl Encrypted {
     }
 
     /// The plaintext of what a read brought.
-    async fn opened(
+    pub(crate) async fn opened(
         &self,
         location: &Path,
         asked: Option<&GetRange>,
@@ -183,6 +177,42 @@ impl Encrypted {
     }
 }
 
+impl Encrypted {
+    /// A read of an encrypted object. `options` are without their range.
+    pub(crate) async fn get_encrypted(
+        &self,
+        location: &Path,
+        asked: Option<GetRange>,
+        mut options: GetOptions,
+    ) -> Result<GetResult> {
+        if options.head {
+            let mut result = self.store.get_opts(location, options).await?;
+            let size = plain_size(result.meta.size);
+            let size = size.ok_or_else(|| Undecipherable::error(location, Damage::Length))?;
+            result.meta.size = size;
+            result.range = 0..size;
+            return Ok(result);
+        }
+        options.range = asked.as_ref().map(stored_range);
+        let result = self.store.get_opts(location, options).await?;
+        self.opened(location, asked.as_ref(), result).await
+    }
+
+    /// A listed object as the layers above see it.
+    fn listed(mixed: bool, meta: ObjectMeta) -> ObjectMeta {
+        // Which form it has is not known; nobody above reads by a listing's sizes.
+        if mixed { meta } else { plain_meta(meta) }
+    }
+
+    fn plain_list(
+        &self,
+        items: BoxStream<'static, Result<ObjectMeta>>,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        let mixed = self.vault.keys().takes_clear();
+        items.map(move |item| item.map(|meta| Self::listed(mixed, meta))).boxed()
+    }
+}
+
 #[async_trait]
 impl ObjectStore for Encrypted {
     async fn put_opts(
@@ -221,17 +251,10 @@ impl ObjectStore for Encrypted {
             return self.store.get_opts(location, options).await;
         }
         let asked = options.range.take();
-        if options.head {
-            let mut result = self.store.get_opts(location, options).await?;
-            let size = plain_size(result.meta.size);
-            let size = size.ok_or_else(|| Undecipherable::error(location, Damage::Length))?;
-            result.meta.size = size;
-            result.range = 0..size;
-            return Ok(result);
+        match self.vault.keys().takes_clear() {
+            true => self.get_mixed(location, asked, options).await,
+            false => self.get_encrypted(location, asked, options).await,
         }
-        options.range = asked.as_ref().map(stored_range);
-        let result = self.store.get_opts(location, options).await?;
-        self.opened(location, asked.as_ref(), result).await
     }
 
     fn delete_stream(
@@ -242,7 +265,7 @@ impl ObjectStore for Encrypted {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        plain_list(self.store.list(prefix))
+        self.plain_list(self.store.list(prefix))
     }
 
     fn list_with_offset(
@@ -250,12 +273,14 @@ impl ObjectStore for Encrypted {
         prefix: Option<&Path>,
         offset: &Path,
     ) -> BoxStream<'static, Result<ObjectMeta>> {
-        plain_list(self.store.list_with_offset(prefix, offset))
+        self.plain_list(self.store.list_with_offset(prefix, offset))
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         let mut listed = self.store.list_with_delimiter(prefix).await?;
-        listed.objects = listed.objects.into_iter().map(plain_meta).collect();
+        let mixed = self.vault.keys().takes_clear();
+        let objects = listed.objects.into_iter();
+        listed.objects = objects.map(|meta| Self::listed(mixed, meta)).collect();
         Ok(listed)
     }
 

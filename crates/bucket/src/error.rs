@@ -66,11 +66,29 @@ pub enum Error {
     },
     /// A key was given for a bucket that holds no encrypted database.
     #[error(
-        "{url} holds no encrypted database: to open what is there leave --encryption-key-file out; to encrypt it, write it out with `telesto dump`, start a node with the key on an empty bucket, and `telesto restore` it there"
+        "{url} holds no encrypted database: to open what is there leave --encryption-key-file out; to encrypt it, stop its nodes and run `telesto keys encrypt` (docs/operating/encryption.md)"
     )]
     NotEncrypted {
         /// The bucket.
         url: String,
+    },
+    /// A database that is encrypted already was to be turned over.
+    #[error(
+        "{url} holds an encrypted database already; if objects in clear were left in it, which reads name, turn them over with --again"
+    )]
+    Encrypted {
+        /// The bucket.
+        url: String,
+    },
+    /// The store overwrites whatever stands there.
+    #[error(
+        "bucket {url} has no conditional overwrite ({reason}): objects that a running node deletes could come back; stop every node and turn it over with --offline"
+    )]
+    NoConditionalOverwrite {
+        /// The bucket.
+        url: String,
+        /// What the probe saw.
+        reason: String,
     },
     /// The keys of an encrypted database cannot be used.
     #[error(transparent)]

@@ -5,7 +5,7 @@
 //!  yes    yes         any             open with the ring; a wrong key is refused
 //!  yes    no          any             refused: the key is missing
 //!  no     yes         none            make keyring/1 (put if absent), open with it
-//!  no     yes         some            refused: the data in there is not encrypted
+//!  no     yes         some            refused: the data in there is not encrypted (it can be turned over: `crate::turning`)
 //!  no     no          any             open without encryption
 //! ```
 //! # Invariants
@@ -34,6 +34,7 @@ use telesto_common::Env;
 
 use crate::api::{Bucket as _, Cause, Object, PutOutcome};
 use crate::error::{Error, Result};
+use crate::mixed::Forms;
 use crate::open::OpenBucket;
 
 /// How often a process that writes looks for a newer ring: one GET a minute.
@@ -51,7 +52,7 @@ pub(crate) fn is_clear(location: &Path) -> bool {
     location.parts().next().is_some_and(|part| part.as_ref() == FOLDER)
 }
 
-fn key(version: u64) -> String {
+pub(crate) fn key(version: u64) -> String {
     format!("{FOLDER}/{version:020}")
 }
 
@@ -71,6 +72,8 @@ pub(crate) struct Vault {
     source: Option<Source>,
     looked: Mutex<Duration>,
     looking: AtomicBool,
+    /// What is known of objects while the database is being turned over.
+    forms: Forms,
     env: Env,
 }
 
@@ -84,7 +87,18 @@ struct Source {
 impl Vault {
     /// Keys that never change (a simulation's, a test's).
     pub(crate) fn fixed(keys: Arc<Keys>, env: Env) -> Self {
-        Self { keys, source: None, looked: Mutex::default(), looking: AtomicBool::new(false), env }
+        Self {
+            keys,
+            source: None,
+            looked: Mutex::default(),
+            looking: AtomicBool::new(false),
+            forms: Forms::default(),
+            env,
+        }
+    }
+
+    pub(crate) fn forms(&self) -> &Forms {
+        &self.forms
     }
 
     pub(crate) fn keys(&self) -> &Arc<Keys> {
@@ -201,7 +215,8 @@ pub async fn unlock(
     let keys = Arc::new(Keys::new(ring.ring(), Arc::clone(&env.random)));
     let looked = Mutex::new(env.clock.monotonic());
     let source = Some(Source { bucket: Arc::clone(&bucket), service });
-    let vault = Vault { keys, source, looked, looking: AtomicBool::new(false), env };
+    let (looking, forms) = (AtomicBool::new(false), Forms::default());
+    let vault = Vault { keys, source, looked, looking, forms, env };
     Ok(Arc::new(bucket.with_vault(Arc::new(vault))))
 }
 

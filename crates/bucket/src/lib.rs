@@ -40,6 +40,7 @@ mod location;
 pub mod memory;
 pub mod meter;
 mod metered;
+mod mixed;
 mod multipart;
 mod open;
 mod options;
@@ -49,6 +50,7 @@ mod probe;
 mod resolve;
 mod scope;
 pub mod table_keys;
+pub mod turning;
 
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
 pub use clock::StoreClock;

@@ -20,8 +20,8 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -46,6 +46,11 @@ use crate::outcome::{Failure, classify};
 /// Put into `GetOptions::extensions`: sync the object and its folder before reading it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DurableRead;
+
+/// Put into `PutOptions::extensions` of a conditional overwrite: of an object that nobody overwrites, but others may delete. It is exchanged
+/// in one step, without a lock file, and what was deleted meanwhile stays so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Exchange;
 
 /// Age after which a temporary file belongs to nobody.
 const TEMPORARY_AGE: Duration = Duration::from_secs(3600);
@@ -201,6 +206,49 @@ impl LocalStore {
         result
     }
 
+    /// Puts `payload` in the place of the object with the tag of `version`, by exchanging two names in one step.
+    async fn exchange(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        version: UpdateVersion,
+    ) -> Result<PutResult> {
+        let path = self.inner.path_to_filesystem(location)?;
+        let refused = |location: &Path| Error::Precondition {
+            path: location.to_string(),
+            source: "the object has another tag".into(),
+        };
+        // Which file has the tag: looked at before and after, so that both are of one file.
+        let stood = match std::fs::metadata(&path) {
+            Ok(meta) => Stood::of(&meta),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(refused(location)),
+            Err(error) => return Err(failed(error, &path)),
+        };
+        if self.inner.head(location).await.map(|meta| meta.e_tag)? != version.e_tag {
+            return Err(refused(location));
+        }
+        let (at, bytes) = (location.clone(), bytes::Bytes::from(payload));
+        let exchanged = self
+            .blocking(move || {
+                let fault = |error: io::Error| failed(error, &path);
+                let (temporary, mut file) = temporary_beside(&path).map_err(fault)?;
+                let written = file.write_all(&bytes).and_then(|()| file.sync_all());
+                let exchanged = written.and_then(|()| exchange_names(&temporary, &path, stood));
+                // Either the object that was exchanged, or what was not needed.
+                let removed = std::fs::remove_file(&temporary);
+                let exchanged = exchanged.map_err(fault)?;
+                removed.map_err(fault)?;
+                path.parent().map_or(Ok(()), sync_folder)?;
+                Ok(exchanged)
+            })
+            .await?;
+        if !exchanged {
+            return Err(refused(&at));
+        }
+        let e_tag = self.inner.head(&at).await.ok().and_then(|meta| meta.e_tag);
+        Ok(PutResult { e_tag, version: None, extensions: Default::default() })
+    }
+
     /// Every object under `prefix` with a key after `after`, in key order (see [`crate::listing`]).
     fn sorted(
         &self,
@@ -278,6 +326,50 @@ impl LocalStore {
     }
 }
 
+/// A file, told from others of its name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stood {
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Stood {
+    fn of(meta: &std::fs::Metadata) -> Self {
+        Self { inode: meta.ino(), size: meta.len(), modified: (meta.mtime(), meta.mtime_nsec()) }
+    }
+}
+
+/// A new file of a temporary name beside `path`.
+fn temporary_beside(path: &FilePath) -> io::Result<(PathBuf, File)> {
+    for number in 1_u32.. {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!("#{number}"));
+        match File::options().write(true).create_new(true).open(&name) {
+            Ok(file) => return Ok((name.into(), file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::from(io::ErrorKind::AlreadyExists))
+}
+
+/// Exchanges the names of two files in one step, if the second is the one that stood there; whether it was.
+fn exchange_names(new: &FilePath, path: &FilePath, stood: Stood) -> io::Result<bool> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let exchange = || renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE);
+    match exchange() {
+        Ok(()) => {}
+        Err(rustix::io::Errno::NOENT) => return Ok(false),
+        Err(error) => return Err(error.into()),
+    }
+    if Stood::of(&std::fs::metadata(new)?) == stood {
+        return Ok(true);
+    }
+    exchange()?;
+    Ok(false)
+}
+
 /// Whether a file name is that of an upload under way (`name#7`); `name#0` is a lock file.
 fn is_temporary(name: &str) -> bool {
     listing::is_hidden(name) && !name.ends_with("#0")
@@ -299,6 +391,11 @@ impl ObjectStore for LocalStore {
     ) -> Result<PutResult> {
         self.ensure_folder(location).await?;
         match opts.mode {
+            PutMode::Update(version)
+                if opts.attributes.is_empty() && opts.extensions.get::<Exchange>().is_some() =>
+            {
+                self.exchange(location, payload, version).await
+            }
             PutMode::Update(version) if opts.attributes.is_empty() => {
                 self.update(location, payload, version).await
             }

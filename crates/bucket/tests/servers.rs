@@ -11,9 +11,12 @@ use bytes::Bytes;
 use futures::future::join_all;
 use object_store::path::Path;
 use object_store::{ObjectStore as _, ObjectStoreExt as _, PutMode};
+use telesto_bucket::keyring::{self, NoRing};
+use telesto_bucket::turning::{self, How};
 use telesto_bucket::{
     Bucket, BucketOptions, Cause, Class, Error, OpenBucket, PutOutcome, open, probe_conditional_put,
 };
+use telesto_cipher::{KeyFile, KeyService};
 use tokio::process::{Child, Command};
 
 struct Server {
@@ -148,6 +151,44 @@ async fn engine_store_works(server: &Server) {
     assert_eq!(bucket.meter().snapshot().requests(Class::Delete), 2);
 }
 
+/// A database in clear becomes encrypted in place: these servers keep to the condition of an overwrite.
+async fn database_is_turned_over(server: &Server) {
+    let env = telesto_runtime::env();
+    let clear = server.open("telesto/turned", BucketOptions::default());
+    let body = |at: usize| Bytes::from(vec![at as u8; 1 + at * 9000]);
+    for at in 0..8 {
+        let put = clear.put_if_absent(Cause::Commit, &format!("shards/1/{at}"), body(at)).await;
+        assert_eq!(put.expect("put"), PutOutcome::Created);
+    }
+    let folder = tempfile::tempdir().expect("temporary folder");
+    let file = folder.path().join("keys");
+    KeyFile::add_key(&file, "one", &*env.random).expect("made");
+    let keys: Arc<dyn KeyService> =
+        Arc::new(KeyFile::read(&file, Arc::clone(&env.random)).expect("reads"));
+    turning::begin(&clear, &*keys, false).await.expect("begins");
+    let open = async || {
+        let unlocked = keyring::unlock(Arc::clone(&clear), Some(Arc::clone(&keys)), NoRing::Refuse);
+        unlocked.await.expect("opens")
+    };
+    let knowing = open().await;
+    let part = knowing.get(Cause::Read, "shards/1/7", Some(10..20)).await.expect("read");
+    assert_eq!(part.expect("there").body, body(7).slice(10..20));
+    let done = turning::turn(&*open().await, How::default(), &|_| ()).await.expect("turns");
+    assert_eq!(done.objects, 8);
+    turning::finish(&clear, &*keys).await.expect("ends");
+    for bucket in [knowing, open().await] {
+        for at in 0..8 {
+            let key = format!("shards/1/{at}");
+            let whole = bucket.get(Cause::Read, &key, None).await.expect("read").expect("there");
+            assert_eq!(whole.body, body(at));
+            let raw = clear.get(Cause::Read, &key, None).await.expect("read").expect("there");
+            assert!(raw.body.starts_with(b"TLE"));
+        }
+        let part = bucket.get(Cause::Read, "shards/1/7", Some(10..20)).await.expect("read");
+        assert_eq!(part.expect("there").body, body(7).slice(10..20));
+    }
+}
+
 async fn refusals_are_clear_and_quick(server: &Server) {
     let mut options = BucketOptions::default();
     options.settings.insert("aws_secret_access_key".to_owned(), "wrong-hush-hush".to_owned());
@@ -207,6 +248,7 @@ async fn everything(kind: &'static str) {
     let mut server = Server::start(kind).await;
     races_have_one_winner(&server).await;
     engine_store_works(&server).await;
+    database_is_turned_over(&server).await;
     refusals_are_clear_and_quick(&server).await;
     killed_server_loses_nothing_acknowledged(&mut server).await;
 }

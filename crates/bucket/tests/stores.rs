@@ -27,7 +27,10 @@ fn memory(name: &str) -> Arc<OpenBucket> {
 
 fn keys() -> Option<Arc<Keys>> {
     let epochs = [(1, Epoch::new(&[7; 32])), (2, Epoch::new(&[8; 32]))].into_iter().collect();
-    Some(Arc::new(Keys::new(Ring { version: 2, epochs }, telesto_runtime::env().random)))
+    Some(Arc::new(Keys::new(
+        Ring { version: 2, epochs, turning: false },
+        telesto_runtime::env().random,
+    )))
 }
 
 async fn behaves(bucket: &OpenBucket) {

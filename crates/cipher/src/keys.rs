@@ -70,6 +70,8 @@ pub struct Ring {
     pub version: u64,
     /// By number; never empty.
     pub epochs: BTreeMap<u32, Epoch>,
+    /// The database is being turned over: what was written before it was encrypted may still be there.
+    pub turning: bool,
 }
 
 /// The data keys of an open database. Shared by all that write and read it in this process.
@@ -106,8 +108,15 @@ impl Keys {
         let mut known = self.ring.write();
         if ring.version > known.version {
             known.version = ring.version;
+            known.turning = ring.turning;
             known.epochs.extend(ring.epochs);
         }
+    }
+
+    /// Whether what is not encrypted is taken as it is: the database is being turned over. What is written is encrypted in any case.
+    #[must_use]
+    pub fn takes_clear(&self) -> bool {
+        self.ring.read().turning
     }
 
     /// The newest epoch and its number.
@@ -166,7 +175,7 @@ pub(crate) mod tests {
     /// Keys of epochs 1, 2, …, made of these numbers.
     pub(crate) fn keys(seeds: &[u8]) -> Keys {
         let epochs = seeds.iter().zip(1..).map(|(seed, n)| (n, Epoch::new(&[*seed; 32])));
-        let ring = Ring { version: seeds.len() as u64, epochs: epochs.collect() };
+        let ring = Ring { version: seeds.len() as u64, epochs: epochs.collect(), turning: false };
         Keys::new(ring, random())
     }
 
@@ -176,6 +185,7 @@ pub(crate) mod tests {
         let ring = |version, epoch: u32| Ring {
             version,
             epochs: [(epoch, Epoch::new(&[9; 32]))].into_iter().collect(),
+            turning: false,
         };
         known.take_over(ring(2, 7));
         assert_eq!((known.version(), known.newest().0), (2, 2));

@@ -7,6 +7,7 @@
 //! "TLKR" | format version (1) | ring version (8) | length of name (1) | name of the key-encryption key
 //! length (2) | wrapped wrapping key | nonce (12) | AES-256-GCM under the wrapping key of the body | tag (16)
 //! body: database (16) | count (4) | epoch (4), made at (8, microseconds since 1970), data key (32), …
+//!       format 2 has a byte at its end: 1, the database is being turned over
 //! ```
 //! Numbers are big endian. The wrapping key is drawn for each object, wrapped by the [`KeyService`]; everything before
 //! the nonce is authenticated with the body.
@@ -31,7 +32,12 @@ use crate::error::{Error, Result};
 use crate::keys::{Epoch, Ring, draw};
 
 const MAGIC: &[u8; 4] = b"TLKR";
-const VERSION: u8 = 1;
+/// The newest format. Only rings of databases that are being turned over have it, so that older programs refuse those alone.
+const VERSION: u8 = 2;
+/// The format of all others.
+const SETTLED: u8 = 1;
+/// The byte at the end of format 2.
+const TURNING: u8 = 1;
 const NONCE: usize = 12;
 const ENTRY: usize = 4 + 8 + 32;
 
@@ -84,6 +90,8 @@ pub struct StoredRing {
     pub database: [u8; 16],
     /// The data keys by epoch, ascending.
     pub keys: Vec<DataKey>,
+    /// The database is being turned over: objects that are not encrypted may still be there.
+    pub turning: bool,
 }
 
 impl StoredRing {
@@ -91,7 +99,8 @@ impl StoredRing {
     #[must_use]
     pub fn first(name: String, now_micros: u64, random: &dyn Random) -> Self {
         let key = DataKey { epoch: 1, made_micros: now_micros, key: Zeroizing::new(draw(random)) };
-        Self { version: 1, wrapped_with: name, database: draw(random), keys: vec![key] }
+        let database = draw(random);
+        Self { version: 1, wrapped_with: name, database, keys: vec![key], turning: false }
     }
 
     /// The next version: wrapped with the key `name`, with a new data key when `new_epoch`.
@@ -114,6 +123,12 @@ impl StoredRing {
         next
     }
 
+    /// The same ring of a database that is being turned over, or is no more.
+    #[must_use]
+    pub fn that_turns(self, turning: bool) -> Self {
+        Self { turning, ..self }
+    }
+
     /// The newest data key.
     #[must_use]
     pub fn newest(&self) -> Option<&DataKey> {
@@ -124,7 +139,8 @@ impl StoredRing {
     #[must_use]
     pub fn ring(&self) -> Ring {
         let epochs = self.keys.iter().map(|key| (key.epoch, Epoch::new(&key.key)));
-        Ring { version: self.version, epochs: epochs.collect::<BTreeMap<_, _>>() }
+        let turning = self.turning;
+        Ring { version: self.version, epochs: epochs.collect::<BTreeMap<_, _>>(), turning }
     }
 
     /// Its stored form, at `object`.
@@ -141,20 +157,23 @@ impl StoredRing {
         let wrapped = service.wrap(&self.wrapped_with, &wrapping, object).await?;
         let too_long = |what| Error::Service(format!("{what} is too long"));
         let mut out = MAGIC.to_vec();
-        out.put_u8(VERSION);
+        out.put_u8(if self.turning { VERSION } else { SETTLED });
         out.put_u64(self.version);
         out.put_u8(self.wrapped_with.len().try_into().map_err(|_| too_long("a key's name"))?);
         out.put_slice(self.wrapped_with.as_bytes());
         out.put_u16(wrapped.len().try_into().map_err(|_| too_long("a wrapped key"))?);
         out.put_slice(&wrapped);
         // All at once: no copy of the keys is left behind by a buffer that grows.
-        let mut body = Zeroizing::new(Vec::with_capacity(20 + self.keys.len() * ENTRY));
+        let mut body = Zeroizing::new(Vec::with_capacity(21 + self.keys.len() * ENTRY));
         body.put_slice(&self.database);
         body.put_u32(self.keys.len() as u32);
         for key in &self.keys {
             body.put_u32(key.epoch);
             body.put_u64(key.made_micros);
             body.put_slice(&key.key[..]);
+        }
+        if self.turning {
+            body.put_u8(TURNING);
         }
         let nonce = draw::<NONCE>(random);
         let tag = cipher(&wrapping)
@@ -199,8 +218,12 @@ impl StoredRing {
         cipher(&wrapping)
             .open_separate_gather(nonce, Aad::from(bound), text, tag, &mut body)
             .map_err(|_| damaged("it does not decrypt"))?;
-        let mut input = &body[..];
         let wrong = || damaged("its body is malformed");
+        let (mut input, turning) = match (head.format, body.split_last()) {
+            (VERSION, Some((&TURNING, rest))) => (rest, true),
+            (VERSION, _) => return Err(wrong()),
+            _ => (&body[..], false),
+        };
         let mut database = [0; 16];
         if input.len() < 20 {
             return Err(wrong());
@@ -220,12 +243,13 @@ impl StoredRing {
             }
             keys.push(DataKey { epoch, made_micros, key });
         }
-        Ok(Self { version, wrapped_with: head.name, database, keys })
+        Ok(Self { version, wrapped_with: head.name, database, keys, turning })
     }
 }
 
 /// What can be read of a ring without its key.
 struct Head<'a> {
+    format: u8,
     version: u64,
     name: String,
     wrapped: &'a [u8],
@@ -241,7 +265,7 @@ impl<'a> Head<'a> {
         };
         let mut input = stored.strip_prefix(MAGIC).ok_or_else(damaged)?;
         let format = input.try_get_u8().map_err(|_| damaged())?;
-        if format != VERSION {
+        if !(SETTLED..=VERSION).contains(&format) {
             let object = object.to_owned();
             return Err(Error::TooNew { object, found: format, supported: VERSION });
         }
@@ -251,7 +275,7 @@ impl<'a> Head<'a> {
         let name = std::str::from_utf8(name).map_err(|_| damaged())?.to_owned();
         let length = usize::from(input.try_get_u16().map_err(|_| damaged())?);
         let (wrapped, rest) = input.split_at_checked(length).ok_or_else(damaged)?;
-        Ok(Self { version, name, wrapped, length: stored.len() - rest.len() })
+        Ok(Self { format, version, name, wrapped, length: stored.len() - rest.len() })
     }
 }
 
@@ -282,6 +306,15 @@ mod tests {
         assert_eq!(found, second);
         assert!(StoredRing::decode("keyring/3", 2, &stored, &file).await.is_err(), "moved");
         assert!(StoredRing::decode("keyring/2", 3, &stored, &file).await.is_err(), "renamed");
+        let turning = second.clone().that_turns(true);
+        let told = turning.encode("keyring/2", &file, &*random).await.expect("encodes");
+        assert_eq!((stored[4], told[4]), (1, 2), "older programs refuse what they do not know");
+        let found = StoredRing::decode("keyring/2", 2, &told, &file).await.expect("decodes");
+        assert_eq!(found, turning);
+        assert!(found.ring().turning && !second.ring().turning);
+        let mut settled = told.to_vec();
+        settled[4] = 1;
+        assert!(StoredRing::decode("keyring/2", 2, &settled, &file).await.is_err(), "bound");
         for at in 0..stored.len() {
             let mut damaged = stored.to_vec();
             damaged[at] ^= 1 << (at % 8);

@@ -29,7 +29,6 @@ use telesto_sql_catalog::{Index, IndexColumn, Table};
 use telesto_sql_expr::{Comparison, EvalContext, Expr, Node, Volatility};
 use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::index_expressions::IndexExpressions;
-use telesto_sql_plan::watch::Asked;
 use telesto_sql_types::SqlType;
 
 pub use estimate::Best;
@@ -280,16 +279,6 @@ impl Conditions {
             }
             _ => {}
         }
-    }
-
-    /// The columns of a table of so many that the conditions are about.
-    #[must_use]
-    pub fn asked(&self, columns: usize) -> Asked {
-        let own = |at: &usize| *at < columns;
-        let equal = self.eq.iter().map(|(at, ..)| *at).filter(own);
-        let ranges = self.ranges.iter().map(|(at, ..)| *at);
-        let prefixes = self.prefixes.iter().map(|(at, _)| *at);
-        Asked::of(equal, ranges.chain(prefixes).filter(own))
     }
 
     /// The best path among the indexes of `table` on all rows, and the filter that remains. `order` is what the statement

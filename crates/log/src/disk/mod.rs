@@ -56,6 +56,9 @@ pub trait Disk: Debug + Send + Sync {
     /// Opens a file for reading and appending.
     async fn open(&self, path: &str) -> Result<Arc<dyn DiskFile>>;
 
+    /// Puts the file `from` in the place of the file `to`, in one step. Durable: after a crash one of the two is there, whole.
+    async fn rename(&self, from: &str, to: &str) -> Result<()>;
+
     /// Removes a file, or an empty directory; removing a missing one succeeds. Durable.
     async fn remove(&self, path: &str) -> Result<()>;
 }

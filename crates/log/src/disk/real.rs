@@ -289,6 +289,16 @@ impl Disk for LocalDisk {
         .await
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.run("renaming a local log file", move |root| {
+            let to = root.join(to);
+            std::fs::rename(root.join(from), &to).map_err(|e| failed(&to, &e))?;
+            sync_directory(to.parent().unwrap_or(Path::new(".")))
+        })
+        .await
+    }
+
     async fn remove(&self, path: &str) -> Result<()> {
         let path = path.to_owned();
         self.run("removing a local log file", move |root| {

@@ -329,6 +329,20 @@ impl Disk for SimDisk {
         Ok(Arc::new(SimFile { disk: self.clone(), path: path.to_owned(), life }))
     }
 
+    async fn rename(&self, from: &str, to: &str) -> Result<()> {
+        let mut shared = self.shared.lock();
+        let Some(file) = shared.files.remove(from) else {
+            return Err(fault(from, DiskFault::Missing, "no such file"));
+        };
+        shared.files.insert(to.to_owned(), file);
+        shared.lying.retain(|(of, _), _| of != to);
+        for ((of, page), platter) in std::mem::take(&mut shared.lying) {
+            let of = if of == from { to.to_owned() } else { of };
+            shared.lying.insert((of, page), platter);
+        }
+        Ok(())
+    }
+
     async fn remove(&self, path: &str) -> Result<()> {
         let mut shared = self.shared.lock();
         shared.files.remove(path);

@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 
 use super::protocol::{LogletKey, Reply};
 use super::sector::{self, SEAL};
-use super::segment::{Segment, entries_payload, loglet_directory};
+use super::segment::{COPYING, Segment, entries_payload, loglet_directory};
 use crate::buffer::Buffer;
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
@@ -64,6 +64,22 @@ impl Files {
     fn next(&self) -> Lsn {
         self.segments.last().expect("a loglet keeps at least one segment").next_lsn()
     }
+}
+
+/// The segments, those in clear encrypted where the database is being turned over.
+async fn turned_over(
+    disk: &dyn Disk,
+    key: &LogletKey,
+    segments: Vec<Segment>,
+) -> Result<Vec<Segment>> {
+    let mut turned = Vec::with_capacity(segments.len());
+    for segment in segments {
+        turned.push(match segment.is_left_clear(disk) {
+            true => segment.turned_over(disk, key).await?,
+            false => segment,
+        });
+    }
+    Ok(turned)
 }
 
 impl StoredLoglet {
@@ -120,6 +136,10 @@ impl StoredLoglet {
         for name in disk.list(&directory).await? {
             match name.strip_suffix(".log").and_then(|n| n.parse::<u64>().ok()) {
                 Some(number) => numbers.push(number),
+                // Of a copy that was not finished.
+                None if repair && name.ends_with(COPYING) => {
+                    disk.remove(&format!("{directory}/{name}")).await?;
+                }
                 None => tracing::warn!(directory, name, "not a segment of the log; ignored"),
             }
         }
@@ -180,6 +200,7 @@ impl StoredLoglet {
             if !trusts_cache {
                 last.harden().await?;
             }
+            segments = turned_over(&*disk, &key, segments).await?;
         }
         Ok(Some(Self::with_segments(disk, key, segment_bytes, segments, sealed)))
     }

@@ -31,6 +31,8 @@ use crate::error::{DiskFault, Error, FORMAT_VERSION, Result};
 const MAGIC: [u8; 4] = *b"TLSG";
 /// Newest segment format this program reads. Encrypted segments have it.
 pub const VERSION: u16 = 2;
+/// At the end of a copy's name, until it takes the segment's place.
+pub const COPYING: &str = ".new";
 /// The format of segments that are not encrypted.
 const CLEAR: u16 = 1;
 
@@ -147,7 +149,16 @@ pub fn entries_of(payload: &Bytes) -> std::result::Result<(Lsn, Vec<Bytes>), Mal
 impl Segment {
     /// Makes segment `number`, durably.
     pub async fn create(disk: &dyn Disk, key: &LogletKey, number: u64, first: Lsn) -> Result<Self> {
-        let path = path(key, number);
+        Self::create_at(disk, key, number, first, path(key, number)).await
+    }
+
+    async fn create_at(
+        disk: &dyn Disk,
+        key: &LogletKey,
+        number: u64,
+        first: Lsn,
+        path: String,
+    ) -> Result<Self> {
         let file = disk.create(&path).await?;
         let drawn = disk.keys().map(|keys| (keys, RecordCipher::draw(keys)));
         let header = header(key, number, first, drawn.map(|(_, drawn)| drawn));
@@ -170,6 +181,44 @@ impl Segment {
             unfinished_bytes: 0,
             cipher,
         })
+    }
+
+    /// Whether it is in clear on a disk where what is written is encrypted: the database is being turned over.
+    pub fn is_left_clear(&self, disk: &dyn Disk) -> bool {
+        self.cipher.is_none() && disk.keys().is_some()
+    }
+
+    /// Puts an encrypted copy in its place. A crash leaves the one or the other.
+    pub async fn turned_over(self, disk: &dyn Disk, key: &LogletKey) -> Result<Self> {
+        let copying = format!("{}{COPYING}", self.path);
+        // Of a process that did not live to rename it.
+        disk.remove(&copying).await?;
+        let mut copy = Self::create_at(disk, key, self.number, self.first, copying.clone()).await?;
+        let begin = copy.end_bytes;
+        let length = usize::try_from(self.end_bytes).unwrap_or(usize::MAX);
+        let bytes = self.file.read(0, length).await?;
+        let corrupt = |(offset, reason)| corrupt(&*self.file, offset, None, reason);
+        let mut batches = BytesMut::new();
+        let mut sector = 0;
+        while let Next::Batch(batch) = sector::next_batch(&bytes, sector).map_err(corrupt)? {
+            if batch.kind != HEADER {
+                let stored = copy.batch(batch.kind, &batch.payload);
+                copy.end_bytes += stored.len() as u64;
+                batches.put_slice(&stored);
+            }
+            sector += batch.sectors;
+        }
+        copy.file.append(begin, batches.freeze()).await?;
+        disk.rename(&copying, &self.path).await?;
+        let lost = || {
+            let reason = "its encrypted copy holds something else".to_owned();
+            Error::Corrupt { object: self.path.clone(), lsn: Some(self.first), reason }
+        };
+        let copied = Self::recover(disk, key, self.number).await?.ok_or_else(lost)?;
+        match copied.next_lsn() == self.next_lsn() && copied.sealed == self.sealed {
+            true => Ok(copied),
+            false => Err(lost()),
+        }
     }
 
     /// The bytes of the next batch.
@@ -279,8 +328,10 @@ impl Segment {
                     reason: "it is encrypted".into(),
                 });
             }
+            // Of the time before the database was encrypted.
+            (None, Some(keys)) if keys.takes_clear() => None,
             (None, Some(_)) => {
-                let reason = "it is not encrypted, but the database is: it is of another database, or was exchanged";
+                let reason = "it is not encrypted, but the database is: it is of another database, was exchanged, or its node was not started while the database was turned over (telesto keys encrypt --again)";
                 return Err(corrupt(0, None, reason.into()));
             }
         };

@@ -124,6 +124,10 @@ impl Disk for Hung {
         self.answer().await;
         self.disk.open(path).await
     }
+    async fn rename(&self, from: &str, to: &str) -> telesto_log::Result<()> {
+        self.answer().await;
+        self.disk.rename(from, to).await
+    }
     async fn remove(&self, path: &str) -> telesto_log::Result<()> {
         self.answer().await;
         self.disk.remove(path).await

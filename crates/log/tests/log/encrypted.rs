@@ -13,7 +13,7 @@ const MARKER: &str = "the-marker-of-this-test";
 
 fn keys(env: &Env, seeds: &[u8]) -> Arc<Keys> {
     let epochs = seeds.iter().zip(1..).map(|(seed, n)| (n, Epoch::new(&[*seed; 32])));
-    let ring = Ring { version: seeds.len() as u64, epochs: epochs.collect() };
+    let ring = Ring { version: seeds.len() as u64, epochs: epochs.collect(), turning: false };
     Arc::new(Keys::new(ring, Arc::clone(&env.random)))
 }
 
@@ -72,6 +72,45 @@ async fn entries_read_back_after_a_restart_and_stand_in_no_file() {
             assert_eq!(reopened(&rotated, &objects, &env).await.expect("opens").len(), 12);
         }
     }
+}
+
+fn turning(env: &Env, turning: bool) -> Arc<Keys> {
+    let epochs = [(1, Epoch::new(&[1; 32]))].into_iter().collect();
+    Arc::new(Keys::new(Ring { version: 1, epochs, turning }, Arc::clone(&env.random)))
+}
+
+#[tokio::test]
+async fn log_in_clear_is_encrypted_at_the_first_start_and_a_crash_at_any_write_loses_nothing() {
+    let env = telesto_runtime::env();
+    let (clear, objects) = (SimDisk::new(), Arc::new(Objects::default()));
+    filled(&clear, &objects, &env).await;
+    let mut finished = 0;
+    for appends in 0..40 {
+        // Each start goes on with the bucket as it was.
+        let theirs = Arc::new(objects.copy());
+        let disk = SimDisk::encrypted(turning(&env, true));
+        moved(&clear, &disk);
+        disk.fail_after(appends);
+        if let Ok(said) = reopened(&disk, &theirs, &env).await {
+            assert_eq!(said.len(), 12);
+            finished += 1;
+        }
+        disk.crash(&Seeded::new(appends));
+        let said = reopened(&disk, &theirs, &env).await.expect("opens");
+        assert_eq!(said.len(), 12, "after a crash at write {appends}");
+        assert!(!holds_marker(&disk), "after a crash at write {appends}");
+        assert!(disk.paths().iter().all(|path| !path.ends_with(".new")), "{:?}", disk.paths());
+        // From now on nothing in clear is taken.
+        let settled = SimDisk::encrypted(turning(&env, false));
+        moved(&disk, &settled);
+        assert_eq!(reopened(&settled, &theirs, &env).await.expect("opens").len(), 12);
+    }
+    assert!(finished > 5, "most of the forty fail: {finished} did not");
+    // A node that was not started meanwhile is told what to do.
+    let late = SimDisk::encrypted(turning(&env, false));
+    moved(&clear, &late);
+    let error = reopened(&late, &objects, &env).await.expect_err("in clear");
+    assert!(error.to_string().contains("keys encrypt --again"), "{error}");
 }
 
 #[tokio::test]

@@ -51,6 +51,11 @@ impl Objects {
     pub fn advance(&self, by: Duration) {
         self.micros.fetch_add(by.as_micros() as u64, Ordering::SeqCst);
     }
+    /// Another bucket with the same in it.
+    pub fn copy(&self) -> Self {
+        let micros = AtomicU64::new(self.micros.load(Ordering::SeqCst));
+        Self { objects: Mutex::new(self.objects.lock().clone()), micros }
+    }
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         self.objects.lock().keys().filter(|k| k.starts_with(prefix)).cloned().collect()
     }
@@ -310,7 +315,7 @@ pub fn sim_disk(seed: u64, env: &Env) -> Arc<SimDisk> {
         return SimDisk::new();
     }
     let epochs = [(1, telesto_cipher::Epoch::new(&[7; 32]))].into_iter().collect();
-    let ring = telesto_cipher::Ring { version: 1, epochs };
+    let ring = telesto_cipher::Ring { version: 1, epochs, turning: false };
     SimDisk::encrypted(Arc::new(telesto_cipher::Keys::new(ring, Arc::clone(&env.random))))
 }
 

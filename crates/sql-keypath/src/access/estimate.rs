@@ -9,6 +9,7 @@
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
 use telesto_sql_expr::{EvalContext, Expr, Node};
 use telesto_sql_plan::estimate::Shape;
+use telesto_sql_plan::watch::Asked;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
 
@@ -65,6 +66,16 @@ impl Best {
 }
 
 impl Conditions {
+    /// The columns of a table of so many that the conditions are about.
+    #[must_use]
+    pub fn asked(&self, columns: usize) -> Asked {
+        let own = |at: &usize| *at < columns;
+        let equal = self.eq.iter().map(|(at, ..)| *at).filter(own);
+        let ranges = self.ranges.iter().map(|(at, ..)| *at);
+        let prefixes = self.prefixes.iter().map(|(at, _)| *at);
+        Asked::of(equal, ranges.chain(prefixes).filter(own))
+    }
+
     /// Rows that a path reads.
     pub(super) fn rows_read(
         &self,

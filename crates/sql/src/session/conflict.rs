@@ -10,6 +10,8 @@
 //! On a log with its sequencer in this process that costs nothing; otherwise one look at the tail, shared by all who wait for one.
 //! A result that was already being streamed is not executed again: the client gets 40001 in the error's stead.
 
+use std::time::Duration;
+
 use telesto_common::DatabaseId;
 use telesto_common::key::{Direction, KeyReader};
 
@@ -18,6 +20,9 @@ use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::codec::read_index_key;
 use crate::error::{Error, Result, SqlState};
 use crate::types::TextStyle;
+
+/// Repetitions that do not wait.
+const AT_ONCE: u32 = 3;
 
 /// Errors that say nothing about the database's content.
 pub(super) fn says_nothing(error: &Error) -> bool {
@@ -34,6 +39,23 @@ fn is_conflict(error: &Error) -> bool {
 }
 
 impl Session {
+    /// Waits a little, so that two transactions do not meet again and again. The first tries follow at once: whoever
+    /// was in the way has committed.
+    pub(super) async fn pause(&mut self, attempt: u32) {
+        self.lost = self.lost.saturating_add(1);
+        self.spending.conflicted();
+        self.rest(attempt).await;
+    }
+
+    /// The wait of [`Session::pause`], for work that is no transaction of the session's.
+    pub(super) async fn rest(&self, attempt: u32) {
+        if attempt <= AT_ONCE {
+            return;
+        }
+        let bound = Duration::from_micros(500 << attempt.min(6));
+        self.engine.env.clock.sleep(self.engine.env.jitter(bound)).await;
+    }
+
     /// Counts a statement or commit that failed for the account of the statement.
     pub(super) fn counts_failure<T>(&self, result: &Result<T>) {
         if let Err(error) = result {

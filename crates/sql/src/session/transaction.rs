@@ -17,7 +17,6 @@
 //! `SqlOptions::retry_attempts` tries, `SqlOptions::retry_statements` statements recorded.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
@@ -77,9 +76,6 @@ fn of_the_data(error: &Error) -> Option<Error> {
     let code = error.code();
     ["22", "23"].iter().any(|class| code.0.starts_with(class)).then(|| error.clone())
 }
-
-/// Repetitions that do not wait.
-const AT_ONCE: u32 = 3;
 
 /// A step of a transaction, recorded for its repetition.
 #[derive(Clone, Debug)]
@@ -396,23 +392,6 @@ impl Session {
         txn.tell(messages)?;
         self.label = self.label.max(txn.commit().await?.label);
         Ok(())
-    }
-
-    /// Waits a little, so that two transactions do not meet again and again. The first tries follow at once: whoever
-    /// was in the way has committed.
-    pub(super) async fn pause(&mut self, attempt: u32) {
-        self.lost = self.lost.saturating_add(1);
-        self.spending.conflicted();
-        self.rest(attempt).await;
-    }
-
-    /// The wait of [`Session::pause`], for work that is no transaction of the session's.
-    pub(super) async fn rest(&self, attempt: u32) {
-        if attempt <= AT_ONCE {
-            return;
-        }
-        let bound = Duration::from_micros(500 << attempt.min(6));
-        self.engine.env.clock.sleep(self.engine.env.jitter(bound)).await;
     }
 
     /// Executes the block's recorded steps in a new transaction and compares the results with those the

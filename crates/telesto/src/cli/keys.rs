@@ -13,6 +13,7 @@ use telesto_bucket::table_keys::{self, Listed};
 use telesto_bucket::{Bucket as _, keyring};
 use telesto_cipher::{KeyFile, KeyService, StoredRing};
 
+use super::encrypt::{Asked, encrypt};
 use super::table::Table;
 
 /// Which database.
@@ -71,6 +72,32 @@ pub enum Command {
         #[command(flatten)]
         place: Place,
     },
+    /// Turn a database in clear over: encrypt everything it has in its bucket, in place, while it is used.
+    ///
+    /// Its nodes are stopped for a moment while this begins, and started again with the key file at once; each then encrypts its own
+    /// local log. When all of them have been started, `--finish` ends it: from then on nothing in clear is taken. It can be interrupted and
+    /// run again.
+    #[command(after_help = "Examples:
+  telesto keys create telesto.keys
+  telesto keys encrypt --nodes-are-stopped --bucket s3://my-bucket/telesto --encryption-key-file telesto.keys
+  telesto start --bucket s3://my-bucket/telesto --encryption-key-file telesto.keys     # every node
+  telesto keys encrypt --finish --bucket s3://my-bucket/telesto --encryption-key-file telesto.keys")]
+    Encrypt {
+        /// No process uses the database: asked for when it begins
+        #[arg(long)]
+        nodes_are_stopped: bool,
+        /// Every node has been started with the key file: take nothing in clear any more
+        #[arg(long)]
+        finish: bool,
+        /// Also a database that is encrypted already, in which something in clear was left
+        #[arg(long)]
+        again: bool,
+        /// No process uses the database until this ends: for stores without conditional overwrites
+        #[arg(long, requires = "nodes_are_stopped")]
+        offline: bool,
+        #[command(flatten)]
+        place: Place,
+    },
     /// Destroy a key of tables for ever: what it encrypted cannot be read any more, in whatever copy.
     ///
     /// Nodes that are running forget it within a minute. The name is never used again. The rows stay, unreadable, until
@@ -90,7 +117,7 @@ pub enum Command {
     },
 }
 
-fn text(error: impl std::fmt::Display) -> String {
+pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
@@ -128,6 +155,10 @@ pub async fn run(command: Command) -> Result<(), String> {
             Ok(())
         }
         Command::Drop { name, for_ever, bucket } => drop_key(&name, for_ever, &bucket).await,
+        Command::Encrypt { nodes_are_stopped, finish, again, offline, place } => {
+            let asked = Asked { nodes_are_stopped, finish, again, offline };
+            encrypt(&place.bucket, &place.encryption_key_file, asked).await
+        }
         Command::Rotate { wrapping_only, place, .. } => {
             let env = telesto_runtime::env();
             let service = key_service(&env, &place.encryption_key_file).map_err(text)?;
@@ -210,8 +241,11 @@ fn create(file: &Path, name: Option<String>, for_tables: bool) -> Result<(), Str
     Ok(())
 }
 
-fn show(ring: &StoredRing) {
+pub(super) fn show(ring: &StoredRing) {
     println!("version {}, wrapped with key {}", ring.version, ring.wrapped_with);
+    if ring.turning {
+        println!("the database is being turned over: telesto keys encrypt --finish ends that");
+    }
     let newest = ring.newest().map(|key| key.epoch);
     let rows = ring.keys.iter().map(|key| {
         let used = if Some(key.epoch) == newest { "writes and reads" } else { "reads" };

@@ -12,6 +12,7 @@ mod demo_cluster;
 mod demo_regions;
 mod demo_social;
 mod dump;
+mod encrypt;
 mod geo;
 mod hand_over;
 mod import;
