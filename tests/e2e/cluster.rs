@@ -1,7 +1,8 @@
 //! Three real processes keep one log for each other: clients of all of them append and read through kills, freezes, rolling
 //! restarts and the death of all three; what they saw is strictly serializable, nothing acknowledged is lost.
 //!
-//! One round takes about half a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one).
+//! One round takes about half a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one). `TELESTO_BEFORE` is the program
+//! of the version before: with it every second start of a node is one of that program, so that both are in the cluster all the time.
 
 #[path = "appending.rs"]
 mod appending;
@@ -27,6 +28,8 @@ struct Cluster {
     directory: tempfile::TempDir,
     nodes: Vec<Option<Node>>,
     ports: Vec<Arc<AtomicU16>>,
+    /// Nodes started so far.
+    starts: usize,
 }
 
 fn launch(place: &Place, local: PathBuf) -> Node {
@@ -38,7 +41,7 @@ impl Cluster {
         let directory = tempfile::tempdir().expect("temporary folder");
         let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
         let ports = (0..NODES).map(|_| Arc::default()).collect();
-        let mut cluster = Self { place, directory, nodes: Vec::new(), ports };
+        let mut cluster = Self { place, directory, nodes: Vec::new(), ports, starts: 0 };
         cluster.nodes.resize_with(NODES, || None);
         for index in 0..NODES {
             cluster.begin(&[index]);
@@ -52,13 +55,14 @@ impl Cluster {
 
     /// Starts nodes at once: one may need another to open the database.
     fn begin(&mut self, indexes: &[usize]) {
-        let starting: Vec<_> = indexes
-            .iter()
-            .map(|index| {
-                let (place, local) = (self.place.clone(), self.local(*index));
-                (*index, std::thread::spawn(move || launch(&place, local)))
-            })
-            .collect();
+        let before = std::env::var_os("TELESTO_BEFORE").map(PathBuf::from);
+        let mut starting = Vec::new();
+        for index in indexes {
+            let (mut place, local) = (self.place.clone(), self.local(*index));
+            place.program = before.clone().filter(|_| self.starts.is_multiple_of(2));
+            self.starts += 1;
+            starting.push((*index, std::thread::spawn(move || launch(&place, local))));
+        }
         for (index, starting) in starting {
             let node = starting.join().expect("started");
             self.ports[index].store(node.port, Ordering::SeqCst);

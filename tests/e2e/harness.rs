@@ -36,12 +36,14 @@ pub struct Place {
     pub log: &'static str,
     pub durability: &'static str,
     pub environment: Vec<(String, String)>,
+    /// The program of its nodes; `None`: the one under test.
+    pub program: Option<PathBuf>,
 }
 
 impl Place {
     pub fn folder(dir: &Path, log: &'static str, durability: &'static str) -> Self {
         let bucket = format!("file://{}", dir.display());
-        Self { bucket, log, durability, environment: Vec::new() }
+        Self { bucket, log, durability, environment: Vec::new(), program: None }
     }
 
     pub fn s3(
@@ -55,6 +57,7 @@ impl Place {
             log,
             durability,
             environment: server.environment(),
+            program: None,
         }
     }
 }
@@ -126,7 +129,7 @@ impl Node {
         std::fs::create_dir_all(local).expect("local folder");
         let log = local.join(format!("node-{}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let output = File::create(&log).expect("log file");
-        let program = program().display().to_string();
+        let program = place.program.clone().unwrap_or_else(program).display().to_string();
         let words: Vec<&String> = site.through.iter().chain([&program]).collect();
         let mut command = Command::new(words[0]);
         command

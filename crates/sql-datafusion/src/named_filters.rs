@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::{TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::config::ConfigOptions;
 use datafusion::physical_expr::expressions::CaseExpr;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
@@ -20,11 +20,13 @@ use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_optimizer::projection_pushdown::ProjectionPushdown;
 use datafusion::physical_optimizer::sanity_checker::SanityCheckPlan;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::aggregates::AggregateExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
 use datafusion::physical_plan::projection::remove_unnecessary_projections;
 use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::windows::{BoundedWindowAggExec, get_ordered_partition_by_indices};
+use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 use rustc_hash::FxHashSet;
 
 /// DataFusion's rules, those that push filters down behind a look at the plan.
@@ -99,10 +101,53 @@ fn and_mended(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    match rule.optimize(Arc::clone(&plan), config) {
-        Ok(plan) => Ok(plan),
-        Err(_) => rule.optimize(EnsureRequirements::new().optimize(plan, config)?, config),
-    }
+    let plan = match rule.optimize(Arc::clone(&plan), config) {
+        Ok(plan) => plan,
+        Err(_) => rule.optimize(EnsureRequirements::new().optimize(plan, config)?, config)?,
+    };
+    plan.transform_down(|plan| {
+        let plan = without_lost_limit(plan)?;
+        plan.transform_data(with_partitions_found)
+    })
+    .data()
+}
+
+/// A window whose partitions are told to be sorted finds them by the order of its input, which counts columns that are equal to others, or
+/// constant, once: of `PARTITION BY a, b` with `a = b` it looks for both and finds one. It finds them by what is sorted then, and by hashes.
+fn with_partitions_found(
+    plan: Arc<dyn ExecutionPlan>,
+) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let lost = plan.downcast_ref::<BoundedWindowAggExec>().filter(|window| {
+        window.input_order_mode == InputOrderMode::Sorted
+            && window.partition_by_sort_keys().is_err()
+    });
+    let Some(window) = lost else { return Ok(Transformed::no(plan)) };
+    let (exprs, input) = (window.window_expr(), window.input());
+    let Some(first) = exprs.first() else { return Ok(Transformed::no(plan)) };
+    let sorted = get_ordered_partition_by_indices(first.partition_by(), input)?;
+    let mode = match sorted.is_empty() {
+        true => InputOrderMode::Linear,
+        false => InputOrderMode::PartiallySorted(sorted),
+    };
+    let repartitions = !window.partition_keys().is_empty();
+    let found =
+        BoundedWindowAggExec::try_new(exprs.to_vec(), Arc::clone(input), mode, repartitions)?;
+    Ok(Transformed::yes(Arc::new(found)))
+}
+
+/// DISTINCT below a LIMIT ends early where its rows come in no order, which is asked when the limit is given to it and again when it runs.
+/// A rule in between may have found an order: then it has a limit that it cannot run with, and goes without.
+fn without_lost_limit(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
+    let lost = plan.downcast_ref::<AggregateExec>().filter(|aggregate| {
+        let ascending = aggregate.limit_options().map(|limit| limit.descending);
+        ascending == Some(None)
+            && aggregate.get_minmax_desc().is_none()
+            && !aggregate.is_unordered_unfiltered_group_by_distinct()
+    });
+    Ok(match lost {
+        Some(aggregate) => Transformed::yes(Arc::new(aggregate.with_new_limit_options(None))),
+        None => Transformed::no(plan),
+    })
 }
 
 /// Projections are put where fewer columns are passed on. DataFusion's rule also computes parts of one side in the condition of a join

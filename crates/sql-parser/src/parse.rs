@@ -178,6 +178,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::spelling::spell_check_options(&mut tokens);
     crate::rewrite::spelling::spell_view_options(&mut tokens);
     crate::rewrite::spelling::spell_trims(&mut tokens);
+    crate::rewrite::spelling::spell_qualified_calls(&mut tokens);
     crate::rewrite::spelling::spell_constants(&mut tokens);
     let stars = crate::rewrite::row_star::spell(&mut tokens);
     let forms = crate::rewrite::constructs::is_in(&tokens);

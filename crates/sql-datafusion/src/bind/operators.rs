@@ -120,8 +120,15 @@ impl Binder<'_> {
         self.resolve(op, vec![typed], true)
     }
 
-    /// A scalar function call.
-    pub(super) fn call(&self, name: &str, args: Vec<Typed>) -> Result<Typed> {
+    /// A scalar function call; `type(value)` is a cast where there is no such function.
+    pub(super) fn call(&self, name: &str, mut args: Vec<Typed>) -> Result<Typed> {
+        if args.len() == 1
+            && !registry().knows(name)
+            && let Ok(ty) = self.evaluation().context().type_of_name(name)
+            && let Some(value) = args.pop()
+        {
+            return self.cast(value, &ty);
+        }
         self.resolve(name, args, false)
     }
 

@@ -6,6 +6,7 @@
 //! | `CREATE VIEW … WITH (security_barrier)` | `… WITH (security_barrier = true)` |
 //! | `CREATE VIEW v AS … WITH LOCAL CHECK OPTION` | `CREATE VIEW v WITH (check_option = local) AS …` |
 //! | `inet 'text'`, and constants of other types whose names are no words of the parser's | `'text'::inet` |
+//! | `pg_catalog.substring(x, 2)`, and other functions whose names are words of the parser's | `pg_catalog."substring"(x, 2)` |
 //! | `trim(FROM x)`, `trim(LEADING FROM x)` | `trim(' ' FROM x)`, `trim(LEADING ' ' FROM x)` |
 //! | `ALTER TYPE name OWNER TO …`, `SET SCHEMA …`; `ALTER DOMAIN` with these, `RENAME TO …` | `ALTER COLLATION` of that name: the same forms |
 //! | `CREATE DOMAIN name AS type …` | `CREATE TABLE name (value type …)`, marked external |
@@ -17,7 +18,8 @@
 //! is taken for the other.
 
 use crate::sqlparser::ast::{AlterTableType, Statement};
-use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+use crate::sqlparser::keywords::Keyword;
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace, Word};
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::text::{NAME_BYTES, cut_name};
 
@@ -182,6 +184,29 @@ pub fn spell_constants(tokens: &mut Vec<TokenWithSpan>) {
         tokens.insert(text + 1, colons);
         let name = tokens.remove(name);
         tokens.insert(text + 1, name);
+    }
+}
+
+/// Quotes names of functions behind `pg_catalog.` that the parser takes for forms with a syntax of their own: `pg_catalog.substring(a, 2)`.
+pub fn spell_qualified_calls(tokens: &mut [TokenWithSpan]) {
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    for four in solid.windows(4) {
+        let schema = is_word(&tokens[four[0]].token, "pg_catalog");
+        let called =
+            tokens[four[1]].token == Token::Period && tokens[four[3]].token == Token::LParen;
+        if schema
+            && called
+            && let Token::Word(word) = &mut tokens[four[2]].token
+            && word.quote_style.is_none()
+            && word.keyword != Keyword::NoKeyword
+        {
+            *word = Word {
+                value: word.value.to_lowercase(),
+                quote_style: Some('"'),
+                keyword: Keyword::NoKeyword,
+            };
+        }
     }
 }
 
