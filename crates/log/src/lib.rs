@@ -51,7 +51,7 @@ pub use error::{DiskFault, Error, Result};
 pub use forsake::{Forsaken, forsake_majority};
 pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
-pub use open::newest_chain;
+pub use open::{chain_version, newest_chain};
 pub use options::{Append, Batch, Cluster, Identity, KnownCommitted, LogOptions};
 pub use pipeline::{AppendUnderWay, Begun};
 pub use trim::Trimmed;

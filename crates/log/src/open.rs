@@ -50,6 +50,20 @@ pub async fn newest_chain(
     Store { bucket, env, shard }.newest_chain(Cause::Open, by).await
 }
 
+/// One version of a shard's chain; `None` when it is not there. Reads only.
+///
+/// # Errors
+/// As [`newest_chain`].
+pub async fn chain_version(
+    bucket: Arc<dyn Bucket>,
+    env: Env,
+    shard: ShardId,
+    version: u64,
+    by: Deadline,
+) -> Result<Option<Chain>> {
+    Store { bucket, env, shard }.chain_version(Cause::Open, version, by).await
+}
+
 impl VirtualLog {
     /// Makes the log of a new shard and opens it.
     ///

@@ -20,6 +20,16 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// The bucket is older than what this node has seen of it.
+    #[error(
+        "the database in {url} is not the one this node has seen, or was put back to an earlier state: {reason}. What was committed since would be missing. If it was restored on purpose, start every node once with --accept-older-bucket; if not, find out who changed the bucket"
+    )]
+    RolledBack {
+        /// The bucket.
+        url: String,
+        /// What does not fit.
+        reason: String,
+    },
     /// This node cannot take part in its cluster. The text says what to do.
     #[error("cluster: {0}")]
     Cluster(String),

@@ -33,6 +33,7 @@ mod node;
 pub mod open;
 mod regions;
 mod value;
+mod witness;
 
 pub use cluster::{ClusterOptions, Directory, Joined, recover};
 pub use database::{Builder, Database, Transaction};

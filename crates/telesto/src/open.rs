@@ -26,6 +26,7 @@ use crate::cluster::{self, ClusterOptions, Joined};
 use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::regions::{self, Carrier};
+use crate::witness::Witness;
 
 /// How to open a database. `new` suits development on one machine.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Options {
     pub store_settings: Vec<(String, String)>,
     /// The file with the key-encryption keys of an encrypted database. A database that is made is encrypted if one is given.
     pub encryption_key_file: Option<PathBuf>,
+    /// Opens the database although this node has seen more of it than there is: it was restored on purpose.
+    pub accept_older_bucket: bool,
     /// A price sheet: a name or a file; `None` chooses by the URL.
     pub prices: Option<String>,
     /// Whether slow reads of the bucket are asked for a second time.
@@ -72,6 +75,7 @@ impl Options {
             bucket: bucket.into(),
             store_settings: Vec::new(),
             encryption_key_file: None,
+            accept_older_bucket: false,
             prices: None,
             hedging: Hedging::default(),
             log: Some(LogKind::Bucket),
@@ -201,6 +205,22 @@ fn scratch(env: &Env, folder: &Path, encrypted: bool) -> Scratch {
     }
 }
 
+/// The node's folder, or one that ends with the process.
+fn local_folder(env: &Env, options: &Options) -> Result<(Option<Node>, Option<tempfile::TempDir>)> {
+    Ok(match &options.data_dir {
+        Some(folder) if options.data_dir_siblings => (Some(Node::claim_any(env, folder)?), None),
+        Some(folder) => (Some(Node::claim(env, folder)?), None),
+        None => {
+            let folder = tempfile::Builder::new().prefix("telesto-").tempdir();
+            let folder = folder.map_err(|error| Error::DataDir {
+                folder: std::env::temp_dir().display().to_string(),
+                reason: error.to_string(),
+            })?;
+            (None, Some(folder))
+        }
+    })
+}
+
 /// Opens the database of `options`; makes it when there is none.
 ///
 /// # Errors
@@ -216,18 +236,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     }
     let on_disks = local || options.cluster.is_some();
     let log = options.log.unwrap_or(if on_disks { LogKind::Quorum } else { LogKind::Bucket });
-    let (node, temporary) = match &options.data_dir {
-        Some(folder) if options.data_dir_siblings => (Some(Node::claim_any(env, folder)?), None),
-        Some(folder) => (Some(Node::claim(env, folder)?), None),
-        None => {
-            let folder = tempfile::Builder::new().prefix("telesto-").tempdir();
-            let folder = folder.map_err(|error| Error::DataDir {
-                folder: std::env::temp_dir().display().to_string(),
-                reason: error.to_string(),
-            })?;
-            (None, Some(folder))
-        }
-    };
+    let (node, temporary) = local_folder(env, options)?;
     let temp_dir = match (&node, &temporary) {
         (Some(node), _) => node.temp_folder(),
         (None, Some(folder)) => folder.path().to_owned(),
@@ -262,6 +271,15 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             ));
         }
     };
+    let witness = match &node {
+        None => None,
+        Some(node) => {
+            let url = bucket.url();
+            let witness = Witness::of(env, node, url, options.accept_older_bucket)?;
+            witness.check_chain(&as_bucket, engine.shard).await?;
+            Some(Arc::new(witness))
+        }
+    };
     engine.region = regions::region_of(&as_bucket).await?;
     let life = engine.identity.incarnation;
     let region_bucket = Arc::clone(&as_bucket);
@@ -274,6 +292,10 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             cluster::open_engine(env, &as_bucket, engine, joined).await?
         }
     };
+    if let Some(witness) = &witness {
+        witness.check_entry(&engine).await?;
+        witness.remembers(&engine);
+    }
     let defaults = SqlOptions::default();
     let sql_options = SqlOptions {
         memory_bytes: options.memory_bytes / 4,

@@ -162,6 +162,9 @@ settings! {
     /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
     #[arg(value_name = "FILE")]
     encryption_key_file: PathBuf, "TELESTO_ENCRYPTION_KEY_FILE";
+    /// Once, after the bucket was restored from a copy on purpose: open it although this node has seen more of it than there is
+    #[arg(value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    accept_older_bucket: bool, "TELESTO_ACCEPT_OLDER_BUCKET";
     /// How far back snapshots can be read, and how long the log is kept. Default: 1h
     #[arg(value_name = "TIME")]
     retention: Span, "TELESTO_RETENTION";

@@ -379,6 +379,7 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
     Ok(Options {
         prices: settings.prices.clone(),
         encryption_key_file: settings.encryption_key_file.clone(),
+        accept_older_bucket: settings.accept_older_bucket.unwrap_or(false),
         log: settings.log.map(|log| match log {
             LogKind::Bucket => telesto_log::LogKind::Bucket,
             LogKind::Quorum => telesto_log::LogKind::Quorum,
