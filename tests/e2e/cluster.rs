@@ -116,6 +116,28 @@ fn others(than: usize) -> Vec<usize> {
     (0..NODES).filter(|index| *index != than).collect()
 }
 
+/// Waits until SQL tells that the log was taken over, and why.
+async fn told_why(node: &Node) {
+    let client = node.connect().await.expect("connects");
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let sql =
+            "SELECT reason, took_ms FROM telesto_log_history ORDER BY chain_version DESC LIMIT 1";
+        let row = client.query_one(sql, &[]).await.expect("asked");
+        let (reason, took): (Option<String>, Option<i64>) = (row.get(0), row.get(1));
+        if reason.as_deref().is_some_and(|why| why.contains("has not answered")) && took.is_some() {
+            return;
+        }
+        // The program of the version before tells nobody.
+        let silent = std::env::var_os("TELESTO_BEFORE").is_some();
+        assert!(silent || Instant::now() < until, "not told: {reason:?}");
+        if silent {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
 /// Everything that may befall it once.
 async fn round(cluster: &mut Cluster, run: &Run) {
     let all: Vec<usize> = (0..NODES).collect();
@@ -123,6 +145,7 @@ async fn round(cluster: &mut Cluster, run: &Run) {
     let owner = cluster.owner(NODES).await;
     cluster.take(owner).kill();
     run.progress(&others(owner), 5, "the owner killed").await;
+    told_why(cluster.node(others(owner)[0])).await;
     cluster.begin(&[owner]);
     run.progress(&all, 3, "it is back").await;
 

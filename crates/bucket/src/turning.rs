@@ -42,8 +42,10 @@ use crate::mixed::is_encrypted;
 use crate::open::OpenBucket;
 use crate::outcome::shown;
 
-/// Objects turned over at a time.
+/// Objects turned over at a time, of those below [`LARGE`]; larger ones one by one, for the memory that they take.
 const AT_ONCE: usize = 4;
+/// Bytes of a large object.
+const LARGE: u64 = 32 << 20;
 /// Objects listed before they are worked on.
 const PAGE: usize = 1000;
 /// How often an object that others exchange is tried.
@@ -180,23 +182,21 @@ impl Turner<'_> {
         Error::Unavailable { key: location.to_string(), reason: shown(error) }
     }
 
-    /// Whether the store keeps to the condition of an overwrite.
+    /// Whether the store keeps to the condition of an overwrite: a version that was replaced is not replaced once more.
     async fn probe(&self) -> Result<()> {
         let key = Path::from(format!("probe/{:032x}", self.bucket.env().random_u128()));
         let failed = |error: StoreError| self.failed(&key, &error);
-        let first = self.store.put(&key, "1".into()).await.map_err(failed)?;
-        let wrong = UpdateVersion {
-            e_tag: Some("\"00000000000000000000000000000000\"".to_owned()),
-            version: None,
+        let first: UpdateVersion = self.store.put(&key, "1".into()).await.map_err(failed)?.into();
+        let options = |version: &UpdateVersion| PutOptions {
+            mode: PutMode::Update(version.clone()),
+            ..PutOptions::default()
         };
-        let options =
-            |version| PutOptions { mode: PutMode::Update(version), ..PutOptions::default() };
-        let refused = self.store.put_opts(&key, "2".into(), options(wrong)).await;
-        let taken = self.store.put_opts(&key, "3".into(), options(first.into())).await;
+        let taken = self.store.put_opts(&key, "22".into(), options(&first)).await;
+        let refused = self.store.put_opts(&key, "333".into(), options(&first)).await;
         self.store.delete(&key).await.map_err(failed)?;
         let reason = match (refused, taken) {
             (Err(StoreError::Precondition { .. }), Ok(_)) => return Ok(()),
-            (Ok(_), _) => "an object with another tag was overwritten".to_owned(),
+            (Ok(_), _) => "an object that had been replaced was overwritten".to_owned(),
             (_, Err(error)) | (Err(error), _) => shown(&error),
         };
         Err(Error::NoConditionalOverwrite { url: self.bucket.url().to_owned(), reason })
@@ -218,28 +218,43 @@ impl Turner<'_> {
             let unknown = page.into_iter().filter(|meta| {
                 !is_clear(&meta.location) && known.get(&meta.location) != Some(&meta.e_tag)
             });
-            let unknown: Vec<ObjectMeta> = unknown.collect();
-            let mut found = stream::iter(unknown)
-                .map(|meta| async move {
-                    let found = self.object(&meta.location).await?;
-                    Ok::<_, Error>((meta, found))
-                })
-                .buffer_unordered(AT_ONCE);
-            while let Some((meta, found)) = found.try_next().await? {
-                match found {
-                    // Its tag is another one now: the next listing looks at it once more.
-                    Found::Turned(bytes) => {
-                        done.objects += 1;
-                        done.bytes += bytes;
-                    }
-                    Found::Encrypted => {
-                        done.known += 1;
-                        known.insert(meta.location, meta.e_tag);
-                    }
-                    Found::Gone => {}
-                }
-                told(done);
+            let (large, small): (Vec<_>, Vec<_>) = unknown.partition(|meta| meta.size >= LARGE);
+            for (objects, at_once) in [(small, AT_ONCE), (large, 1)] {
+                self.each(objects, at_once, known, done, told).await?;
             }
+        }
+        Ok(())
+    }
+
+    /// Sees to these objects.
+    async fn each(
+        &self,
+        objects: Vec<ObjectMeta>,
+        at_once: usize,
+        known: &mut BTreeMap<Path, Option<String>>,
+        done: &mut Turned,
+        told: &(dyn Fn(&Turned) + Send + Sync),
+    ) -> Result<()> {
+        let mut found = stream::iter(objects)
+            .map(|meta| async move {
+                let found = self.object(&meta.location).await?;
+                Ok::<_, Error>((meta, found))
+            })
+            .buffer_unordered(at_once);
+        while let Some((meta, found)) = found.try_next().await? {
+            match found {
+                // Its tag is another one now: the next listing looks at it once more.
+                Found::Turned(bytes) => {
+                    done.objects += 1;
+                    done.bytes += bytes;
+                }
+                Found::Encrypted => {
+                    done.known += 1;
+                    known.insert(meta.location, meta.e_tag);
+                }
+                Found::Gone => {}
+            }
+            told(done);
         }
         Ok(())
     }

@@ -55,6 +55,15 @@ impl Visitor {
         Reader::new(self.console.inside.clone(), &self.session.user)
     }
 
+    /// Whether a form with this token was sent by the visitor from a page of ours.
+    pub fn sent(&self, headers: &HeaderMap, csrf: &str) -> Result<(), Problem> {
+        same_site(headers)?;
+        match self.new_cookie.is_none() && self.session.is_csrf(csrf) {
+            true => Ok(()),
+            false => Err(Problem::forged()),
+        }
+    }
+
     /// Runs a statement that may write, as the visitor; the caller has checked that the request is the visitor's own, and that the
     /// console may write.
     pub async fn change(&self, sql: &str) -> Result<(), Problem> {

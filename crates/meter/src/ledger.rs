@@ -30,6 +30,8 @@ pub const ENTRIES: usize = 5000;
 pub const PRINCIPALS: usize = 1000;
 /// Of the entries, the part that makes room when there is none: a twentieth, as in PostgreSQL.
 const EVICTED: usize = 20;
+/// Bytes of a plan that are kept.
+const PLAN: usize = 2048;
 /// What takes the place of a name there is no room for, and of the text of statements no longer kept.
 pub const OTHERS: &str = "(others)";
 
@@ -124,6 +126,8 @@ pub struct Entry {
     /// The statement, normalized.
     pub text: Arc<str>,
     stats: Mutex<Stats>,
+    /// How it was executed of late, as EXPLAIN shows it.
+    plan: Mutex<Option<Arc<str>>>,
     /// Where what comes is recorded from now on, once this is evicted.
     moved: Mutex<Option<Arc<Self>>>,
     live: AtomicBool,
@@ -138,6 +142,7 @@ impl Entry {
             query_id,
             text,
             stats: Mutex::default(),
+            plan: Mutex::default(),
             moved: Mutex::default(),
             live: AtomicBool::new(true),
             used: AtomicU64::new(0),
@@ -160,6 +165,27 @@ impl Entry {
     #[must_use]
     pub fn stats(&self) -> Stats {
         *self.stats.lock()
+    }
+
+    /// How it was executed of late; `None`: nobody has told.
+    #[must_use]
+    pub fn plan(&self) -> Option<Arc<str>> {
+        self.plan.lock().clone()
+    }
+
+    /// It is executed so from now on.
+    pub fn note_plan(&self, plan: &str) {
+        let mut end = plan.len().min(PLAN);
+        while !plan.is_char_boundary(end) {
+            end -= 1;
+        }
+        *self.plan.lock() = Some(plan[..end].into());
+    }
+
+    /// Whether a plan that is made for each execution should be told now: at the first, and ever more seldom.
+    #[must_use]
+    pub fn wants_plan(&self) -> bool {
+        !self.is_rest() && (self.stats.lock().calls.is_power_of_two() || self.plan.lock().is_none())
     }
 
     /// Records something more.

@@ -130,6 +130,11 @@ impl ExecutablePlan for DfPlan {
     async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
         interrupt::computes().await;
         let physical = physical(&self.query, &self.parameters, &self.wanted, context).await?;
+        if let Some(entry) = context.cost.entry().filter(|entry| entry.wants_plan())
+            && let Ok(plan) = physical.shown(plan_text)
+        {
+            entry.note_plan(&plan);
+        }
         let rows = stream(&physical, context)?;
         Ok(StatementResult::Rows {
             columns: Arc::clone(&self.columns),
@@ -413,10 +418,7 @@ pub async fn explain_query(
 ) -> Result<(String, Option<u64>)> {
     let physical = physical(query, parameters, &[], context).await?;
     if !analyze {
-        let shown = |plan: &dyn ExecutionPlan| {
-            with_estimates(plan, DisplayableExecutionPlan::new(plan).indent(false).to_string())
-        };
-        return Ok((physical.shown(shown)?, None));
+        return Ok((physical.shown(plan_text)?, None));
     }
     let counted = stream(&physical, context)?
         .try_fold(0_u64, |rows, batch| async move { Ok(rows + batch.len() as u64) });
@@ -425,6 +427,11 @@ pub async fn explain_query(
         with_estimates(plan, DisplayableExecutionPlan::with_metrics(plan).indent(false).to_string())
     };
     Ok((physical.shown(shown)?, Some(rows)))
+}
+
+/// What EXPLAIN shows of a plan that was not run.
+fn plan_text(plan: &dyn ExecutionPlan) -> String {
+    with_estimates(plan, DisplayableExecutionPlan::new(plan).indent(false).to_string())
 }
 
 /// Runs a query and gives its rows as they come. Parameters have the given types; their values are the context's.

@@ -75,6 +75,7 @@ pub use context::EvalContext;
 pub use decimal::root_of_scale as numeric_root;
 pub use execution::Execution;
 pub use functions::rows::{ROW_FIELD, ROW_NOT_NULL, ROW_NULL, ROW_TEXT, ROW_WITH};
+pub use functions::sample::{SAMPLED, SAMPLED_AGAIN};
 pub use output_name::output_name;
 pub use parameters::ParameterTypes;
 pub use registry::{Resolved, Volatility, registry};

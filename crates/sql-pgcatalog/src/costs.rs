@@ -221,17 +221,20 @@ fn prices(out: &mut RowSet<'_>, _: &CatalogSnapshot, accounts: &Accounts, seen: 
 
 /// The statements of one role, whatever the application and the tags: what PostgreSQL has one row for.
 fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accounts, seen: &Seen) {
-    let mut rows: std::collections::BTreeMap<(Arc<str>, i64), (Arc<str>, Stats)> =
+    type Shown = (Arc<str>, Stats, Option<Arc<str>>);
+    let mut rows: std::collections::BTreeMap<(Arc<str>, i64), Shown> =
         std::collections::BTreeMap::new();
     for (entry, stats) in accounts.entries() {
         if entry.is_rest() || stats.calls == 0 {
             continue;
         }
         let key = (Arc::clone(&entry.principal.role), entry.query_id);
-        let row = rows.entry(key).or_insert_with(|| (Arc::clone(&entry.text), Stats::default()));
+        let row =
+            rows.entry(key).or_insert_with(|| (Arc::clone(&entry.text), Stats::default(), None));
         row.1.add(&stats);
+        row.2 = entry.plan().or(row.2.take());
     }
-    for ((role, query_id), (text, stats)) in rows {
+    for ((role, query_id), (text, stats, plan)) in rows {
         let charge = &stats.charge;
         let cost = seen.rates.price(charge);
         let zero = Datum::Float8(0.0);
@@ -255,7 +258,8 @@ fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accoun
             .set("dollars", dollars(cost))
             .set("dollars_per_call", dollars(cost.part(1, stats.calls)))
             .set("failures", count(stats.failures))
-            .set("conflicts", count(stats.conflicts));
+            .set("conflicts", count(stats.conflicts))
+            .set("plan", plan.map_or(Datum::Null, |plan| Datum::text(&*plan)));
         for unknown in [
             "total_plan_time",
             "min_plan_time",

@@ -311,6 +311,13 @@ impl Spending {
         self.account.at.lock().entry.clone()
     }
 
+    /// The statement was planned so, for this execution and those that come.
+    pub fn planned(&self, plan: &str) {
+        if let Some(entry) = self.entry().filter(|entry| !entry.is_rest()) {
+            entry.note_plan(plan);
+        }
+    }
+
     /// The statement ran for so long.
     pub fn ran(&self, took: Duration) {
         let mut at = self.account.at.lock();

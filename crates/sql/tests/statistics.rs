@@ -390,6 +390,34 @@ async fn conflicts_and_failures_are_counted_for_their_statements() {
 }
 
 #[tokio::test]
+async fn statement_shows_how_it_was_executed_of_late() {
+    let (_, mut s) = opened().await;
+    let plan =
+        "select plan from pg_stat_statements where query like 'select n from t where n = $1%'";
+    let grouped = "select plan from pg_stat_statements where query like 'select n, count%'";
+    check(
+        &mut s,
+        &[
+            ("create table t (a int primary key, n int)", "CREATE TABLE"),
+            ("insert into t select i, i from generate_series(1, 20000) i", "INSERT 0 20000"),
+            ("select n from t where n = 5", "5"),
+        ],
+    )
+    .await;
+    let before = run(&mut s, plan).await;
+    assert!(before.contains("Seq Scan on t"), "{before}");
+    run(&mut s, "create index t_n on t (n)").await;
+    for _ in 0..2 {
+        run(&mut s, "select n from t where n = 5").await;
+    }
+    let after = run(&mut s, plan).await;
+    assert!(after.contains("t_n"), "{after}");
+    run(&mut s, "select n, count(*) from t group by n having count(*) > 1").await;
+    let shown = run(&mut s, grouped).await;
+    assert!(shown.contains("AggregateExec"), "{shown}");
+}
+
+#[tokio::test]
 async fn what_is_active_is_sampled_and_idle_sessions_are_not() {
     let (engine, mut s) = opened().await;
     let mut busy = engine.session(SessionOptions::default()).await.expect("a session");

@@ -221,6 +221,19 @@ fn local_folder(env: &Env, options: &Options) -> Result<(Option<Node>, Option<te
     })
 }
 
+/// What `node` has seen of the bucket.
+fn witness_of(
+    env: &Env,
+    node: Option<&Node>,
+    bucket: &OpenBucket,
+    options: &Options,
+) -> Result<Option<Arc<Witness>>> {
+    // One in memory ends with the process.
+    let Some(node) = node.filter(|_| !bucket.url().starts_with("memory:")) else { return Ok(None) };
+    let witness = Witness::of(env, node, bucket.url(), options.accept_older_bucket)?;
+    Ok(Some(Arc::new(witness)))
+}
+
 /// Opens the database of `options`; makes it when there is none.
 ///
 /// # Errors
@@ -271,15 +284,10 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             ));
         }
     };
-    let witness = match &node {
-        None => None,
-        Some(node) => {
-            let url = bucket.url();
-            let witness = Witness::of(env, node, url, options.accept_older_bucket)?;
-            witness.check_chain(&as_bucket, engine.shard).await?;
-            Some(Arc::new(witness))
-        }
-    };
+    let witness = witness_of(env, node.as_ref(), &bucket, options)?;
+    if let Some(witness) = &witness {
+        witness.check_chain(&as_bucket, engine.shard).await?;
+    }
     engine.region = regions::region_of(&as_bucket).await?;
     let life = engine.identity.incarnation;
     let region_bucket = Arc::clone(&as_bucket);

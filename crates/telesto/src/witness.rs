@@ -93,8 +93,8 @@ impl Witness {
         let file = node.folder.join(FILE);
         let fail =
             |reason: String| Error::DataDir { folder: node.folder.display().to_string(), reason };
-        let before = match fs::read_to_string(&file) {
-            Ok(text) => Some(Seen::parse(&text).ok_or_else(|| {
+        let before = match fs::read(&file) {
+            Ok(bytes) => Some(std::str::from_utf8(&bytes).ok().and_then(Seen::parse).ok_or_else(|| {
                 fail("its file `seen` is damaged; delete it to go on without what this node has seen".to_owned())
             })?),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,

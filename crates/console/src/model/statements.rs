@@ -42,8 +42,9 @@ pub struct Statements {
 }
 
 /// Columns of `pg_stat_statements` that are shown, as far as there are such.
-const SHOWN: [&str; 16] = [
+const SHOWN: [&str; 17] = [
     "query",
+    "plan",
     "calls",
     "total_exec_time",
     "mean_exec_time",
@@ -90,8 +91,8 @@ pub async fn load(reader: &Reader) -> Statements {
         Part::of(reader, &activity),
         Part::if_there(reader, names[0], &there, &waits),
         by_time(reader),
-        by(reader, "dollars", "calls, dollars, dollars_per_call, gets, puts, mean_exec_time"),
-        by(reader, "conflicts", "calls, conflicts, failures, mean_exec_time, max_exec_time"),
+        by(reader, "dollars", "plan, calls, dollars, dollars_per_call, gets, puts, mean_exec_time"),
+        by(reader, "conflicts", "plan, calls, conflicts, failures, mean_exec_time, max_exec_time"),
         Part::if_there(reader, names[1], &there, &anomalies),
         Part::if_there(reader, names[2], &there, advice),
     );

@@ -24,7 +24,7 @@ use crate::model::Part;
 use crate::model::cost::{self, Cost, INTERVALS, WhatIf, Wish};
 use crate::query::quote_literal;
 use crate::show::{self, Page, dollars, number, or_dash};
-use crate::visit::{self, Visitor};
+use crate::visit::Visitor;
 
 #[derive(Debug, Default, Deserialize)]
 pub struct Asked {
@@ -170,11 +170,8 @@ impl Cap {
 
 /// `POST /cost/caps`
 pub async fn change_caps(visitor: Visitor, headers: HeaderMap, Form(cap): Form<Cap>) -> Response {
-    if let Err(problem) = visit::same_site(&headers) {
+    if let Err(problem) = visitor.sent(&headers, &cap.csrf) {
         return problem.into_response();
-    }
-    if visitor.new_cookie.is_some() || !visitor.session.is_csrf(&cap.csrf) {
-        return Problem::forged().into_response();
     }
     if !visitor.console.options.may_write {
         return Problem::read_only().into_response();

@@ -22,7 +22,7 @@ use crate::error::Problem;
 use crate::model::Part;
 use crate::model::statements::{self, MINUTES};
 use crate::show::{self, Page};
-use crate::visit::{self, Visitor};
+use crate::visit::Visitor;
 
 #[derive(Deserialize)]
 pub struct Signal {
@@ -38,7 +38,13 @@ pub async fn page(visitor: Visitor) -> Response {
         (column == "pid" && value.parse::<i32>().is_ok()).then(|| acts(value, &csrf))
     };
     let query = |column: &str, value: &str, _: &[Option<String>]| -> Option<Markup> {
-        (column == "query").then(|| html! { code { (show::text(value)) } })
+        match column {
+            "query" => Some(html! { code { (show::text(value)) } }),
+            "plan" if !value.is_empty() => Some(html! {
+                details { summary { "Plan" } pre tabindex="0" { code { (value) } } }
+            }),
+            _ => None,
+        }
     };
     let cell = |column: &str, value: &str, row: &[Option<String>]| {
         acts(column, value, row).or_else(|| query(column, value, row))
@@ -103,11 +109,8 @@ fn acts(pid: &str, csrf: &str) -> Markup {
 
 /// `POST /statements/signal`
 pub async fn signal(visitor: Visitor, headers: HeaderMap, Form(signal): Form<Signal>) -> Response {
-    if let Err(problem) = visit::same_site(&headers) {
+    if let Err(problem) = visitor.sent(&headers, &signal.csrf) {
         return problem.into_response();
-    }
-    if visitor.new_cookie.is_some() || !visitor.session.is_csrf(&signal.csrf) {
-        return Problem::forged().into_response();
     }
     let function = match signal.act.as_str() {
         "cancel" => "pg_cancel_backend",

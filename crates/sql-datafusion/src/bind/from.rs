@@ -246,12 +246,17 @@ impl Binder<'_> {
     ) -> Result<Relation> {
         match factor {
             ast::TableFactor::Table { name, alias, args: None, sample, .. } => {
-                if sample.is_some() {
-                    return Err(fault::unsupported("TABLESAMPLE"));
-                }
                 let relation = self.whole_table(name)?;
                 let table = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
-                self.aliased(relation, alias.as_ref(), &table)
+                let relation = self.aliased(relation, alias.as_ref(), &table)?;
+                match sample {
+                    None => Ok(relation),
+                    Some(_) if !self.is_table(name)? => Err(fault::new(
+                        "0A000",
+                        "TABLESAMPLE clause can only be applied to tables and materialized views",
+                    )),
+                    Some(sample) => self.sampled(relation, sample, outer),
+                }
             }
             ast::TableFactor::Derived { sample: Some(_), .. } => {
                 Err(fault::syntax("syntax error at or near \"TABLESAMPLE\""))

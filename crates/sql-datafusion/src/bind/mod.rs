@@ -37,6 +37,7 @@ mod recursion;
 mod row_comparison;
 mod row_order;
 mod row_subquery;
+mod sample;
 mod scope;
 mod select;
 mod set_operations;

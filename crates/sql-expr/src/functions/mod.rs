@@ -19,6 +19,7 @@ pub mod populate;
 mod ranges;
 pub mod regexps;
 pub mod rows;
+pub mod sample;
 pub mod system;
 pub mod text;
 pub mod time;
@@ -47,6 +48,7 @@ pub const TABLES: &[&[Function]] = &[
     ranges::OPERATORS,
     regexps::TABLE,
     rows::TABLE,
+    sample::TABLE,
     system::TABLE,
     costs::TABLE,
     curated::TABLE,

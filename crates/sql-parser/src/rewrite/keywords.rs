@@ -139,6 +139,7 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
         }
         at += 1;
     }
+    super::nested_joins::enclose_merge_source(words.tokens);
     super::nested_joins::enclose(words.tokens);
 }
 

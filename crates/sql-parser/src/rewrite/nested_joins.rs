@@ -1,5 +1,5 @@
 //! Joins inside of joins without parentheses: `a JOIN b JOIN c ON … ON …` is written `a JOIN (b JOIN c ON …) ON …` before it is
-//! parsed.
+//! parsed, and the joined source of `MERGE INTO t USING a JOIN b ON … ON …` is `(a JOIN b ON …)`.
 //!
 //! # Invariants
 //! A join's condition belongs to the last join before it that has none yet, as in the grammar of SQL. Nothing is written where each
@@ -79,6 +79,34 @@ pub(crate) fn enclose(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
+/// Writes parentheses around the joined tables that a MERGE takes its rows from: up to the last ON before its first WHEN, which is
+/// MERGE's own.
+pub(crate) fn enclose_merge_source(tokens: &mut Vec<TokenWithSpan>) {
+    let (mut depth, mut merge, mut using, mut joined, mut on) = (0_usize, false, None, false, None);
+    for (at, token) in tokens.iter().enumerate() {
+        match &token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            Token::Word(_) if depth == 0 => match word(&token.token).as_deref() {
+                Some("MERGE") if !merge => merge = true,
+                Some("USING") if merge && using.is_none() => using = Some(at),
+                Some("JOIN") if using.is_some() => joined = true,
+                Some("ON") if using.is_some() => on = Some(at),
+                Some("WHEN") if using.is_some() => break,
+                Some("SELECT" | "INSERT" | "UPDATE" | "DELETE" | "CREATE") if !merge => return,
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+    if let (Some(using), Some(on), true) = (using, on, joined) {
+        for (at, sign) in [(on, Token::RParen), (using + 1, Token::LParen)] {
+            let span = tokens[at].span;
+            tokens.insert(at, TokenWithSpan::new(sign, span));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +118,32 @@ mod tests {
             Tokenizer::new(&PostgreSqlDialect {}, sql).tokenize_with_location().expect("tokens");
         enclose(&mut tokens);
         tokens.iter().map(|token| token.token.to_string()).collect()
+    }
+
+    #[test]
+    fn joined_source_of_a_merge_gets_parentheses() {
+        for (sql, expected) in [
+            (
+                "MERGE INTO t USING a LEFT JOIN b ON x ON y WHEN MATCHED THEN DELETE",
+                "MERGE INTO t USING( a LEFT JOIN b ON x )ON y WHEN MATCHED THEN DELETE",
+            ),
+            (
+                "WITH w AS (SELECT 1) MERGE INTO t USING a JOIN b USING (k) ON y WHEN MATCHED THEN DELETE",
+                "WITH w AS (SELECT 1) MERGE INTO t USING( a JOIN b USING (k) )ON y WHEN MATCHED THEN DELETE",
+            ),
+            (
+                "MERGE INTO t USING a ON y WHEN MATCHED THEN DELETE",
+                "MERGE INTO t USING a ON y WHEN MATCHED THEN DELETE",
+            ),
+            ("SELECT merge FROM a JOIN b USING (k)", "SELECT merge FROM a JOIN b USING (k)"),
+        ] {
+            let mut tokens = Tokenizer::new(&PostgreSqlDialect {}, sql)
+                .tokenize_with_location()
+                .expect("tokens");
+            enclose_merge_source(&mut tokens);
+            let shown: String = tokens.iter().map(|token| token.token.to_string()).collect();
+            assert_eq!(shown, expected);
+        }
     }
 
     #[test]

@@ -194,6 +194,11 @@ impl Session {
             )
             .hint("Prepare the statement again."));
         }
+        if plan.is_by_key()
+            && let Plan::Run(plan) = &plan
+        {
+            self.spending.planned(&plan.describe());
+        }
         let kept = KeptPlan { stamp: catalog.stamp, basis: self.basis(), plan: plan.clone() };
         *prepared.plan.lock() = Some(kept);
         Ok(plan)
