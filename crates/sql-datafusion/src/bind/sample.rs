@@ -88,7 +88,13 @@ fn parts(sample: &TableSample) -> Result<(&ast::Expr, Option<&ast::ValueWithSpan
             let name = other.to_string().to_lowercase();
             return Err(fault::new("42704", format!("tablesample method {name} does not exist")));
         }
-        None => return Err(foreign()),
+        None => {
+            // The parser takes the name of a method that it does not know for a function of the quantity.
+            let called = sample.quantity.as_ref().map(|quantity| &quantity.value);
+            let Some(ast::Expr::Function(method)) = called else { return Err(foreign()) };
+            let message = format!("tablesample method {} does not exist", method.name);
+            return Err(fault::new("42704", message));
+        }
     }
     let percent = match &sample.quantity {
         Some(quantity) if quantity.parenthesized && quantity.unit.is_none() => &quantity.value,

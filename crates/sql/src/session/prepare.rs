@@ -136,10 +136,13 @@ impl Session {
         txn: &Arc<dyn Transaction>,
     ) -> Result<Plan> {
         let basis = self.basis();
-        if let Some(kept) = &*prepared.plan.lock()
+        if let Some(kept) = &mut *prepared.plan.lock()
             && kept.stamp == catalog.stamp
             && Arc::ptr_eq(&kept.basis, &basis)
         {
+            if !std::mem::replace(&mut kept.told, true) {
+                self.tells(&kept.plan);
+            }
             if prepared.lifted {
                 self.texts.holds();
             }
@@ -194,14 +197,20 @@ impl Session {
             )
             .hint("Prepare the statement again."));
         }
+        self.tells(&plan);
+        let (stamp, basis) = (catalog.stamp, self.basis());
+        *prepared.plan.lock() = Some(KeptPlan { stamp, basis, plan: plan.clone(), told: true });
+        Ok(plan)
+    }
+
+    /// Tells the account of the statement that it is executed so from now on. DataFusion's plans tell themselves: they are made anew for
+    /// each execution.
+    fn tells(&self, plan: &Plan) {
         if plan.is_by_key()
-            && let Plan::Run(plan) = &plan
+            && let Plan::Run(plan) = plan
         {
             self.spending.planned(&plan.describe());
         }
-        let kept = KeptPlan { stamp: catalog.stamp, basis: self.basis(), plan: plan.clone() };
-        *prepared.plan.lock() = Some(kept);
-        Ok(plan)
     }
 
     /// Plans `statement`, as the open transaction sees the catalog; without one as this process knows it, or with `fresh` as
@@ -332,7 +341,8 @@ impl Session {
             prepared.columns = plan.columns().cloned();
         }
         prepared.parameter_types = parameters.resolved();
-        let kept = KeptPlan { stamp: catalog.stamp, basis: self.basis(), plan };
+        let (stamp, basis) = (catalog.stamp, self.basis());
+        let kept = KeptPlan { stamp, basis, plan, told: false };
         prepared.plan = Mutex::new(Some(kept));
         if let Some(charged) = &mut prepared.charged {
             // Its tokens, and what planning took besides the plan, are gone.

@@ -59,6 +59,8 @@ pub(super) struct KeptPlan {
     pub stamp: Stamp,
     pub basis: Arc<Basis>,
     pub plan: Plan,
+    /// The statement's account knows it.
+    pub told: bool,
 }
 
 /// What a session knows of the text under way.

@@ -298,7 +298,12 @@ impl Session {
             stands_for: None,
             charged: None,
             booked: OnceLock::new(),
-            plan: Mutex::new(Some(KeptPlan { stamp: catalog.stamp, basis: self.basis(), plan })),
+            plan: Mutex::new(Some(KeptPlan {
+                stamp: catalog.stamp,
+                basis: self.basis(),
+                plan,
+                told: false,
+            })),
         };
         let read_as = found.into_iter().flatten().collect();
         let places = places.clone();
