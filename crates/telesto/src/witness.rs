@@ -23,7 +23,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use telesto_bucket::Bucket;
@@ -82,6 +82,8 @@ pub struct Witness {
     before: Option<Seen>,
     /// What was seen before counts no more.
     accepts: bool,
+    /// The loglet that was the active one by the chain version that was seen.
+    active: OnceLock<u64>,
 }
 
 impl Witness {
@@ -102,7 +104,7 @@ impl Witness {
         };
         let before = before.filter(|seen| seen.bucket == bucket && !accept);
         let (env, bucket) = (env.clone(), bucket.to_owned());
-        Ok(Self { env, file, bucket, before, accepts: accept })
+        Ok(Self { env, file, bucket, before, accepts: accept, active: OnceLock::new() })
     }
 
     /// Before the database is opened: whether the chain is the one that was seen, or goes on from it.
@@ -119,7 +121,10 @@ impl Witness {
             self.deadline(),
         );
         match version.await.map_err(telesto_txn::Error::from)? {
-            Some(chain) if writer_of(&chain) == seen.writer => Ok(()),
+            Some(chain) if writer_of(&chain) == seen.writer => {
+                self.active.get_or_init(|| chain.active().id);
+                Ok(())
+            }
             Some(_) => Err(self.refused(format!(
                 "version {} of the log's chain is another one than this node has seen",
                 seen.chain
@@ -150,11 +155,10 @@ impl Witness {
         };
         let log = engine.log();
         let chain = log.chain();
-        let cut = |loglet: &telesto_log::chain::Loglet| {
-            chain.version > seen.chain && loglet.start <= seen.lsn
-        };
-        // Whoever gave entries up has written so into the chain; loglets in one line begin above what is before them.
-        let later = chain.loglets.iter().rev().take(1).any(cut);
+        // Whoever gave entries up has written so into the chain: a loglet that came after what was seen begins above it otherwise. Others may
+        // have followed since.
+        let known = self.active.get().copied().unwrap_or(u64::MAX);
+        let later = was_cut(chain.loglets.iter().map(|own| (own.id, own.start)), known, seen.lsn);
         let (applied, _) = engine.applied();
         if applied < seen.lsn && !later {
             return Err(self.refused(format!(
@@ -231,6 +235,11 @@ impl Witness {
     }
 }
 
+/// Whether a loglet (its id and its begin) that came after loglet `known` begins at or below an entry that was seen.
+fn was_cut(mut loglets: impl Iterator<Item = (u64, Lsn)>, known: u64, seen: Lsn) -> bool {
+    loglets.any(|(id, start)| id > known && start <= seen)
+}
+
 fn writer_of(chain: &Chain) -> String {
     chain.writer.to_string()
 }
@@ -242,6 +251,17 @@ fn hex(hash: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn log_that_was_cut_is_told_from_one_that_went_on_however_many_loglets_followed() {
+        let cut = |loglets: &[(u64, u64)]| {
+            was_cut(loglets.iter().map(|(id, start)| (*id, Lsn(*start))), 3, Lsn(100))
+        };
+        assert!(!cut(&[(2, 1), (3, 40)]), "nothing came after it");
+        assert!(!cut(&[(3, 40), (4, 101), (5, 150)]), "it went on");
+        assert!(cut(&[(3, 40), (4, 90)]), "entries were given up");
+        assert!(cut(&[(3, 40), (4, 90), (5, 150), (6, 300)]), "and others followed");
+    }
 
     #[test]
     fn what_was_seen_is_read_back_and_no_changed_byte_is_taken() {
