@@ -14,7 +14,7 @@ SUITES=(psql python/psycopg python/orms python/sqlalchemy_suite node/node_postgr
 # psql and the suites in Python have scripts of their own beside this one, which start their own nodes; of these only SQLAlchemy's
 # runs on PostgreSQL too.
 OWN_NODES=" psql python/psycopg python/orms python/sqlalchemy_suite "
-# Suites whose subject does not pass yet; the reason is in docs/sql.md, "Drivers and ORMs". They run, and are expected to fail:
+# Suites whose subject does not pass yet; the reason is in docs/sql/drivers.md. They run, and are expected to fail:
 # one that passes must leave this list. All pass.
 EXPECTED_TO_FAIL=()
 [ $# -gt 0 ] && SUITES=("$@")
@@ -102,7 +102,7 @@ all() {
         if [[ "$2" != PostgreSQL* && " ${EXPECTED_TO_FAIL[*]} " == *" $suite "* ]]; then
             if [ "$status" = 0 ]; then
                 failed=$((failed + 1))
-                echo "FAILED $suite on $2: it passes now; take it out of EXPECTED_TO_FAIL and of docs/sql.md"
+                echo "FAILED $suite on $2: it passes now; take it out of EXPECTED_TO_FAIL and of docs/sql/drivers.md"
             else
                 echo "known  $suite on $2 ($((SECONDS - began)) s): $(grep -av '^ok' "$log" | head -n 1 | cut -c1-200)"
             fi

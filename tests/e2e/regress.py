@@ -19,7 +19,7 @@ import re
 import subprocess
 import sys
 
-# What docs/sql.md lists as not there, by the words that ask for it.
+# What docs/sql.md and its pages list as not there, by the words that ask for it.
 MISSING = re.compile(
     r"""\b(
         create\s+(or\s+replace\s+)?(function|procedure|aggregate|operator|rule|language|trigger|constraint\s+trigger|cast|

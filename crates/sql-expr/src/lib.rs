@@ -15,7 +15,7 @@
 //! PostgreSQL's SQLSTATEs and messages.
 //!
 //! # Limits
-//! `docs/sql.md` lists the functions that are missing.
+//! `docs/sql/functions.md` lists the functions that are missing.
 
 pub mod array;
 mod assign;

@@ -15,7 +15,7 @@
 //! Every error is an [`Error`] with an SQLSTATE and, where there is one, the user's next step.
 //!
 //! # Limits
-//! `docs/sql.md` lists what differs from PostgreSQL 15.
+//! `docs/sql.md` and the pages of `docs/sql` list what differs from PostgreSQL 15.
 
 mod access;
 mod analyze;

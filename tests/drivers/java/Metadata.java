@@ -19,7 +19,7 @@ final class Metadata {
     };
 
     /**
-     * PostgreSQL 15's types that Telesto has not (docs/sql.md, "Types"): getTypeInfo and getUDTs are compared without exactly these and
+     * PostgreSQL 15's types that Telesto has not (docs/sql/types.md): getTypeInfo and getUDTs are compared without exactly these and
      * arrays of them. One that Telesto gets must leave the list: it is found then, and not expected.
      */
     static final Set<String> MISSING_TYPES = Set.of((
@@ -98,7 +98,7 @@ final class Metadata {
                 for (String sql : DEFINITIONS) statement.execute(sql);
             }
             DatabaseMetaData data = connection.getMetaData();
-            // The default isolation level differs: serializable here, read committed there (docs/sql.md).
+            // The default isolation level differs: serializable here, read committed there (docs/sql/transactions.md).
             out.put("product", List.of(data.getDatabaseProductName(), String.valueOf(data.getDatabaseMajorVersion()),
                 data.getIdentifierQuoteString(), String.valueOf(data.getMaxColumnNameLength()), String.valueOf(data.getMaxIndexLength())));
             out.put("keywords", List.of(data.getSQLKeywords()));

@@ -1,5 +1,5 @@
 // drizzle-kit's introspection (`drizzle-kit pull`): the schema it writes is, to the letter, what it writes for PostgreSQL 15
-// (drizzle_kit.expected). Views are compared by name and columns: PostgreSQL prints their queries its own way (docs/sql.md).
+// (drizzle_kit.expected). Views are compared by name and columns: PostgreSQL prints their queries its own way (docs/sql/catalog.md).
 import { execFileSync } from 'node:child_process';
 import { mkdtemp, readFile, writeFile, rm } from 'node:fs/promises';
 import { join } from 'node:path';

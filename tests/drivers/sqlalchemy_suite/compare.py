@@ -55,7 +55,7 @@ def main():
     for test in new:
         print(f"FAILED {test}: {''.join(failed[test])[:300]}")
     for test in mended:
-        print(f"FAILED {test}: it passes now; take it out of {KNOWN.name} and count again in docs/sql.md")
+        print(f"FAILED {test}: it passes now; take it out of {KNOWN.name} and count again in docs/sql/drivers.md")
     for test in gone:
         print(f"FAILED {test}: there is no such test")
     if "--write" in sys.argv and new:
