@@ -157,6 +157,7 @@ beside one_folder cargo test --workspace --test one_folder -- --nocapture
 beside online_kill9 cargo test --workspace --test online_kill9
 beside writers cargo test --workspace --test four_writers
 beside sqlsmith tests/e2e/sqlsmith.sh
+beside one_bucket tests/e2e/one_bucket.sh
 beside s3 cargo test --workspace --test servers
 beside pgbench tests/e2e/pgbench.sh
 beside dump tests/e2e/dump.sh

@@ -59,7 +59,7 @@ pub use faults::{Fault, FaultRates, FaultRule, Faults};
 pub use latency::{LatencyModel, Spread};
 pub use memory::MemoryStore;
 pub use meter::{Class, Cost, Meter, MeterSnapshot, ScopeMeter};
-pub use open::{OpenBucket, open, over, over_unordered};
+pub use open::{OpenBucket, ReachedFrom, open, over, over_unordered, reached_from};
 pub use options::{BucketOptions, Hedging};
 pub use prices::PriceSheet;
 pub use probe::probe_conditional_put;

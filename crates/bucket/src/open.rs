@@ -5,6 +5,7 @@
 //! have taken effect, and would then report our own object as another's.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,6 +93,45 @@ impl OpenBucket {
 
     pub(crate) fn env(&self) -> &Env {
         &self.store.env
+    }
+}
+
+/// From where a bucket is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReachedFrom {
+    /// From this process alone: it is in memory.
+    Process,
+    /// From the processes of this machine: it is a folder.
+    Machine,
+    /// From the network.
+    Network {
+        /// The store's own address, where one is set, and by number.
+        store: Option<IpAddr>,
+    },
+}
+
+/// From where the bucket at `url` is reached. Makes no request.
+///
+/// # Errors
+/// [`Error::BadUrl`] when the URL cannot be used.
+pub fn reached_from(url: &str, options: &BucketOptions) -> Result<ReachedFrom> {
+    Ok(match Location::parse(url)? {
+        Location::Local { .. } => ReachedFrom::Machine,
+        Location::Memory { .. } => ReachedFrom::Process,
+        Location::S3 { .. } => {
+            ReachedFrom::Network { store: endpoint(options).as_deref().and_then(number) }
+        }
+        Location::Gcs { .. } | Location::Azure { .. } => ReachedFrom::Network { store: None },
+    })
+}
+
+/// The address in an endpoint's URL, if it is there by number.
+fn number(endpoint: &str) -> Option<IpAddr> {
+    match url::Url::parse(endpoint).ok()?.host()? {
+        url::Host::Ipv4(address) => Some(address.into()),
+        url::Host::Ipv6(address) => Some(address.into()),
+        url::Host::Domain("localhost") => Some(Ipv4Addr::LOCALHOST.into()),
+        url::Host::Domain(_) => None,
     }
 }
 
@@ -314,13 +354,7 @@ fn endpoint(options: &BucketOptions) -> Option<String> {
 
 /// Whether an endpoint is on this machine, where plain HTTP is nobody's business.
 fn is_loopback(endpoint: &str) -> bool {
-    let Ok(url) = url::Url::parse(endpoint) else { return false };
-    match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
+    number(endpoint).is_some_and(|address| address.is_loopback())
 }
 
 /// The key as a store path. Only a key in canonical form is taken: two spellings of one object

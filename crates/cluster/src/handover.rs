@@ -1,7 +1,7 @@
 //! Handing the log over before a node stops.
 //!
 //! ```text
-//! drain: takes nothing over any more ─► resigns (seals its own loglet: nobody waits for its lease)
+//! drain: takes nothing over any more, and says so ─► resigns (seals its own loglet: nobody waits for its lease)
 //!   ─► asks the best of the others to take over ─► they have it: commits of this node go there
 //!                                               └► nobody can: takes it back
 //! ```
@@ -20,9 +20,12 @@ use telesto_txn::Engine;
 use crate::error::{Error, Result};
 use crate::node::Node;
 use crate::record::NodeRole;
-use crate::status::Phase;
+use crate::status::{Phase, ServerStatus};
 use crate::wire::{self, Reply, Request};
 
+/// How long those that stay may take to catch up, and how often they are looked at.
+const CATCHES_UP: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(50);
 /// How long one candidate may take: it seals, repairs and writes the chain.
 const TAKES: Duration = Duration::from_secs(3);
 
@@ -43,6 +46,12 @@ impl Node {
         heirs
     }
 
+    /// Whether nobody else could serve clients, as far as this node knows.
+    #[must_use]
+    pub fn is_alone(&self) -> bool {
+        !self.members.present().iter().any(|(_, live)| live.phase == Phase::Serving)
+    }
+
     /// Takes nothing over from now on, and hands over the log if this node owns it: to whom. `None`: it did not own it, or it is
     /// the only node.
     ///
@@ -50,11 +59,61 @@ impl Node {
     /// [`Error::Refused`] when nobody could take it over, those of the log: this node goes on owning it.
     pub async fn drain(&self, by: Deadline) -> Result<Option<NodeId>> {
         self.set_phase(Phase::Leaving);
+        // Others may have been told to leave, too.
+        self.ping_all().await;
+        self.until_others_follow(by.earlier(self.env.deadline(CATCHES_UP))).await;
         let handed = self.hand_over(by).await;
         if handed.is_err() {
-            self.set_phase(Phase::Serving);
+            self.ping_all().await;
         }
-        handed
+        let spared = self.until_spared(by).await;
+        match handed {
+            Err(_) if spared => Ok(None),
+            Err(error) => {
+                self.set_phase(Phase::Serving);
+                Err(error)
+            }
+            handed => handed,
+        }
+    }
+
+    /// Waits until enough of the log's servers that stay have all of it: one that has just been given the log may not have begun, and
+    /// without it and this node there would be no majority.
+    async fn until_others_follow(&self, by: Deadline) {
+        let Some(engine) = self.engine.get() else { return };
+        while !by.passed(self.env.clock.monotonic()) {
+            let chain = engine.log().chain();
+            let Medium::Quorum { owner, servers, .. } = &chain.active().medium else { return };
+            let majority = |count: usize| count * 2 > servers.len();
+            let present = self.members.present();
+            let stays = |node: NodeId| {
+                present
+                    .iter()
+                    .any(|(record, live)| record.node == node && live.phase != Phase::Leaving)
+            };
+            let staying = servers.iter().filter(|server| stays(server.node)).count();
+            if servers.len() < 2 || !majority(staying) {
+                return;
+            }
+            let standing = match owner.node == self.caller().node {
+                true => self.status().servers,
+                false => self.standing_at(owner.node, by).await,
+            };
+            let follow = |one: &&ServerStatus| one.state == "following" && stays(one.node);
+            if majority(standing.iter().filter(follow).count()) {
+                return;
+            }
+            self.env.clock.sleep(POLL).await;
+        }
+    }
+
+    /// How the log's servers stand, as `owner` sees them; nothing when it does not answer.
+    async fn standing_at(&self, owner: NodeId, by: Deadline) -> Vec<ServerStatus> {
+        let Some(client) = self.control(owner) else { return Vec::new() };
+        match wire::ask(&client, &Request::Status, by).await {
+            Ok(Reply::Status(status)) => status.servers,
+            Ok(_) | Err(_) => Vec::new(),
+        }
     }
 
     async fn hand_over(&self, by: Deadline) -> Result<Option<NodeId>> {

@@ -24,6 +24,7 @@
 
 mod error;
 mod handover;
+mod medium;
 mod members;
 mod node;
 mod owners;

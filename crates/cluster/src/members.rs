@@ -265,16 +265,23 @@ impl Members {
         table.nodes.iter().filter(|(_, member)| hears(member)).map(|(node, _)| *node).collect()
     }
 
-    fn lives(member: &Member, now: Duration) -> bool {
-        member.heard.is_some_and(|heard| now.saturating_sub(heard) < LIVES)
-    }
-
     /// Nodes that live, as they are known here.
     pub fn living(&self) -> Vec<(Record, Live)> {
+        self.heard_within(LIVES)
+    }
+
+    /// Nodes that are there, as far as is known: those on whom nothing hangs are asked only every [`SELDOM`].
+    pub fn present(&self) -> Vec<(Record, Live)> {
+        self.heard_within(3 * SELDOM)
+    }
+
+    fn heard_within(&self, span: Duration) -> Vec<(Record, Live)> {
         let now = self.env.clock.monotonic();
         let table = self.table.lock();
-        let living = table.nodes.values().filter(|member| Self::lives(member, now));
-        living.filter_map(|member| Some((member.record.clone(), member.live.clone()?))).collect()
+        let heard =
+            |member: &&Member| member.heard.is_some_and(|heard| now.saturating_sub(heard) < span);
+        let present = table.nodes.values().filter(heard);
+        present.filter_map(|member| Some((member.record.clone(), member.live.clone()?))).collect()
     }
 
     pub fn control(&self, node: NodeId) -> Option<Client> {

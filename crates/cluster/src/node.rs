@@ -35,6 +35,7 @@ use telesto_net::{Caller, Class, Client, Handler, Router, Service, Transport};
 use telesto_txn::{ClusterOptions, Database as _, Engine};
 
 use crate::error::{Error, Result};
+use crate::medium::Medial;
 use crate::members::{Answer, Due, Members, TICK};
 use crate::owners::{Answering, Carrier, TXN_SERVICE};
 use crate::questions::Others;
@@ -68,10 +69,14 @@ pub struct Settings {
     pub lease: Duration,
     /// How soon what is committed is in the bucket.
     pub archive_interval: Duration,
+    /// A log that is in the bucket goes on on the nodes' disks when so many serve, and into the bucket again before nodes that leave take
+    /// the majority with them; `None`: only on request.
+    pub on_disks_from: Option<usize>,
 }
 
 impl Default for Settings {
-    /// Three copies, half a second of silence, replacement after ten, a lease of half a second, a second to the bucket.
+    /// Three copies, half a second of silence, replacement after ten, a lease of half a second, a second to the bucket; the
+    /// medium changes on request.
     fn default() -> Self {
         Self {
             replicas: 3,
@@ -79,6 +84,7 @@ impl Default for Settings {
             replace_after: Duration::from_secs(10),
             lease: Duration::from_millis(500),
             archive_interval: Duration::from_secs(1),
+            on_disks_from: None,
         }
     }
 }
@@ -101,6 +107,7 @@ pub struct Node {
     unlisted: AtomicBool,
     tasks: Mutex<Vec<Arc<dyn Task>>>,
     pub(crate) peers: Arc<Others>,
+    pub(crate) medial: Medial,
 }
 
 impl Node {
@@ -139,6 +146,7 @@ impl Node {
             succeeding: AtomicBool::new(false),
             unlisted: AtomicBool::new(false),
             tasks: Mutex::default(),
+            medial: Medial::default(),
         });
         node.list().await?;
         node.members.place();
@@ -266,16 +274,13 @@ impl Node {
         let mut asking: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
         let mut listed = self.env.clock.monotonic();
         loop {
-            let ping = Ping {
-                record: self.members.own().clone(),
-                live: self.live(),
-                digest: self.members.digest(),
-            };
+            let ping = self.ping_now();
             for due in self.members.due(&self.near()) {
                 asking.push(Arc::clone(&self).ping(due, ping.clone()).boxed());
             }
             self.members.place();
             self.look_after_owner();
+            self.look_after_medium();
             self.measure();
             let now = self.env.clock.monotonic();
             let unlisted = self.unlisted.load(Ordering::Relaxed);
@@ -297,6 +302,15 @@ impl Node {
                     Either::Right(_) => break,
                 }
             }
+        }
+    }
+
+    /// What this node tells others of itself.
+    pub(crate) fn ping_now(&self) -> Ping {
+        Ping {
+            record: self.members.own().clone(),
+            live: self.live(),
+            digest: self.members.digest(),
         }
     }
 

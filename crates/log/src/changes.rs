@@ -5,7 +5,8 @@
 //! why/<loglet>               the winner's reason, put once            (told beside it, if whoever won could put it)
 //! ```
 //! # Invariants
-//! - Reads decide nothing, and no reason does: a loglet without one is as good as any.
+//! - Reads decide nothing, and no reason does: a loglet without one is as good as any. What it says of a log in the bucket, for how long
+//!   it is to stay there, is a wish: it is the chain that says where the log is.
 //! - A reason belongs to a loglet's id, which only the winner of a chain version has made active.
 //!
 //! # On failure
@@ -16,6 +17,7 @@
 //! before, and one for each reason.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,12 +62,40 @@ pub struct Change {
     pub took_millis: Option<u64>,
 }
 
+/// When a log that is in the bucket goes on on the nodes' disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeavesBucket {
+    /// Whenever it may: nobody has said anything.
+    Freely,
+    /// When so many nodes can keep it: as many as kept it before.
+    With(usize),
+    /// On request only: it was put there on request.
+    OnRequest,
+}
+
 /// The stored form of a reason.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Why {
     why: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     took_ms: Option<u64>,
+    /// The log stays in the bucket until it is asked to leave.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    stays: bool,
+    /// How many log servers it had before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    copies: Option<usize>,
+}
+
+impl Why {
+    /// `why`, cut to what is kept of it.
+    fn because(why: &str) -> Self {
+        let mut end = why.len().min(LONGEST);
+        while !why.is_char_boundary(end) {
+            end -= 1;
+        }
+        Self { why: why[..end].to_owned(), ..Self::default() }
+    }
 }
 
 /// What was read of versions: they never change.
@@ -125,21 +155,51 @@ impl VirtualLog {
 
     /// Leaves for everybody why the loglet that is active now, which this process has made so, became active. Does not wait for it.
     pub fn explain(&self, why: &str, took: Option<Duration>) {
-        let key = keys::why(self.inner.store.shard, self.inner.chain().active().id);
-        let mut end = why.len().min(LONGEST);
-        while !why.is_char_boundary(end) {
-            end -= 1;
-        }
         let took_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
-        let why = Why { why: why[..end].to_owned(), took_ms };
-        let Ok(body) = serde_json::to_vec(&why) else { return };
-        let store = self.inner.store.clone();
-        let by = store.env.deadline(PATIENCE);
+        let why = Why { took_ms, ..Why::because(why) };
+        let inner = Arc::clone(&self.inner);
+        let by = inner.store.env.deadline(PATIENCE);
         self.inner.store.env.spawn("leaving a reason", async move {
-            if let Err(error) = store.put(Cause::Registry, &key, Bytes::from(body), by).await {
+            if let Err(error) = inner.leave(why, by).await {
                 tracing::warn!("why the log changed its owner is not in the bucket: {error}");
             }
         });
+    }
+
+    /// Leaves why the bucket's loglet that is active now is, and when the log may leave the bucket. What was left for this loglet
+    /// before stays.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`]: it is not known whether that was left.
+    ///
+    /// [`Error::Unavailable`]: crate::Error::Unavailable
+    pub async fn stays_in_bucket(
+        &self,
+        why: &str,
+        leaves: LeavesBucket,
+        by: Deadline,
+    ) -> Result<()> {
+        let (stays, copies) = match leaves {
+            LeavesBucket::Freely => (false, None),
+            LeavesBucket::With(copies) => (false, Some(copies)),
+            LeavesBucket::OnRequest => (true, None),
+        };
+        self.inner.leave(Why { stays, copies, ..Why::because(why) }, by).await
+    }
+
+    /// When the log, which is in the bucket, may leave it: what was left beside its active loglet.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`].
+    ///
+    /// [`Error::Unavailable`]: crate::Error::Unavailable
+    pub async fn leaves_bucket(&self, by: Deadline) -> Result<LeavesBucket> {
+        let why = self.inner.why(self.inner.chain().active().id, by).await?;
+        Ok(match why {
+            Some(Why { stays: true, .. }) => LeavesBucket::OnRequest,
+            Some(Why { copies: Some(copies), .. }) => LeavesBucket::With(copies),
+            Some(_) | None => LeavesBucket::Freely,
+        })
     }
 }
 
@@ -190,13 +250,23 @@ impl Inner {
     }
 
     async fn with_reason(&self, mut change: Change, by: Deadline) -> Result<Change> {
-        let key = keys::why(self.store.shard, change.loglet);
-        if let Some(object) = self.store.get(Cause::Admin, &key, by).await?
-            // Of a newer version, perhaps: what cannot be read is not told.
-            && let Ok(why) = serde_json::from_slice::<Why>(&object.body)
-        {
+        if let Some(why) = self.why(change.loglet, by).await? {
             (change.reason, change.took_millis) = (Some(why.why), why.took_ms);
         }
         Ok(change)
+    }
+
+    async fn why(&self, loglet: u64, by: Deadline) -> Result<Option<Why>> {
+        let key = keys::why(self.store.shard, loglet);
+        let object = self.store.get(Cause::Admin, &key, by).await?;
+        // Of a newer version, perhaps: what cannot be read is not told.
+        Ok(object.and_then(|object| serde_json::from_slice::<Why>(&object.body).ok()))
+    }
+
+    /// Leaves `why` beside the active loglet.
+    async fn leave(&self, why: Why, by: Deadline) -> Result<()> {
+        let key = keys::why(self.store.shard, self.chain().active().id);
+        let Ok(body) = serde_json::to_vec(&why) else { return Ok(()) };
+        self.store.put(Cause::Registry, &key, Bytes::from(body), by).await.map(|_| ())
     }
 }

@@ -45,7 +45,7 @@ mod trail;
 mod trim;
 
 pub use chain::{LogKind, Owner};
-pub use changes::Change;
+pub use changes::{Change, LeavesBucket};
 pub use cluster::Redundancy;
 pub use error::{DiskFault, Error, Result};
 pub use forsake::{Forsaken, forsake_majority};

@@ -22,6 +22,7 @@ use telesto_bucket::Cause;
 use telesto_common::{Deadline, Lsn};
 
 use crate::chain::{Chain, LogKind, Loglet, Medium, ServerInfo};
+use crate::changes::LeavesBucket;
 use crate::cluster::Whose;
 use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
@@ -40,14 +41,37 @@ impl VirtualLog {
     /// process owns the log, those of the bucket. After an error the log may be of either kind; it
     /// is usable, and the call may be repeated.
     pub async fn switch(&self, to: LogKind, by: Deadline) -> Result<()> {
+        self.switch_because(
+            to,
+            &format!("switched to {to} on request"),
+            LeavesBucket::OnRequest,
+            by,
+        )
+        .await
+    }
+
+    /// As [`Self::switch`], for the reason `why`, and to leave the bucket again as `leaves` says.
+    ///
+    /// # Errors
+    /// As [`Self::switch`]; [`Error::Unavailable`] also when the log is in the bucket now but it could not be left there when it
+    /// may leave it.
+    pub async fn switch_because(
+        &self,
+        to: LogKind,
+        why: &str,
+        leaves: LeavesBucket,
+        by: Deadline,
+    ) -> Result<()> {
         let inner = &self.inner;
         let waiting = "waiting for a change of the log";
         let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
         inner.newest_chain(Cause::Registry, by).await?;
         let before = inner.chain().active().id;
         self.switch_to(to, by).await?;
-        if inner.chain().active().id != before {
-            self.explain(&format!("switched to {to} on request"), None);
+        match to {
+            LogKind::Bucket => self.stays_in_bucket(why, leaves, by).await?,
+            LogKind::Quorum if inner.chain().active().id != before => self.explain(why, None),
+            LogKind::Quorum => {}
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use telesto_common::{Deadline, Env, NodeId, ShardId};
 use telesto_log::chain::Medium;
 use telesto_log::disk::Disk;
 use telesto_log::server::LocalLogServer;
-use telesto_log::{Forsaken, LogKind, LogOptions, VirtualLog};
+use telesto_log::{Forsaken, LeavesBucket, LogKind, LogOptions, VirtualLog};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_server::http::ready::Part;
 use telesto_shard::{CheckpointKnows, ProcessCache, ShardOptions};
@@ -60,6 +60,9 @@ pub struct ClusterOptions {
     pub replicas: usize,
     /// A file with the secret that all nodes share; `None`: one that is kept in the bucket.
     pub token_file: Option<PathBuf>,
+    /// Nobody asked for a cluster. Where the port of `listen` is taken, any other one is as good; the log of a new database in a bucket
+    /// elsewhere is in the bucket, for a node that stays alone.
+    pub automatic: bool,
 }
 
 impl ClusterOptions {
@@ -73,6 +76,7 @@ impl ClusterOptions {
             role: NodeRole::Full,
             replicas: 3,
             token_file: None,
+            automatic: false,
         }
     }
 }
@@ -153,12 +157,7 @@ pub(crate) async fn join(
             options.replicas
         )));
     }
-    let listener = tokio::net::TcpListener::bind(options.listen).await.map_err(|error| {
-        wrong(format!(
-            "cannot listen for other nodes at {}: {error}; choose another address with --cluster",
-            options.listen
-        ))
-    })?;
+    let listener = listen(options).await?;
     let listening = listener.local_addr().map_err(wrong)?;
     let address = match &options.advertise {
         Some(address) => address.clone(),
@@ -194,7 +193,10 @@ pub(crate) async fn join(
         pid: who.pid,
         program: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let settings = Settings { replicas: options.replicas, ..Settings::default() };
+    // A folder is on one machine, whose disk the nodes share; elsewhere a log on fewer disks would be less than one in the bucket.
+    let on_disks_from = if bucket.url().starts_with("file:") { 1 } else { options.replicas };
+    let on_disks_from = Some(on_disks_from);
+    let settings = Settings { replicas: options.replicas, on_disks_from, ..Settings::default() };
     let transport = Arc::new(tcp.clone());
     let joining = Member::join(env.clone(), bucket, transport, own, record, settings);
     let member = joining.await.map_err(wrong)?;
@@ -202,6 +204,22 @@ pub(crate) async fn join(
     let serving =
         commits.spawn("serving nodes", async move { tcp.serve(listener, me, router).await });
     Ok(Joined { member, address, took_in, serving })
+}
+
+/// Several nodes of one machine that are told nothing want the same port; the bucket says which one each of them got.
+async fn listen(options: &ClusterOptions) -> Result<tokio::net::TcpListener> {
+    let (at, automatic) = (options.listen, options.automatic);
+    let listener = match tokio::net::TcpListener::bind(at).await {
+        Err(error) if automatic && error.kind() == std::io::ErrorKind::AddrInUse => {
+            tokio::net::TcpListener::bind((at.ip(), 0)).await
+        }
+        bound => bound,
+    };
+    listener.map_err(|error| {
+        wrong(format!(
+            "cannot listen for other nodes at {at}: {error}; choose another address with --cluster HOST:PORT, or go without other nodes with --cluster off"
+        ))
+    })
 }
 
 fn shown(address: SocketAddr) -> String {
@@ -245,6 +263,17 @@ pub(crate) async fn open_engine(
     }
 }
 
+/// A log that is in the bucket because somebody asked for that does not leave it by itself.
+pub(crate) async fn keep_in_bucket(env: &Env, engine: &Engine) -> Result<()> {
+    let log = engine.log();
+    if log.kind() != LogKind::Bucket {
+        return Ok(());
+    }
+    let why = "a node was started with --log bucket";
+    let by = env.deadline(TAKE_IN);
+    Ok(log.stays_in_bucket(why, LeavesBucket::OnRequest, by).await.map_err(TxnError::from)?)
+}
+
 /// A log whose newest part this node has kept alone goes through the bucket: its files were not made to be kept for others.
 /// Whether it did.
 async fn take_in(
@@ -262,7 +291,7 @@ async fn take_in(
     }
     if owner.node != node.id {
         return Err(wrong(format!(
-            "the newest part of the log is kept by {owner} alone; start that node with --cluster first, so that it takes it into the cluster"
+            "the newest part of the log is kept by {owner} alone, which is no node of a cluster; stop it and start it again (without --cluster off), so that it takes it into the cluster, then start this one"
         )));
     }
     let mut options = LogOptions::new(identity(env, Some(node), None));
@@ -270,7 +299,9 @@ async fn take_in(
     options.known_committed = known_committed(env, bucket);
     let opening = VirtualLog::open(Arc::clone(bucket), env.clone(), SHARD, options);
     let log = opening.await.map_err(TxnError::from)?;
-    let switched = log.switch(LogKind::Bucket, by).await;
+    let why = "the node that kept it alone takes it into a cluster";
+    let leaves = LeavesBucket::With(1);
+    let switched = log.switch_because(LogKind::Bucket, why, leaves, by).await;
     let closed = log.close(by).await;
     switched.and(closed).map_err(TxnError::from)?;
     tracing::info!("the log that this node kept alone was taken into the bucket");
@@ -328,7 +359,7 @@ impl Directory {
         let registered = registry.load().await.map_err(wrong)?;
         if registered.nodes.is_empty() && registered.removed.is_empty() {
             return Err(wrong(format!(
-                "no node has joined a cluster in {}; start some with `telesto start --cluster HOST:PORT`",
+                "no node has joined a cluster in {0}; start some with `telesto start --bucket {0}`",
                 bucket.url()
             )));
         }

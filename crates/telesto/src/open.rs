@@ -247,7 +247,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             telesto_bucket::probe_conditional_put(&*bucket, env).await?;
         }
     }
-    let on_disks = local || options.cluster.is_some();
+    // A node that nobody made one of a cluster may stay alone, and its disk is not the only place for what it has acknowledged.
+    let on_disks = local || options.cluster.as_ref().is_some_and(|cluster| !cluster.automatic);
     let log = options.log.unwrap_or(if on_disks { LogKind::Quorum } else { LogKind::Bucket });
     let (node, temporary) = local_folder(env, options)?;
     let temp_dir = match (&node, &temporary) {
@@ -295,9 +296,11 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         None => Engine::open(as_bucket, env.clone(), engine).await?,
         Some(joined) => {
             engine.cluster = Some(joined.member.engine_options());
-            // The others go on: the checkpoint is not taken away from whoever feeds it.
-            engine.fold_on_shutdown = false;
-            cluster::open_engine(env, &as_bucket, engine, joined).await?
+            let opened = cluster::open_engine(env, &as_bucket, engine, joined).await?;
+            if options.log == Some(LogKind::Bucket) {
+                cluster::keep_in_bucket(env, &opened).await?;
+            }
+            opened
         }
     };
     if let Some(witness) = &witness {

@@ -13,6 +13,7 @@
 //! # On failure
 //! Opening fails with the layer's error and leaves nothing running.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -242,6 +243,11 @@ impl Engine {
         self.local.shard()
     }
 
+    /// Other processes go on: this one does not fold when it shuts down, which would take the checkpoint away from whoever feeds it.
+    pub fn leave_fold_to_others(&self) {
+        self.local.fold_left.store(true, Ordering::Relaxed);
+    }
+
     /// Moves the tail into the checkpoint now.
     ///
     /// # Errors
@@ -427,7 +433,8 @@ impl Database for Engine {
         for task in self.background.iter().chain(&self.follower) {
             task.abort();
         }
-        if self.local.options.fold_on_shutdown {
+        let left = self.local.fold_left.load(Ordering::Relaxed);
+        if self.local.options.fold_on_shutdown && !left {
             let folded = self.env.within(by, "folding the tail", self.maintenance.fold()).await;
             if let Err(error) = folded.map_err(Error::from).and_then(|result| result) {
                 tracing::warn!(%error, "the tail was not folded at shutdown; the next open replays it");

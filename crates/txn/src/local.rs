@@ -13,6 +13,7 @@
 //! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
 
 use std::future::Future;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -71,6 +72,8 @@ pub(crate) struct Local {
     pub leases: Leases,
     /// Wakes the fold.
     pub fold_wanted: Notify,
+    /// Others go on folding when this process ends.
+    pub fold_left: AtomicBool,
     /// Notified after each fold.
     pub folded: Notify,
     /// Rides on the next entry.
@@ -123,6 +126,7 @@ impl Local {
             outcomes: Outcomes::default(),
             additions: Arc::default(),
             fold_wanted: Notify::new(),
+            fold_left: AtomicBool::new(false),
             folded: Notify::new(),
             folded_record: Mutex::new(None),
             announced: Mutex::new(None),

@@ -19,6 +19,7 @@ mod import;
 mod keys;
 mod link;
 mod log;
+mod neighbours;
 mod password;
 mod prober;
 mod region;

@@ -135,25 +135,26 @@ settings! {
     /// ./telesto-data/node
     #[arg(value_name = "FOLDER")]
     data_dir: PathBuf, "TELESTO_DATA_DIR";
-    /// Makes this process a node of a cluster: where other nodes reach it. All nodes on the bucket that are started so
-    /// find each other, keep the newest log for each other on their disks, and go on when one dies. Port 0: any
-    #[arg(value_name = "HOST:PORT")]
+    /// Where this node listens for the other nodes on the bucket, which find each other, keep the newest log for each other on their
+    /// disks, and go on when one dies: auto, off (this process is no node of a cluster), or an address; port 0: any. Default: auto, which
+    /// is this machine alone where the bucket is a folder, else the address by which this machine reaches the bucket, port 5434 if it is free
+    #[arg(value_name = "HOST:PORT|auto|off")]
     cluster: String, "TELESTO_CLUSTER";
     /// Where other nodes reach this one, if not where it listens
-    #[arg(value_name = "HOST:PORT", requires = "cluster")]
+    #[arg(value_name = "HOST:PORT")]
     advertise: String, "TELESTO_ADVERTISE";
     /// Where this node stands, as zone=NAME: copies of the log are put in different zones
-    #[arg(value_name = "zone=NAME", requires = "cluster")]
+    #[arg(value_name = "zone=NAME")]
     locality: String, "TELESTO_LOCALITY";
     /// What this node may become: full, or follower, which executes statements but never owns the log and keeps no
     /// copy of it. Default: full
-    #[arg(value_enum, requires = "cluster")]
+    #[arg(value_enum)]
     role: Role, "TELESTO_ROLE";
     /// Copies of the newest log, where there are as many nodes; odd. Default: 3
-    #[arg(value_name = "N", requires = "cluster")]
+    #[arg(value_name = "N")]
     replicas: usize, "TELESTO_REPLICAS";
     /// A file with the secret from which all nodes make their certificates. Default: one that is kept in the bucket
-    #[arg(value_name = "FILE", requires = "cluster")]
+    #[arg(value_name = "FILE")]
     join_token_file: PathBuf, "TELESTO_JOIN_TOKEN_FILE";
     /// Where this node listens for other regions of the database, whose streams it carries: one node of each region does. The
     /// bucket is made a region with `telesto region` first

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use telesto::{ClusterOptions, Options, open};
+use telesto::{Options, open};
 use telesto_common::Env;
 use telesto_server::access_rules::AccessRules;
 use telesto_server::audit::{AuditLog, Classes};
@@ -21,8 +21,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::hand_over::{self, Successor};
+use super::neighbours::cluster;
 use super::prober::{Prober, Wanted};
-use super::settings::{ConsoleKind, DurabilityKind, LogKind, Role, Settings, Switch, address};
+use super::settings::{ConsoleKind, DurabilityKind, LogKind, Settings, Switch, address};
 use super::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
@@ -190,6 +191,9 @@ async fn end_in_order(
             Ok(Some(node)) => eprintln!("telesto: node {node} owns the log from now on"),
             Ok(None) => {}
             Err(error) => eprintln!("telesto: the log was not handed over: {error}"),
+        }
+        if !cluster.member.is_alone() {
+            opened.engine.leave_fold_to_others();
         }
     }
     let (in_time, passed) = match goes_on {
@@ -372,6 +376,7 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
         Some(url) => url.clone(),
         None => file_url(&folder.join("bucket"))?,
     };
+    let cluster = cluster(settings, &bucket)?;
     let memory = settings.memory.unwrap_or_else(default_memory);
     if memory.0 < 64 << 20 {
         return Err(format!("--memory {memory} is too little; give at least 64MiB"));
@@ -396,35 +401,10 @@ fn options(settings: &Settings, server: &ServerConfig) -> Result<Options, String
         checkpoint_interval: settings.checkpoint_interval.map(|span| span.0),
         notify_interval: settings.notify_interval.map(|span| span.0),
         address: server.listen,
-        cluster: cluster(settings)?,
+        cluster,
         region: region(settings)?,
         ..Options::new(bucket)
     })
-}
-
-/// How this process is a node of a cluster.
-fn cluster(settings: &Settings) -> Result<Option<ClusterOptions>, String> {
-    let Some(listen) = &settings.cluster else { return Ok(None) };
-    let listen = address(listen)?.ok_or("--cluster needs an address, HOST:PORT")?;
-    let zone = match settings.locality.as_deref() {
-        None => String::new(),
-        Some(locality) => locality
-            .strip_prefix("zone=")
-            .map(str::to_owned)
-            .ok_or_else(|| format!("--locality {locality:?} is not understood; write zone=NAME"))?,
-    };
-    let defaults = ClusterOptions::new(listen);
-    Ok(Some(ClusterOptions {
-        advertise: settings.advertise.clone(),
-        zone,
-        role: match settings.role {
-            Some(Role::Follower) => telesto_cluster::NodeRole::Follower,
-            Some(Role::Full) | None => telesto_cluster::NodeRole::Full,
-        },
-        replicas: settings.replicas.unwrap_or(defaults.replicas),
-        token_file: settings.join_token_file.clone(),
-        ..defaults
-    }))
 }
 
 /// Where this process listens for other regions.
