@@ -218,7 +218,7 @@ async fn log_that_one_node_kept_alone_is_taken_into_the_cluster() {
     let directory = tempfile::tempdir().expect("temporary folder");
     let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
     let local = directory.path().join("0");
-    let alone = Node::start(&place, &local, &[]);
+    let alone = Node::start(&place, &local, &["--cluster", "off"]);
     let client = alone.connect().await.expect("connects");
     client.batch_execute("CREATE TABLE t (a int); INSERT INTO t VALUES (1)").await.expect("rows");
     drop(client);
@@ -255,8 +255,10 @@ async fn log_that_one_node_kept_alone_is_taken_into_the_cluster() {
     }
     drop(client);
     // Alone again it is refused: the others have entries that it lacks.
-    assert!(first.stop() && second.stop() && third.stop());
-    let refused = Node::launch(&place, &local, &[]).err().expect("refused");
+    first.kill();
+    second.kill();
+    third.kill();
+    let refused = Node::launch(&place, &local, &["--cluster", "off"]).err().expect("refused");
     assert!(refused.contains("cluster"), "{refused}");
 }
 

@@ -164,11 +164,16 @@ fn servers_of(medium: &Medium) -> Vec<ServerInfo> {
 impl Inner {
     /// The chain names a quorum loglet now: sequence it if it is ours, or nobody's any more.
     async fn settle_switch(self: &Arc<Self>, by: Deadline) -> Result<()> {
-        if self.view()?.1.owner().is_none() {
-            self.take_over(Whose::Own, &[], by).await
-        } else {
-            Ok(())
+        let chain = self.chain();
+        let others = match &chain.active().medium {
+            Medium::Quorum { owner, .. } => owner.node != self.options.identity.node,
+            Medium::Bucket => false,
+        };
+        // In a cluster it is as good as this node's.
+        if self.view()?.1.owner().is_some() || (others && self.options.cluster.is_some()) {
+            return Ok(());
         }
+        self.take_over(Whose::Own, &[], by).await
     }
 
     async fn to_bucket(self: &Arc<Self>, by: Deadline) -> Result<()> {
