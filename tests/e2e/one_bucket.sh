@@ -8,7 +8,12 @@ need_debian psql postgresql-client
 bin="${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}"
 [ -n "${TELESTO_BIN:-}" ] || cargo build -q -p telesto
 declare -A pids
-end_all() { for pid in "${pids[@]}"; do kill -9 "$pid" 2>/dev/null || true; done; cleanup; }
+end_all() {
+    local status=$?
+    [ "$status" = 0 ] || for log in "$WORK"/[a-z].before "$WORK"/[a-z].log; do [ ! -e "$log" ] || { echo "== $log"; tail -n 45 "$log"; }; done >&2
+    for pid in "${pids[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
+    cleanup
+}
 trap end_all EXIT
 
 # begin NAME [options…]: a node that is told the bucket; sets pids.
@@ -16,11 +21,11 @@ begin() {
     local name="$1"; shift
     [ ! -e "$WORK/$name.log" ] || cat "$WORK/$name.log" >>"$WORK/$name.before"
     : >"$WORK/$name.log"
-    "$bin" start --bucket "$BUCKET" --data-dir "$WORK/$name" --listen 127.0.0.1:0 --http none --memory 256MiB --log-level "${LEVEL:-warn}" "$@" >"$WORK/$name.log" 2>&1 &
+    "$bin" start --bucket "$BUCKET" --data-dir "$WORK/$folders/$name" --listen 127.0.0.1:0 --http none --memory 256MiB --log-level "${LEVEL:-warn}" "$@" >"$WORK/$name.log" 2>&1 &
     pids[$name]=$!
 }
 is_ready() { grep -qx 'Ready\.' "$WORK/$1.log"; }
-must() { wait_for "${PATIENCE:-120}" "$@" || { tail -n 45 "$WORK"/[a-z].before "$WORK"/[a-z].log >&2; sql c "TABLE telesto_logs" >&2; sql c "TABLE telesto_nodes" >&2; "$bin" cluster status --bucket "$BUCKET" >&2; die "not within two minutes: $*"; }; }
+must() { wait_for "${PATIENCE:-120}" "$@" || die "not within ${PATIENCE:-120} s: $*"; }
 line() { awk -v name="$2" '$1 == name { print $2; exit }' "$WORK/$1.log"; }
 sql() { local at; at="$(line "$1" postgres)"; psql -XAtq -v ON_ERROR_STOP=1 "host=127.0.0.1 port=${at##*:} user=telesto dbname=telesto sslmode=disable" -c "$2"; }
 # is NAME SQL ANSWER
@@ -32,6 +37,7 @@ medium="SELECT medium || ' ' || copies FROM telesto_logs"
 told() { sql "$1" "SELECT reason FROM telesto_log_history" | grep -c "^$2" >/dev/null; }
 
 on_a_folder() {
+    folders=one
     BUCKET="file://$WORK/bucket"
     begin a; must is_ready a
     sql a "CREATE TABLE t (i int PRIMARY KEY); INSERT INTO t VALUES (1)"
@@ -58,6 +64,7 @@ on_a_folder() {
 }
 
 on_s3() {
+    folders=two
     start_s3_node --log bucket --cluster off
     stop_node
     # A bucket of its own for this: the one above only showed that the server serves.
@@ -70,6 +77,11 @@ on_s3() {
     sql b "INSERT INTO t VALUES (2)"
     begin c; must is_ready c
     must is c "$medium" "quorum 3"
+    # A folder belongs to its database.
+    "$bin" start --bucket "s3://telesto/other" --data-dir "$WORK/two/x" --listen 127.0.0.1:0 --http none >"$WORK/x.log" 2>&1 &
+    pids[x]=$!; must is_ready x; leave x
+    "$bin" start --bucket "$BUCKET" --data-dir "$WORK/two/x" --listen 127.0.0.1:0 --http none >"$WORK/x.log" 2>&1 && die "a node went on in the folder of another database"
+    grep -q "belongs to a database that is not in" "$WORK/x.log" || { cat "$WORK/x.log" >&2; die "it is not said whose folder it is"; }
     must told c "3 nodes serve"
     sql c "INSERT INTO t VALUES (3)"
     leave a

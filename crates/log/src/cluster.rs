@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 use telesto_bucket::Cause;
 use telesto_common::{Deadline, Incarnation, Lsn, NodeId, WriterToken};
 
-use crate::chain::{Medium, Owner, ServerInfo};
+use crate::chain::{Chain, Medium, Owner, ServerInfo};
 use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Cluster;
@@ -488,6 +488,10 @@ impl Inner {
         if chain.active().id != sequencer.key().loglet {
             return Ok(false);
         }
+        if redundancy.following() * 2 <= servers {
+            // Those whose disks fail may fail again: the loglet, of which reads are answered, is not ended for one that cannot begin.
+            self.could_begin(&chain, sequencer.next(), &away, by).await?;
+        }
         tracing::warn!(
             shard = self.store.shard.0,
             away = away.len(),
@@ -499,6 +503,21 @@ impl Inner {
         self.take_over(Whose::Own, &away, by).await?;
         metrics::counter!("telesto_log_mended_total").increment(1);
         Ok(true)
+    }
+
+    /// Makes a loglet on the servers that the next one would have, and takes it away again.
+    async fn could_begin(
+        &self,
+        chain: &Chain,
+        start: Lsn,
+        away: &[NodeId],
+        by: Deadline,
+    ) -> Result<()> {
+        let loglet = chain.active().id + 1;
+        let (medium, token) = self.new_quorum(loglet, start, &[], away, by).await?;
+        let Medium::Quorum { servers, .. } = &medium else { return Ok(()) };
+        self.discard(LogletKey { shard: chain.shard, loglet, token }, servers, by).await;
+        Ok(())
     }
 
     /// Looks after the log servers in the background. Ends when the log is dropped or closed.

@@ -26,6 +26,7 @@
 //! # Limits
 //! Needs a multi-threaded or current-thread tokio runtime with time and I/O enabled.
 
+mod belonging;
 mod cluster;
 mod database;
 mod error;

@@ -4,7 +4,7 @@
 //! `identity`: the text `telesto node 2`, the node id (32 hexadecimal digits), the incarnation and the CRC-32C
 //! of these three lines (8 hexadecimal digits), one a line. `log-life`: the same with the header `telesto log life 1` and the number of
 //! lives that the log server's files have begun, of a node of a cluster. The form before it, `telesto node 1`, had no checksum. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
-//! `temp/`: spilled data, emptied at start. `seen`: [`crate::witness`].
+//! `temp/`: spilled data, emptied at start. `seen`: [`crate::witness`]. `database`: [`crate::belonging`].
 //!
 //! # Invariants
 //! - One process uses a folder at a time; the system frees the lock when it dies.

@@ -15,13 +15,14 @@ use telesto_bucket::keyring::{self, NoRing};
 use telesto_bucket::table_keys::TableKeys;
 use telesto_bucket::{Bucket as _, BucketOptions, Cause, Hedging, OpenBucket, PriceSheet};
 use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
-use telesto_common::{Env, Incarnation};
+use telesto_common::{Env, Incarnation, ShardId};
 use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
 use telesto_regions::Through;
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
+use crate::belonging;
 use crate::cluster::{self, ClusterOptions, Joined};
 use crate::error::{Error, Result};
 use crate::node::Node;
@@ -234,6 +235,30 @@ fn witness_of(
     Ok(Some(Arc::new(witness)))
 }
 
+/// What `node` knows of the database before it is opened: itself, if what it knows lasts, and what it has seen.
+///
+/// # Errors
+/// That the bucket has another database, or an earlier state of this one.
+async fn known_before<'a>(
+    env: &Env,
+    node: Option<&'a Node>,
+    bucket: &Arc<OpenBucket>,
+    shard: ShardId,
+    options: &Options,
+) -> Result<(Option<&'a Node>, Option<Arc<Witness>>)> {
+    let witness = witness_of(env, node, bucket, options)?;
+    // A bucket in memory ends with the process.
+    let lasting = node.filter(|_| !bucket.url().starts_with("memory:"));
+    let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(bucket) as _;
+    if let Some(node) = lasting {
+        belonging::check(env, node, &as_bucket, shard).await?;
+    }
+    if let Some(witness) = &witness {
+        witness.check_chain(&as_bucket, shard).await?;
+    }
+    Ok((lasting, witness))
+}
+
 /// Opens the database of `options`; makes it when there is none.
 ///
 /// # Errors
@@ -275,6 +300,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
     let fitting = engine.checkpoint_interval.min(options.retention.unwrap_or(Duration::MAX));
     engine.checkpoint_interval = options.checkpoint_interval.unwrap_or(fitting);
     let as_bucket: Arc<dyn telesto_bucket::Bucket> = Arc::clone(&bucket) as _;
+    let shard = engine.shard;
+    let (lasting, witness) = known_before(env, node.as_ref(), &bucket, shard, options).await?;
     let cluster = match (&options.cluster, &node) {
         (None, _) => None,
         (Some(cluster), Some(node)) => Some(cluster::join(env, &bucket, node, cluster).await?),
@@ -285,10 +312,6 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             ));
         }
     };
-    let witness = witness_of(env, node.as_ref(), &bucket, options)?;
-    if let Some(witness) = &witness {
-        witness.check_chain(&as_bucket, engine.shard).await?;
-    }
     engine.region = regions::region_of(&as_bucket).await?;
     let life = engine.identity.incarnation;
     let region_bucket = Arc::clone(&as_bucket);
@@ -296,16 +319,18 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         None => Engine::open(as_bucket, env.clone(), engine).await?,
         Some(joined) => {
             engine.cluster = Some(joined.member.engine_options());
-            let opened = cluster::open_engine(env, &as_bucket, engine, joined).await?;
-            if options.log == Some(LogKind::Bucket) {
-                cluster::keep_in_bucket(env, &opened).await?;
-            }
-            opened
+            cluster::open_engine(env, &as_bucket, engine, joined).await?
         }
     };
     if let Some(witness) = &witness {
         witness.check_entry(&engine).await?;
         witness.remembers(&engine);
+    }
+    if let Some(node) = lasting {
+        belonging::remember(env, node, &region_bucket, shard).await?;
+    }
+    if cluster.is_some() && options.log == Some(LogKind::Bucket) {
+        cluster::keep_in_bucket(env, &engine).await?;
     }
     let defaults = SqlOptions::default();
     let sql_options = SqlOptions {
