@@ -22,6 +22,7 @@ use telesto_sql_catalog::types::{MAX_NESTED, is_made_of, user_oid};
 use telesto_sql_catalog::{Composite, Guarded, TypeKind, UserType};
 use telesto_sql_expr::type_name::sql_type;
 use telesto_sql_parser::definition::AttributeAction;
+use telesto_sql_parser::rewrite::collation::check_of_column;
 use telesto_sql_parser::sqlparser::ast::{
     AccessExpr, DataType, Expr, Ident, ObjectName, UserDefinedTypeCompositeAttributeDef,
     visit_expressions,
@@ -61,12 +62,7 @@ impl Ddl<'_> {
         let mut composite = Composite { relation, fields: Vec::new(), next: 1 };
         for attribute in attributes {
             if let Some(collation) = &attribute.collation {
-                let known = collation.0.last().and_then(|part| part.as_ident());
-                let known =
-                    known.is_some_and(|c| matches!(&c.value[..], "C" | "POSIX" | "default"));
-                if !known {
-                    return Err(Error::unsupported(format!("collation {collation}")));
-                }
+                check_of_column(collation)?;
             }
             let field = fold(&attribute.name);
             if composite.fields.iter().any(|known| known.name == field) {

@@ -18,6 +18,7 @@ use telesto_sql_catalog::{CheckConstraint, Domain, TypeKind, UserType};
 use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::domain::bind_check;
 use telesto_sql_expr::type_name::sql_type;
+use telesto_sql_parser::rewrite::collation::check_of_column;
 use telesto_sql_parser::sqlparser::ast::{
     AlterColumnOperation, AlterTable, AlterTableOperation, ColumnOption, CreateTable, DropBehavior,
     DropDomain, Expr, Ident, ObjectName, TableConstraint, visit_expressions_mut,
@@ -93,14 +94,7 @@ impl Ddl<'_> {
                     let base = domain.base.clone();
                     self.new_check(&name, &base, &mut domain.checks, (of, &check.expr), true)?;
                 }
-                ColumnOption::Collation(name)
-                    if matches!(
-                        name.to_string().replace('"', "").rsplit('.').next(),
-                        Some("C" | "POSIX" | "default" | "ucs_basic")
-                    ) => {}
-                ColumnOption::Collation(name) => {
-                    return Err(Error::unsupported(format!("collation {name}")));
-                }
+                ColumnOption::Collation(name) => check_of_column(name)?,
                 ColumnOption::PrimaryKey(_) => {
                     return Err(Error::syntax("primary key constraints not possible for domains"));
                 }

@@ -10,6 +10,7 @@ use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Column, Generated, Table, TableKind};
 use telesto_sql_expr::type_name::{DeclaredType, declared_type};
 use telesto_sql_parser::definition::Like;
+use telesto_sql_parser::rewrite::collation::check_of_column;
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_parser::sqlparser::ast::helpers::stmt_create_table::CreateTableBuilder;
 use telesto_sql_parser::sqlparser::ast::{
@@ -185,15 +186,7 @@ impl Ddl<'_> {
                 ColumnOption::Null | ColumnOption::Comment(_) | ColumnOption::CharacterSet(_) => {}
                 ColumnOption::NotNull => column.not_null = true,
                 ColumnOption::Default(expr) => column.default = Some(self.stored(expr)?),
-                ColumnOption::Collation(name) => {
-                    let text = name.to_string().replace('"', "");
-                    if !matches!(
-                        text.rsplit('.').next(),
-                        Some("C" | "POSIX" | "default" | "ucs_basic")
-                    ) {
-                        return Err(Error::unsupported(format!("collation {name}")));
-                    }
-                }
+                ColumnOption::Collation(name) => check_of_column(name)?,
                 ColumnOption::PrimaryKey(key) => {
                     constraints.push(TableConstraint::PrimaryKey(PrimaryKeyConstraint {
                         name: constraint_name,

@@ -23,6 +23,7 @@ use super::ty::{CastContext, castable};
 use crate::functions::rows::{ROW_NOT_NULL, ROW_NULL};
 use crate::parameters::ParameterTypes;
 use crate::type_name::{interval_fields, literal_fields, literal_type};
+use telesto_sql_parser::rewrite::collation::Collation;
 use telesto_sql_parser::sqlparser::ast::{self, Ident, Value};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{BitString, Datum, Numeric, SqlType};
@@ -516,11 +517,10 @@ pub fn input_value(text: &str, ty: &SqlType, context: &EvalContext<'_>) -> Resul
 /// # Errors
 /// 0A000 for any other.
 pub fn known_collation(collation: &ast::ObjectName) -> Result<()> {
-    let name = collation.0.last().and_then(|p| p.as_ident()).map(|i| i.value.to_lowercase());
-    match name.as_deref() {
-        Some("c" | "posix" | "default" | "ucs_basic") => Ok(()),
-        other => {
-            Err(fault::unsupported(format!("collation \"{}\"; use \"C\"", other.unwrap_or(""))))
-        }
+    match telesto_sql_parser::rewrite::collation::named(collation)? {
+        Collation::Bytes => Ok(()),
+        Collation::Unicode(_) => Err(fault::unsupported(format!(
+            "collation {collation} elsewhere than in an order, an index or a comparison"
+        ))),
     }
 }

@@ -15,6 +15,7 @@ mod values;
 use super::bound::{Comparison, Expr, Node};
 use super::context::EvalContext;
 use super::ty::CastContext;
+use telesto_sql_parser::rewrite::collation::KEY;
 use telesto_sql_types::identifier::quote_ident;
 use telesto_sql_types::{Datum, SqlType};
 
@@ -430,6 +431,14 @@ impl Deparse<'_> {
             {
                 format!("EXTRACT({} FROM {})", field.as_str().unwrap_or_default(), arg(from))
             }
+            (KEY, [text, Expr { node: Node::Const(language), .. }]) => self.infix(
+                format!(
+                    "{} COLLATE \"{}-x-icu\"",
+                    self.expr(text, Place::Operand),
+                    language.as_str().unwrap_or_default()
+                ),
+                place,
+            ),
             ("substring", [text, from]) => format!("SUBSTRING({} FROM {})", arg(text), arg(from)),
             ("substring", [text, from, length]) => {
                 format!("SUBSTRING({} FROM {} FOR {})", arg(text), arg(from), arg(length))

@@ -5,8 +5,9 @@
 //! - MOVE is the parser's FETCH with the name `MOVE` for its target; a target in the text is a syntax error, as in PostgreSQL.
 
 use crate::sqlparser::ast::{
-    CloseCursor, Declare, DeclareType, FetchDirection, FetchPosition, Ident, ObjectName,
-    ObjectNamePart, Query, SetExpr, Statement, Value, ValueWithSpan,
+    CloseCursor, Declare, DeclareType, Expr, FetchDirection, FetchPosition, FunctionArg,
+    FunctionArgExpr, FunctionArguments, Ident, ObjectName, ObjectNamePart, Query, SetExpr,
+    Statement, Value, ValueWithSpan,
 };
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 use telesto_sql_types::error::{Error, Result};
@@ -145,7 +146,6 @@ pub fn parse(tokens: &[TokenWithSpan]) -> Result<Found> {
         .map(|(at, token)| (at, &token.token))
         .collect();
     let mut words = Words { solid, at: 0 };
-    refuse_current_of(&words)?;
     let moves = match words.word().as_str() {
         "DECLARE" => return declare(&mut words).map(Found::Declare),
         "CLOSE" => {
@@ -172,26 +172,6 @@ pub fn parse(tokens: &[TokenWithSpan]) -> Result<Found> {
     let into = moves.then(|| ObjectName(vec![ObjectNamePart::Identifier(Ident::new(MOVE))]));
     let position = FetchPosition::From;
     Ok(Found::Statement(Box::new(Statement::Fetch { name, direction, position, into })))
-}
-
-/// Refuses `WHERE CURRENT OF`, which the parser takes for a column's name.
-fn refuse_current_of(words: &Words<'_>) -> Result<()> {
-    let is = |at: usize, text: &str| {
-        words.solid.get(at).is_some_and(|(_, token)| {
-            matches!(token, Token::Word(word) if word.quote_style.is_none()
-                && word.value.eq_ignore_ascii_case(text))
-        })
-    };
-    if !is(0, "UPDATE") && !is(0, "DELETE") {
-        return Ok(());
-    }
-    let found = (0..words.solid.len())
-        .any(|at| is(at, "WHERE") && is(at + 1, "CURRENT") && is(at + 2, "OF"));
-    if found {
-        return Err(Error::unsupported("WHERE CURRENT OF")
-            .hint("Name the row by its key: fetch the key's columns with the row."));
-    }
-    Ok(())
 }
 
 fn direction(words: &mut Words<'_>) -> Result<FetchDirection> {
@@ -296,4 +276,92 @@ pub fn declared(statement: &Statement) -> Option<&Declare> {
         Statement::Declare { stmts } => stmts.first(),
         _ => None,
     }
+}
+
+/// The call that stands for `CURRENT OF`. It has no quotes and no text has such a word, so that no client's call is it.
+const CURRENT_OF: &str = "current_of#";
+
+/// `WHERE CURRENT OF cursor` is, for the parser, the call of a function. Whether there is any.
+///
+/// # Errors
+/// 42601 when no name follows.
+pub fn spell_current_of(tokens: &mut Vec<TokenWithSpan>) -> Result<bool> {
+    let is = |token: &TokenWithSpan, text: &str| {
+        matches!(&token.token, Token::Word(word) if word.quote_style.is_none()
+            && word.value.eq_ignore_ascii_case(text))
+    };
+    let solid: Vec<usize> =
+        (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
+    let found = solid.windows(3).position(|three| {
+        is(&tokens[three[0]], "WHERE")
+            && is(&tokens[three[1]], "CURRENT")
+            && is(&tokens[three[2]], "OF")
+    });
+    let Some(found) = found else { return Ok(false) };
+    let (current, of) = (solid[found + 1], solid[found + 2]);
+    let name = solid.get(found + 3).filter(|at| matches!(tokens[**at].token, Token::Word(_)));
+    let Some(name) = name.copied() else {
+        return Err(match solid.get(found + 3) {
+            Some(at) => Error::syntax(format!("syntax error at or near \"{}\"", tokens[*at].token)),
+            None => Error::syntax("syntax error at end of input"),
+        });
+    };
+    if let Token::Word(word) = &mut tokens[current].token {
+        CURRENT_OF.clone_into(&mut word.value);
+        word.keyword = crate::sqlparser::keywords::Keyword::NoKeyword;
+    }
+    tokens[of].token = Token::LParen;
+    let end = TokenWithSpan { token: Token::RParen, span: tokens[name].span };
+    tokens.insert(name + 1, end);
+    Ok(true)
+}
+
+/// The cursor of the `WHERE CURRENT OF` that is the whole condition of an UPDATE or DELETE.
+#[must_use]
+pub fn current_of(statement: &Statement) -> Option<&Ident> {
+    let condition = match statement {
+        Statement::Update(update) => update.selection.as_ref(),
+        Statement::Delete(delete) => delete.selection.as_ref(),
+        _ => None,
+    };
+    let Some(Expr::Function(function)) = condition else { return None };
+    let [ObjectNamePart::Identifier(name)] = &function.name.0[..] else { return None };
+    if name.quote_style.is_some() || name.value != CURRENT_OF {
+        return None;
+    }
+    let FunctionArguments::List(list) = &function.args else { return None };
+    match &list.args[..] {
+        [FunctionArg::Unnamed(FunctionArgExpr::Expr(Expr::Identifier(cursor)))] => Some(cursor),
+        _ => None,
+    }
+}
+
+/// Refuses `WHERE CURRENT OF`, where it was `spelled`, elsewhere than in an UPDATE or DELETE of its own.
+///
+/// # Errors
+/// 0A000, 42601.
+pub fn check_current_of(statement: &Statement, spelled: bool) -> Result<()> {
+    match statement {
+        _ if !spelled || current_of(statement).is_some() => Ok(()),
+        Statement::Prepare { statement, .. } => check_current_of(statement, spelled),
+        Statement::Update(_)
+        | Statement::Delete(_)
+        | Statement::Query(_)
+        | Statement::Explain { .. } => {
+            Err(Error::unsupported("WHERE CURRENT OF inside of another statement"))
+        }
+        _ => Err(Error::syntax("syntax error at or near \"CURRENT\"")),
+    }
+}
+
+/// An UPDATE or DELETE with another condition.
+#[must_use]
+pub fn with_condition(statement: &Statement, condition: Expr) -> Statement {
+    let mut statement = statement.clone();
+    match &mut statement {
+        Statement::Update(update) => update.selection = Some(condition),
+        Statement::Delete(delete) => delete.selection = Some(condition),
+        _ => {}
+    }
+    statement
 }

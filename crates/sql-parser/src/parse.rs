@@ -182,8 +182,10 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::spelling::spell_constants(&mut tokens);
     let stars = crate::rewrite::row_star::spell(&mut tokens);
     let forms = crate::rewrite::constructs::is_in(&tokens);
+    let collates = crate::rewrite::collation::is_in(&tokens);
     let records = crate::rewrite::records::is_in(&tokens);
     crate::rewrite::constructs::spell_symmetric(&mut tokens)?;
+    let positioned = crate::cursor::spell_current_of(&mut tokens)?;
     let repair = may_need_repair(&tokens);
     let head = match crate::cursor::parse(&tokens)? {
         Found::Statement(statement) => return Ok(Parsed::new(*statement, as_of, need)),
@@ -206,6 +208,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     if repair {
         crate::rewrite::precedence::restore(&mut statement);
     }
+    crate::cursor::check_current_of(&statement, positioned)?;
     if stars {
         crate::rewrite::row_star::restore(&mut statement);
         crate::rewrite::row_star::refuse(&statement)?;
@@ -217,6 +220,9 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     }
     if forms {
         crate::rewrite::constructs::rewrite(&mut statement)?;
+    }
+    if collates {
+        crate::rewrite::collation::rewrite(&mut statement)?;
     }
     if records {
         crate::rewrite::records::rewrite(&mut statement)?;

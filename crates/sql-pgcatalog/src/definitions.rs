@@ -11,6 +11,7 @@ use telesto_sql_catalog::{
 use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::shown_names::{is_visible, relation_name};
+use telesto_sql_parser::rewrite::collation;
 use telesto_sql_parser::stored::parse_stored;
 use telesto_sql_plan::index_expressions;
 use telesto_sql_types::identifier::quote_ident;
@@ -93,7 +94,16 @@ pub(crate) fn expression_text(
         let bound = index_expressions::bind_over(table, eval, &written, "INDEX").ok()?;
         Some(index_expressions::text_over(table, &bound, true))
     });
-    pretty.unwrap_or_else(|| stored.to_owned())
+    pretty.unwrap_or_else(|| match stored.contains(collation::KEY) {
+        true => parse_stored(stored).map_or_else(
+            |_| stored.to_owned(),
+            |mut written| {
+                collation::restore(&mut written);
+                written.to_string()
+            },
+        ),
+        false => stored.to_owned(),
+    })
 }
 
 /// `CREATE [UNIQUE] INDEX …`. With `pretty` as psql shows it: without needless parentheses and the schema `public`.

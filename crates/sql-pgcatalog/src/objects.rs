@@ -30,6 +30,8 @@ pub(super) const INTERNAL_LANGUAGE: u32 = 12;
 pub(super) const DEFAULT_COLLATION: u32 = 100;
 /// OID of the C collation.
 pub(super) const C_COLLATION: u32 = 950;
+/// OIDs of Unicode's collations, in the order of their names here.
+const FIRST_UNICODE_COLLATION: u32 = 12_400;
 /// OID of the default tablespace.
 const DEFAULT_TABLESPACE: u32 = 1663;
 /// OID of the user database.
@@ -81,6 +83,18 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                     .set("collprovider", provider)
                     .set("collisdeterministic", true)
                     .set("collencoding", -1);
+            }
+            let names = telesto_sql_parser::rewrite::collation::unicode_names();
+            for (oid, (name, language)) in (FIRST_UNICODE_COLLATION..).zip(names) {
+                out.row()
+                    .set("oid", oid)
+                    .set("collname", name)
+                    .set("collnamespace", PG_CATALOG_OID)
+                    .set("collowner", OWNER_OID)
+                    .set("collprovider", "i")
+                    .set("collisdeterministic", true)
+                    .set("collencoding", -1)
+                    .set("colliculocale", language);
             }
         }
         "pg_tablespace" => {

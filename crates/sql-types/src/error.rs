@@ -153,6 +153,8 @@ states! {
     INVALID_SAVEPOINT = "3B001";
     /// invalid_catalog_name
     INVALID_CATALOG_NAME = "3D000";
+    /// invalid_cursor_state
+    INVALID_CURSOR_STATE = "24000";
     /// invalid_cursor_name
     INVALID_CURSOR_NAME = "34000";
     /// invalid_schema_name
@@ -229,6 +231,8 @@ states! {
     INVALID_COLUMN_DEFINITION = "42611";
     /// invalid_table_definition
     INVALID_TABLE_DEFINITION = "42P16";
+    /// collation_mismatch
+    COLLATION_MISMATCH = "42P21";
     /// invalid_object_definition
     INVALID_OBJECT_DEFINITION = "42P17";
     /// invalid_schema_definition

@@ -4,6 +4,7 @@ pub mod advisory;
 pub mod arrays;
 mod bit_strings;
 pub mod bits;
+mod collation;
 pub mod costs;
 pub mod curated;
 pub mod enums;
@@ -42,6 +43,7 @@ pub const TABLES: &[&[Function]] = &[
     advisory::TABLE,
     enums::TABLE,
     bit_strings::TABLE,
+    collation::TABLE,
     bits::TABLE,
     ordered::TABLE,
     ranges::TABLE,

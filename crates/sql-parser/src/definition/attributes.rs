@@ -4,7 +4,7 @@ use super::Definition;
 use super::words::{Words, is_word};
 use crate::sqlparser::ast::{DataType, Ident};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::Result;
 
 /// What to do to a field of a composite type.
 #[derive(Clone, Debug)]
@@ -73,11 +73,7 @@ impl Words<'_> {
 
     fn no_collation(&mut self) -> Result<()> {
         if self.words(&["COLLATE"]) {
-            let collation = self.object_name()?;
-            let known = collation.0.last().and_then(|part| part.as_ident());
-            if !known.is_some_and(|name| matches!(name.value.as_str(), "C" | "default" | "POSIX")) {
-                return Err(Error::unsupported("a collation of a field"));
-            }
+            crate::rewrite::collation::check_of_column(&self.object_name()?)?;
         }
         Ok(())
     }

@@ -241,13 +241,7 @@ impl Words<'_> {
         if self.words(&["SET", "DATA", "TYPE"]) || self.words(&["TYPE"]) {
             let ty = Box::new(self.data_type()?);
             if self.words(&["COLLATE"]) {
-                let name = self.object_name()?;
-                let known = name.0.last().and_then(|part| part.as_ident()).is_some_and(|ident| {
-                    matches!(ident.value.as_str(), "C" | "POSIX" | "default" | "ucs_basic")
-                });
-                if !known {
-                    return Err(Error::unsupported(format!("collation {name}")));
-                }
+                crate::rewrite::collation::check_of_column(&self.object_name()?)?;
             }
             let using =
                 if self.words(&["USING"]) { Some(Box::new(self.expression()?)) } else { None };

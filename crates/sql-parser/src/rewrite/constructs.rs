@@ -233,7 +233,7 @@ fn overlaps(spans: Expr) -> Result<Expr> {
     Ok(Expr::Function(call("overlaps", args.collect())))
 }
 
-fn call(name: &str, args: Vec<FunctionArg>) -> Function {
+pub(super) fn call(name: &str, args: Vec<FunctionArg>) -> Function {
     use crate::sqlparser::ast::{FunctionArgumentList, ObjectName};
     Function {
         name: ObjectName::from(vec![Ident::new(name)]),

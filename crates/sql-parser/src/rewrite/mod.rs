@@ -11,6 +11,7 @@
 //! # On failure
 //! 42601 and what each pass says.
 
+pub mod collation;
 pub mod constructs;
 pub mod copy_words;
 pub mod exclusion;

@@ -21,6 +21,7 @@ use telesto_common::limits::Reservation;
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::conflict::says_nothing;
+use super::cursor::positioned::Positioned;
 use super::init_plan;
 use super::run::failed_transaction;
 use super::texts::KeptPlan;
@@ -35,6 +36,7 @@ use crate::plan::{ParameterTypes, Plan, PlanContext};
 use crate::session::settings::Executor;
 use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::types::SqlType;
+use telesto_sql_parser::cursor::current_of;
 use telesto_sql_parser::statement_kind::is_planned;
 
 /// Plans a statement for whichever executor takes it.
@@ -161,9 +163,25 @@ impl Session {
         catalog: &Arc<CatalogSnapshot>,
         txn: &Arc<dyn Transaction>,
     ) -> Result<Plan> {
+        let plan = self.plan_once(prepared, (statement, &[]), catalog, txn).await?;
+        self.tells(&plan);
+        let (stamp, basis) = (catalog.stamp, self.basis());
+        *prepared.plan.lock() = Some(KeptPlan { stamp, basis, plan: plan.clone(), told: true });
+        Ok(plan)
+    }
+
+    /// A plan that is not kept: of `statement`, which stands for the prepared one and has parameters of the types `more` behind its.
+    pub(super) async fn plan_once(
+        &self,
+        prepared: &Prepared,
+        (statement, more): (&Statement, &[SqlType]),
+        catalog: &Arc<CatalogSnapshot>,
+        txn: &Arc<dyn Transaction>,
+    ) -> Result<Plan> {
         // Of a literal in a text nothing is known but its place.
         let known = |ty: &SqlType| (!prepared.lifted).then(|| ty.clone());
-        let known: Vec<_> = prepared.parameter_types.iter().map(known).collect();
+        let known = prepared.parameter_types.iter().map(known);
+        let known: Vec<_> = known.chain(more.iter().cloned().map(Some)).collect();
         let mut parameters = ParameterTypes::new(&known);
         link_parameters(&mut parameters, catalog)?;
         let plan = elsewhere::plan(
@@ -180,14 +198,16 @@ impl Session {
         )
         .await;
         let plan = plan?;
-        if prepared.lifted && parameters.resolved() != prepared.parameter_types {
+        let own = prepared.parameter_types.len();
+        let resolved = parameters.resolved();
+        if prepared.lifted && resolved.get(..own) != Some(&prepared.parameter_types[..]) {
             return Err(changed());
         }
         crate::access::check(statement, catalog, &self.settings)?;
-        if parameters.resolved().len() > prepared.parameter_types.len() {
+        if resolved.len() > own + more.len() {
             return Err(Error::new(
                 SqlState::UNDEFINED_PARAMETER,
-                format!("there is no parameter ${}", prepared.parameter_types.len() + 1),
+                format!("there is no parameter ${}", own + 1),
             ));
         }
         if prepared.described && plan.columns().map(|c| &**c) != prepared.columns.as_deref() {
@@ -197,9 +217,6 @@ impl Session {
             )
             .hint("Prepare the statement again."));
         }
-        self.tells(&plan);
-        let (stamp, basis) = (catalog.stamp, self.basis());
-        *prepared.plan.lock() = Some(KeptPlan { stamp, basis, plan: plan.clone(), told: true });
         Ok(plan)
     }
 
@@ -221,6 +238,9 @@ impl Session {
         parameters: &ParameterTypes,
         fresh: bool,
     ) -> Result<(Arc<CatalogSnapshot>, Plan, ParameterTypes)> {
+        // Which row it is about is known when it is executed.
+        let nowhere = current_of(statement).map(|_| Positioned::nowhere(statement).statement);
+        let statement = nowhere.as_ref().unwrap_or(statement);
         let open = self.block.as_ref().and_then(|block| block.txn.clone());
         let (txn, own) = match open {
             Some(txn) => (txn, false),
@@ -341,9 +361,11 @@ impl Session {
             prepared.columns = plan.columns().cloned();
         }
         prepared.parameter_types = parameters.resolved();
-        let (stamp, basis) = (catalog.stamp, self.basis());
-        let kept = KeptPlan { stamp, basis, plan, told: false };
-        prepared.plan = Mutex::new(Some(kept));
+        if current_of(statement).is_none() {
+            let (stamp, basis) = (catalog.stamp, self.basis());
+            let kept = KeptPlan { stamp, basis, plan, told: false };
+            prepared.plan = Mutex::new(Some(kept));
+        }
         if let Some(charged) = &mut prepared.charged {
             // Its tokens, and what planning took besides the plan, are gone.
             charged.shrink(charged.bytes() / 3 * 2);

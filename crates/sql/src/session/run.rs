@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
+use super::cursor::positioned::{Keyed, Planned, concerns_cursors};
 use super::result_digest::{Seen, observe};
 use super::tame;
 use super::transaction::Step;
@@ -393,17 +394,22 @@ impl Session {
         if catalog.is_unfinished() {
             crate::online::Upkeep::wake(&self.engine);
         }
-        let plan = self.plan(prepared, statement, &catalog, &txn).await?;
+        let Planned { plan, keyed, values } = match concerns_cursors(statement) {
+            false => Planned::of(self.plan(prepared, statement, &catalog, &txn).await?),
+            true => self.planned(prepared, statement, (&catalog, &txn)).boxed().await?,
+        };
         if let Some(cursors) = self.cursors.shown(&self.live.cursors) {
             Arc::make_mut(&mut self.live).cursors = cursors;
         }
         let named = self.name_objects(parameters, &prepared.parameter_types, &catalog)?;
         let parameters = named.as_deref().unwrap_or(parameters);
+        let with_key = values.map(|values| [parameters, &values].concat());
+        let parameters = with_key.as_deref().unwrap_or(parameters);
         let context = self.context_of(txn, catalog, parameters, changes_rows(statement));
         if let Some(elsewhere) = plan.downcast::<ReadElsewhere>() {
             let reading = self.read_elsewhere(elsewhere, prepared, statement, &context);
             let result = reading.boxed().await?;
-            return self.declared(declare, prepared, result, &context);
+            return self.declared((declare, None), prepared, result, &context);
         }
         let columns = match &plan {
             // Rows of such tables are found to be elsewhere when they are read.
@@ -433,13 +439,13 @@ impl Session {
                 result = reading.boxed().await;
             }
         }
-        self.declared(declare, prepared, result?, &context)
+        self.declared((declare, keyed), prepared, result?, &context)
     }
 
     /// The result of a statement, or of the DECLARE that it is.
     fn declared(
         &mut self,
-        declare: Option<&Declare>,
+        (declare, keyed): (Option<&Declare>, Option<Keyed>),
         prepared: &Prepared,
         result: StatementResult,
         context: &ExecContext,
@@ -447,7 +453,7 @@ impl Session {
         let Some(declare) = declare else { return Ok(result) };
         let (env, memory) = (context.env.clone(), Arc::clone(&context.memory));
         let scratch = context.scratch.clone();
-        self.open_cursor(declare, &prepared.sql, result, &env, &memory, &scratch)
+        self.open_cursor((declare, keyed), &prepared.sql, result, &env, &memory, &scratch)
     }
 
     /// How to begin the passing transaction of a statement that needs nothing that is stored: as of what this process

@@ -16,9 +16,10 @@
 //!   and fetches again, and compares. A held cursor is no part of any transaction: nothing about it is repeated.
 //!
 //! # Limits
-//! Without SCROLL cursors go forward only. WHERE CURRENT OF: 0A000. [`MAX_CURSORS`] a session.
+//! Without SCROLL cursors go forward only. [`MAX_CURSORS`] a session.
 
 mod portals;
+pub(super) mod positioned;
 mod rows;
 pub(super) mod spool;
 #[cfg(test)]
@@ -38,6 +39,7 @@ use crate::plan::session_view::CursorShown;
 use crate::sqlparser::ast::{
     CloseCursor, Declare, FetchDirection, Ident, Statement, ValueWithSpan,
 };
+use positioned::Keyed;
 use rows::{CursorRows, Direction};
 use spool::SpoolPlace;
 use telesto_sql_parser::cursor::is_move;
@@ -60,6 +62,8 @@ struct SqlCursor {
     depth: Option<usize>,
     /// A portal of the protocol.
     portal: bool,
+    /// What is behind the columns that are shown, if its rows are a table's.
+    keyed: Option<Keyed>,
 }
 
 impl SqlCursor {
@@ -325,7 +329,7 @@ impl Session {
     /// Makes the cursor over the result of its query.
     pub(super) fn open_cursor(
         &mut self,
-        declare: &Declare,
+        (declare, keyed): (&Declare, Option<Keyed>),
         text: &str,
         result: StatementResult,
         env: &Env,
@@ -340,7 +344,10 @@ impl Session {
         let types = columns.iter().map(|column| column.ty.clone()).collect();
         let place =
             SpoolPlace { env: env.clone(), budget: Arc::clone(memory), scratch: scratch.clone() };
-        let rows = CursorRows::new(name.clone(), scroll, types, place, rows);
+        let hidden = keyed.as_ref().map_or(0, Keyed::len);
+        let rows = CursorRows::new(name.clone(), scroll, types, place, rows).with_keys(hidden);
+        let shown_columns = columns.len().saturating_sub(hidden);
+        let columns = Arc::from(&columns[..shown_columns]);
         let depth = self.block.as_ref().map_or(0, |block| block.savepoints.len());
         let shown = CursorShown {
             name: name.clone(),
@@ -351,7 +358,7 @@ impl Session {
             created_micros: pg_micros(env.clock.wall_micros()),
         };
         let rows = Some(Arc::new(Mutex::new(rows)));
-        let cursor = SqlCursor { shown, columns, rows, depth: Some(depth), portal: false };
+        let cursor = SqlCursor { shown, columns, rows, depth: Some(depth), portal: false, keyed };
         self.cursors.0.insert(name, cursor);
         Ok(StatementResult::Command { tag: "DECLARE CURSOR".to_owned() })
     }

@@ -70,7 +70,8 @@ impl Session {
         };
         let depth = self.block.as_ref().map_or(0, |block| block.savepoints.len());
         let rows = rows.map(|rows| Arc::new(Mutex::new(rows)));
-        let cursor = SqlCursor { shown, columns, rows, depth: Some(depth), portal: true };
+        let cursor =
+            SqlCursor { shown, columns, rows, depth: Some(depth), portal: true, keyed: None };
         self.cursors.0.insert(name.to_owned(), cursor);
     }
 

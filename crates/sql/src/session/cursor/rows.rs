@@ -39,6 +39,10 @@ pub(super) struct CursorRows {
     place: u64,
     at_end: bool,
     broken: bool,
+    /// How many values at a row's end are its key, for WHERE CURRENT OF, and not shown.
+    hidden: usize,
+    /// The key of the row where the cursor stands.
+    key: Option<Row>,
 }
 
 impl std::fmt::Debug for CursorRows {
@@ -87,11 +91,31 @@ impl CursorRows {
             place: 0,
             at_end: false,
             broken: false,
+            hidden: 0,
+            key: None,
         };
         if scroll {
             cursor.spool = Some(cursor.new_spool());
         }
         cursor
+    }
+
+    /// The last `hidden` values of each row are its key.
+    pub fn with_keys(mut self, hidden: usize) -> Self {
+        self.hidden = hidden;
+        self
+    }
+
+    /// The key of the row where the cursor stands; `None`: it stands on none.
+    pub fn key(&self) -> Option<&Row> {
+        self.key.as_ref().filter(|_| !self.broken)
+    }
+
+    /// Stands on `row`, of which the shown part is given.
+    fn stand(&mut self, row: Option<Row>) -> Option<Row> {
+        let mut row = row;
+        self.key = row.as_mut().map(|row| row.split_off(row.len().saturating_sub(self.hidden)));
+        row
     }
 
     fn new_spool(&self) -> Spool {
@@ -155,6 +179,11 @@ impl CursorRows {
 
     /// The next row, going there.
     async fn next(&mut self) -> Result<Option<Row>> {
+        let row = self.pull_next().await?;
+        Ok(self.stand(row))
+    }
+
+    async fn pull_next(&mut self) -> Result<Option<Row>> {
         if self.at_end {
             return Ok(None);
         }
@@ -192,11 +221,14 @@ impl CursorRows {
         self.may_go_back()?;
         self.at_end = false;
         self.place = self.place.saturating_sub(1);
-        let Some(at) = self.place.checked_sub(1) else { return Ok(None) };
-        match &mut self.spool {
-            Some(spool) => spool.get(at).await,
-            None => Err(Error::internal("a cursor that scrolls has no spool")),
-        }
+        let row = match (self.place.checked_sub(1), &mut self.spool) {
+            (None, _) => None,
+            (Some(at), Some(spool)) => spool.get(at).await?,
+            (Some(_), None) => {
+                return Err(Error::internal("a cursor that scrolls has no spool"));
+            }
+        };
+        Ok(self.stand(row))
     }
 
     fn may_go_back(&self) -> Result<()> {
@@ -252,6 +284,7 @@ impl CursorRows {
         self.may_go_back()?;
         self.place = 0;
         self.at_end = false;
+        self.key = None;
         Ok(())
     }
 
