@@ -32,11 +32,24 @@ fn weak(inner: (Strength, String), name: impl FnOnce() -> String) -> (Strength, 
     if inner.0 == Strength::Strong { inner } else { (Strength::Weak, name()) }
 }
 
+fn is_key(call: &ast::Function) -> bool {
+    let name = call.name.0.last().and_then(|part| part.as_ident());
+    name.is_some_and(|name| name.value == telesto_sql_parser::rewrite::collation::KEY)
+}
+
 fn figure(expr: &E) -> (Strength, String) {
     let nothing = (Strength::Nothing, String::new());
     match expr {
         E::Identifier(name) => strong(fold(name)),
         E::CompoundIdentifier(parts) => strong(parts.last().map(fold).unwrap_or_default()),
+        // What a collation stands for has the name of its text.
+        E::Function(call) if is_key(call) => match &call.args {
+            ast::FunctionArguments::List(list) => match list.args.first() {
+                Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(text))) => figure(text),
+                _ => nothing,
+            },
+            _ => nothing,
+        },
         E::Function(call) => strong(
             call.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default(),
         ),

@@ -94,16 +94,7 @@ pub(crate) fn expression_text(
         let bound = index_expressions::bind_over(table, eval, &written, "INDEX").ok()?;
         Some(index_expressions::text_over(table, &bound, true))
     });
-    pretty.unwrap_or_else(|| match stored.contains(collation::KEY) {
-        true => parse_stored(stored).map_or_else(
-            |_| stored.to_owned(),
-            |mut written| {
-                collation::restore(&mut written);
-                written.to_string()
-            },
-        ),
-        false => stored.to_owned(),
-    })
+    pretty.unwrap_or_else(|| collation::shown(stored))
 }
 
 /// `CREATE [UNIQUE] INDEX …`. With `pretty` as psql shows it: without needless parentheses and the schema `public`.

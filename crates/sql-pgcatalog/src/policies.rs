@@ -4,6 +4,7 @@
 //! Expressions are shown as they were written, with the schemas of relations.
 
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_parser::rewrite::collation;
 
 use super::rows::RowSet;
 
@@ -17,8 +18,8 @@ pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("polcmd", policy.command.letter())
                 .set("polpermissive", policy.permissive)
                 .set("polroles", policy.roles.clone())
-                .set("polqual", policy.using.clone())
-                .set("polwithcheck", policy.check.clone());
+                .set("polqual", policy.using.as_deref().map(collation::shown))
+                .set("polwithcheck", policy.check.as_deref().map(collation::shown));
         }
     }
 }
@@ -39,8 +40,8 @@ pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("permissive", if policy.permissive { "PERMISSIVE" } else { "RESTRICTIVE" })
                 .set("roles", roles)
                 .set("cmd", policy.command.word())
-                .set("qual", policy.using.clone())
-                .set("with_check", policy.check.clone());
+                .set("qual", policy.using.as_deref().map(collation::shown))
+                .set("with_check", policy.check.as_deref().map(collation::shown));
         }
     }
 }

@@ -15,9 +15,9 @@ use icu_collator::options::CollatorOptions;
 use icu_collator::{Collator, CollatorBorrowed};
 use icu_locale_core::Locale;
 use parking_lot::Mutex;
-use telesto_sql_parser::rewrite::collation::KEY;
+use telesto_sql_parser::rewrite::collation::{KEY, is_language};
 use telesto_sql_types::Datum;
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 use crate::registry::{Function, function};
 use crate::ty::Tag::{Bytea, Text};
@@ -27,6 +27,9 @@ use crate::value::str_of;
 pub const TABLE: &[Function] = &[function(KEY, &[Text, Text], Bytea, |a, _| {
     key(str_of(&a[0])?, str_of(&a[1])?).map(|key| Datum::Bytea(key.into()))
 })];
+
+/// Most collators that are kept.
+const KEPT: usize = 256;
 
 type Known = Arc<CollatorBorrowed<'static>>;
 
@@ -39,7 +42,11 @@ fn key(text: &str, language: &str) -> Result<Vec<u8>> {
         Some(collator) => collator,
         None => {
             let collator = Arc::new(collator(language)?);
-            COLLATORS.lock().insert(language.to_owned(), Arc::clone(&collator));
+            let mut known = COLLATORS.lock();
+            if known.len() >= KEPT {
+                known.clear();
+            }
+            known.insert(language.to_owned(), Arc::clone(&collator));
             collator
         }
     };
@@ -52,7 +59,15 @@ fn key(text: &str, language: &str) -> Result<Vec<u8>> {
 }
 
 fn collator(language: &str) -> Result<CollatorBorrowed<'static>> {
-    let unknown = || Error::internal(format!("there is no collation of the language {language:?}"));
+    let unknown = || {
+        Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!("there is no collation of the language {language:?}"),
+        )
+    };
+    if !is_language(language) {
+        return Err(unknown());
+    }
     let locale: Locale = language.parse().map_err(|_| unknown())?;
     Collator::try_new(locale.into(), CollatorOptions::default()).map_err(|_| unknown())
 }

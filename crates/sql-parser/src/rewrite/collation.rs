@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ORDER BY e COLLATE "de-x-icu"            ORDER BY "collation_key#"(e, 'de')         also of windows, aggregates and indexes
-//! a COLLATE "de-x-icu" < b                 "collation_key#"(a, 'de') < "collation_key#"(b, 'de')      also > <= >= and BETWEEN
+//! a COLLATE "de-x-icu" < b                 "collation_key#"(a, 'de') < "collation_key#"(b, 'de')      also > <= >=, and BETWEEN of such a text
 //! a COLLATE "de-x-icu" = b                 a = b          collations are deterministic: only the same text is equal
 //! ```
 //! # Invariants
@@ -26,14 +26,14 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 pub const KEY: &str = "collation_key#";
 /// At the end of the names of Unicode's collations.
 const UNICODE: &str = "-x-icu";
-/// Languages that have a collation of PostgreSQL's; `und`: none, Unicode's root.
+/// Languages that have a collation of PostgreSQL's; `und`: none, Unicode's root. A script and a country may follow (`zh-Hans-CN`).
 const LANGUAGES: &[&str] = &[
     "und", "af", "am", "ar", "as", "az", "be", "bg", "bn", "bs", "ca", "cs", "cy", "da", "de",
     "el", "en", "es", "et", "eu", "fa", "fi", "fil", "fr", "ga", "gl", "gu", "ha", "he", "hi",
     "hr", "hu", "hy", "id", "ig", "is", "it", "ja", "ka", "kk", "km", "kn", "ko", "lb", "lo", "lt",
-    "lv", "mk", "ml", "mn", "mr", "ms", "mt", "my", "nb", "ne", "nl", "nn", "or", "pa", "pl", "ps",
-    "pt", "ro", "ru", "si", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "te", "th", "tk", "to", "tr",
-    "ug", "uk", "ur", "uz", "vi", "yi", "yo", "zh", "zu",
+    "lv", "mk", "ml", "mn", "mr", "ms", "mt", "my", "nb", "ne", "nl", "nn", "no", "or", "pa", "pl",
+    "ps", "pt", "ro", "ru", "si", "sk", "sl", "sq", "sr", "sv", "sw", "ta", "te", "th", "tk", "to",
+    "tr", "ug", "uk", "ur", "uz", "vi", "yi", "yo", "zh", "zu",
 ];
 
 /// How texts are sorted.
@@ -42,7 +42,23 @@ pub enum Collation {
     /// By their bytes.
     Bytes,
     /// By Unicode's collation of a language (`und`: of none).
-    Unicode(&'static str),
+    Unicode(String),
+}
+
+/// Whether there is a collation of that language, which a script (four letters) and a country (two letters or three digits) may follow.
+#[must_use]
+pub fn is_language(tag: &str) -> bool {
+    let mut parts = tag.split('-').peekable();
+    if !parts.next().is_some_and(|language| LANGUAGES.contains(&language)) {
+        return false;
+    }
+    let letters = |part: &&str, count: usize| {
+        part.len() == count && part.chars().all(|c| c.is_ascii_alphabetic())
+    };
+    parts.next_if(|part| letters(part, 4));
+    let digits = |part: &&str| part.len() == 3 && part.chars().all(|c| c.is_ascii_digit());
+    parts.next_if(|part| letters(part, 2) || digits(part));
+    parts.next().is_none()
 }
 
 /// The collation of that name.
@@ -63,9 +79,8 @@ pub fn named(name: &ObjectName) -> Result<Collation> {
         }
         _ => {}
     }
-    if let Some(tag) = called.strip_suffix(UNICODE) {
-        let known = LANGUAGES.iter().find(|language| **language == tag);
-        return known.map(|language| Collation::Unicode(language)).ok_or_else(|| missing(called));
+    if let Some(tag) = called.strip_suffix(UNICODE).filter(|tag| is_language(tag)) {
+        return Ok(Collation::Unicode(tag.to_owned()));
     }
     if called.contains(['_', '.']) {
         return Err(Error::unsupported(format!("collation \"{called}\""))
@@ -122,9 +137,24 @@ pub fn rewrite(statement: &mut Statement) -> Result<()> {
     }
 }
 
-/// A stored expression as it was written: with collations in the place of keys.
-pub fn restore(expr: &mut Expr) {
-    let _ = expr.visit(&mut Shown);
+/// A stored expression or query as it was written: with collations in the place of keys.
+pub fn restore(written: &mut impl VisitMut) {
+    let _ = written.visit(&mut Shown);
+}
+
+/// The text of a stored expression as it was written.
+#[must_use]
+pub fn shown(stored: &str) -> String {
+    if !stored.contains(KEY) {
+        return stored.to_owned();
+    }
+    crate::stored::parse_stored(stored).map_or_else(
+        |_| stored.to_owned(),
+        |mut written| {
+            restore(&mut written);
+            written.to_string()
+        },
+    )
 }
 
 struct Shown;
@@ -173,7 +203,7 @@ fn key_of(expr: Expr, language: &str) -> Expr {
 /// An item of an order.
 fn keyed(item: &mut OrderByExpr) -> Result<()> {
     if let Some((Collation::Unicode(language), expr)) = collated(&item.expr)? {
-        item.expr = key_of(expr.clone(), language);
+        item.expr = key_of(expr.clone(), &language);
     }
     Ok(())
 }
@@ -190,7 +220,7 @@ fn function_keyed(function: &mut Function) -> Result<()> {
     if let Some(WindowType::WindowSpec(window)) = &mut function.over {
         window_keyed(window)?;
     }
-    all_keyed(&mut function.within_group)?;
+    // Not WITHIN GROUP, whose order is what such an aggregate gives back.
     let FunctionArguments::List(list) = &mut function.args else { return Ok(()) };
     for clause in &mut list.clauses {
         if let FunctionArgumentClause::OrderBy(items) = clause {
@@ -226,7 +256,7 @@ fn compared(sides: &mut [&mut Expr], ordered: bool) -> Result<()> {
             Some((_, inner)) => inner.clone(),
             None => (**side).clone(),
         };
-        **side = if ordered { key_of(inner, language) } else { inner };
+        **side = if ordered { key_of(inner, &language) } else { inner };
     }
     Ok(())
 }
@@ -251,7 +281,10 @@ fn expression(expr: &mut Expr) -> Result<()> {
             };
             compared(&mut [left, right], ordered)
         }
-        Expr::Between { expr, low, high, .. } => compared(&mut [expr, low, high], true),
+        // Else each bound has a comparison of its own, with or without a collation.
+        Expr::Between { expr, low, high, .. } if matches!(plain(expr), Expr::Collate { .. }) => {
+            compared(&mut [expr, low, high], true)
+        }
         Expr::IsDistinctFrom(left, right) | Expr::IsNotDistinctFrom(left, right) => {
             compared(&mut [left, right], false)
         }

@@ -69,6 +69,19 @@ impl Dialect for TelestoDialect {
         }
     }
 
+    /// COLLATE behind a cast or another COLLATE: the parser takes it only behind what begins an expression.
+    fn parse_infix(
+        &self,
+        parser: &mut Parser<'_>,
+        expr: &Expr,
+        _precedence: u8,
+    ) -> Option<Result<Expr, ParserError>> {
+        parser.parse_keyword(Keyword::COLLATE).then(|| {
+            let collation = parser.parse_object_name(false)?;
+            Ok(Expr::Collate { expr: Box::new(expr.clone()), collation })
+        })
+    }
+
     /// Names of arguments are identifiers in PostgreSQL 15. The parser would read every argument twice to look for
     /// expressions before `=>`, and so the innermost of thirty calls a thousand million times.
     fn supports_named_fn_args_with_expr_name(&self) -> bool {

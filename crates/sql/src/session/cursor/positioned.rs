@@ -26,8 +26,8 @@ use crate::elsewhere::ReadElsewhere;
 use crate::error::{Error, Result, SqlState};
 use crate::plan::Plan;
 use crate::sqlparser::ast::{
-    BinaryOperator, Declare, Expr, GroupByExpr, Ident, ObjectName, Query, SelectItem, SetExpr,
-    Statement, TableFactor, Value,
+    BinaryOperator, Declare, Expr, GroupByExpr, Ident, ObjectName, OrderByKind, Query, SelectItem,
+    SetExpr, Statement, TableFactor, Value,
 };
 use crate::types::{Datum, SqlType};
 use telesto_sql_parser::cursor::{current_of, declared};
@@ -122,6 +122,23 @@ pub(in crate::session) fn with_keys(
     let keys = keyed.columns.iter().map(|(name, _)| SelectItem::UnnamedExpr(column(&shown, name)));
     select.projection.extend(keys);
     Some((Statement::Declare { stmts: vec![declare] }, keyed))
+}
+
+/// Places of select items that a DECLARE's query is ordered by.
+fn ordinals(declare: &Statement) -> impl Iterator<Item = usize> {
+    let query = declared(declare).and_then(|declare| declare.for_query.as_ref());
+    let order = query.and_then(|query| query.order_by.as_ref());
+    let items = match order.map(|order| &order.kind) {
+        Some(OrderByKind::Expressions(items)) => &items[..],
+        Some(OrderByKind::All(_)) | None => &[],
+    };
+    items.iter().filter_map(|item| match &item.expr {
+        Expr::Value(value) => match &value.value {
+            Value::Number(number, _) => number.parse().ok(),
+            _ => None,
+        },
+        _ => None,
+    })
 }
 
 /// The name and the shown name of what an UPDATE or DELETE writes.
@@ -274,8 +291,13 @@ impl Session {
         {
             // What the keys are not for, a query of groups for example, is planned as it is.
             let plan = self.plan_once(prepared, (&whole, &[]), catalog, txn).boxed().await;
-            if let Some(plan) = plan.ok().filter(|plan| plan.downcast::<ReadElsewhere>().is_none())
-            {
+            let plan = plan.ok().filter(|plan| plan.downcast::<ReadElsewhere>().is_none());
+            // `ORDER BY 3` is not to find the key behind two columns.
+            let beyond = |plan: &Plan| {
+                let columns = plan.columns().map_or(0, |columns| columns.len());
+                ordinals(&whole).any(|at| at > columns.saturating_sub(keyed.len()))
+            };
+            if let Some(plan) = plan.filter(|plan| !beyond(plan)) {
                 return Ok(Planned { keyed: Some(keyed), ..Planned::of(plan) });
             }
         }
