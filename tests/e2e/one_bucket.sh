@@ -54,8 +54,16 @@ on_a_folder() {
     begin b; must is_ready b
     is b "SELECT sum(i) FROM t" 6 || die "a row is missing after all were stopped"
     kill -9 "${pids[b]}"; wait "${pids[b]}" 2>/dev/null || true
+    # The newest part of the log is on that node's disk: another one waits for it, and says so.
+    begin w
+    must grep -q "of which 1 are needed, and these do not answer: node" "$WORK/w.log"
+    kill -9 "${pids[w]}"; wait "${pids[w]}" 2>/dev/null || true
     begin b; must is_ready b
     is b "SELECT sum(i) FROM t" 6 || die "a row is missing after kill -9"
+    # A copy of the bucket has this cluster's token and addresses: its nodes would commit here.
+    cp -a "$WORK/bucket" "$WORK/copy"
+    "$bin" start --bucket "file://$WORK/copy" --data-dir "$WORK/one/y" --listen 127.0.0.1:0 --http none >"$WORK/y.log" 2>&1 && die "a node on a copy of the bucket joined"
+    grep -q "is a copy of file://$WORK/bucket" "$WORK/y.log" || { cat "$WORK/y.log" >&2; die "it is not said that the bucket is a copy"; }
     # What is no node of a cluster is told so.
     "$bin" start --bucket "$BUCKET" --data-dir "$WORK/x" --listen 127.0.0.1:0 --http none --cluster off >"$WORK/x.log" 2>&1 && die "a process that is no node opened the log of another"
     grep -q "connect to that" "$WORK/x.log" || { cat "$WORK/x.log" >&2; die "no word of where the log is"; }

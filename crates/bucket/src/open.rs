@@ -5,7 +5,7 @@
 //! have taken effect, and would then report our own object as another's.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,12 +105,12 @@ pub enum ReachedFrom {
     Machine,
     /// From the network.
     Network {
-        /// The store's own address, where one is set, and by number.
+        /// The store's own address, where one is set.
         store: Option<IpAddr>,
     },
 }
 
-/// From where the bucket at `url` is reached. Makes no request.
+/// From where the bucket at `url` is reached. Makes no request of it; the name of an S3 endpoint is looked up.
 ///
 /// # Errors
 /// [`Error::BadUrl`] when the URL cannot be used.
@@ -119,9 +119,20 @@ pub fn reached_from(url: &str, options: &BucketOptions) -> Result<ReachedFrom> {
         Location::Local { .. } => ReachedFrom::Machine,
         Location::Memory { .. } => ReachedFrom::Process,
         Location::S3 { .. } => {
-            ReachedFrom::Network { store: endpoint(options).as_deref().and_then(number) }
+            ReachedFrom::Network { store: endpoint(options).as_deref().and_then(address_of) }
         }
         Location::Gcs { .. } | Location::Azure { .. } => ReachedFrom::Network { store: None },
+    })
+}
+
+/// The address of an endpoint; a name is looked up.
+fn address_of(endpoint: &str) -> Option<IpAddr> {
+    let url = url::Url::parse(endpoint).ok()?;
+    number(endpoint).or_else(|| {
+        let name = (url.host_str()?, url.port_or_known_default()?);
+        let mut found: Vec<IpAddr> = name.to_socket_addrs().ok()?.map(|at| at.ip()).collect();
+        found.sort_by_key(IpAddr::is_ipv6);
+        found.first().copied()
     })
 }
 

@@ -27,6 +27,16 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
+    /// The bucket is a copy of a cluster's.
+    #[error(
+        "{url} is a copy of {home}, or another name of it: its nodes would join the cluster of that one. If it is the same bucket, give all nodes the same URL; if it is a copy that is to be a database of its own, start its first node once with --accept-older-bucket; --cluster off goes without other nodes"
+    )]
+    Copied {
+        /// Its URL.
+        url: String,
+        /// The URL of the cluster's bucket.
+        home: String,
+    },
     /// The node was removed from the cluster.
     #[error(
         "node {node} was removed from this cluster; start it with a new, empty data folder, and it joins as a new node"

@@ -39,6 +39,8 @@ use crate::wire::{self, Reply, Request};
 const SETTLED: Duration = Duration::from_secs(5);
 /// Bound on a change.
 const CHANGE: Duration = Duration::from_secs(60);
+/// Bound on putting the log into the bucket before this node ends.
+const LAST: Duration = Duration::from_secs(10);
 /// How long others may take to say where they stand.
 const TOLD: Duration = Duration::from_millis(300);
 /// How often a node that leaves looks whether the owner has made the change.
@@ -105,8 +107,8 @@ impl Node {
         if (known.loglet, known.nodes) != (loglet, nodes) {
             *known = fresh;
         }
-        // A node alone waits for nobody.
-        let settled = least <= 1 || now.saturating_sub(known.since) >= SETTLED;
+        // A new database's node waits for nobody. Any other loglet in the bucket may have been put there a moment ago.
+        let settled = (least <= 1 && loglet == 1) || now.saturating_sub(known.since) >= SETTLED;
         settled && !known.decided
     }
 
@@ -129,7 +131,9 @@ impl Node {
                 1 => "a node serves and keeps the log on its disk".to_owned(),
                 _ => format!("{nodes} nodes serve: they keep the log on their disks"),
             };
-            log.switch_because(LogKind::Quorum, &why, LeavesBucket::Freely, by).await?;
+            // A node may have gone since it was counted.
+            let least = LeavesBucket::With(node.settings.replicas.min(needed));
+            log.switch_because(LogKind::Quorum, &why, least, by).await?;
             node.tell(why);
             Ok(())
         });
@@ -226,6 +230,8 @@ impl Node {
             }
             // Also when it has just resigned, and nobody took the log over.
             if owner.node == self.caller().node {
+                // Whatever was waited for before.
+                let by = self.env.deadline(LAST);
                 let put = self.put_into_bucket(engine, servers.len(), by).await;
                 if let Err(error) = &put {
                     self.tell(format!("the log was not put into the bucket: {error}"));

@@ -310,9 +310,9 @@ impl Members {
     }
 
     /// Tells the log where new copies may be put: on this node first, then on living nodes, of each zone one before a
-    /// second one of any. `full`: this node keeps copies itself.
-    pub fn place(&self) {
-        let living = self.living();
+    /// second one of any. `seldom_asked`: nodes are, so that who was not heard for a second may live.
+    pub fn place(&self, seldom_asked: bool) {
+        let living = if seldom_asked { self.present() } else { self.living() };
         let fit = living
             .iter()
             .filter(|(record, live)| record.role == NodeRole::Full && live.phase != Phase::Leaving);

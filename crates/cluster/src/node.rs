@@ -149,7 +149,7 @@ impl Node {
             medial: Medial::default(),
         });
         node.list().await?;
-        node.members.place();
+        node.members.place(false);
         node.spawn("pinging the nodes", Arc::clone(&node).run());
         Ok(node)
     }
@@ -278,7 +278,9 @@ impl Node {
             for due in self.members.due(&self.near()) {
                 asking.push(Arc::clone(&self).ping(due, ping.clone()).boxed());
             }
-            self.members.place();
+            // While nothing hangs on them nodes are asked seldom.
+            let near = self.near();
+            self.members.place(near.is_empty());
             self.look_after_owner();
             self.look_after_medium();
             self.measure();

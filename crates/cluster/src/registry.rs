@@ -29,6 +29,8 @@ use crate::record::Record;
 
 const PREFIX: &str = "nodes";
 const TOKEN: &str = "cluster/token";
+/// Where this bucket is, for who has a copy of it.
+const HOME: &str = "cluster/home";
 /// Objects listed at a time.
 const LIST: usize = 1000;
 /// Records read at a time.
@@ -92,6 +94,51 @@ impl Registry {
                 return Ok(token);
             }
         }
+    }
+
+    /// Refuses a copy of a cluster's bucket: it has the cluster's token, and the addresses of its nodes, which would take the copy's nodes for
+    /// their own. The bucket of the cluster says where it is.
+    ///
+    /// # Errors
+    /// [`Error::Copied`], those of the bucket, [`Error::Malformed`].
+    pub async fn check_home(&self) -> Result<()> {
+        let url = self.bucket.url();
+        loop {
+            if let Some(object) = self.bucket.get(Cause::Registry, HOME, None).await? {
+                let home = String::from_utf8(object.body.to_vec())
+                    .map_err(|error| Error::malformed(HOME, error))?;
+                return match home == url {
+                    true => Ok(()),
+                    false => Err(Error::Copied { url: url.to_owned(), home }),
+                };
+            }
+            let body = Bytes::from(url.to_owned());
+            if self.bucket.put_if_absent(Cause::Registry, HOME, body).await? == PutOutcome::Created
+            {
+                return Ok(());
+            }
+        }
+    }
+
+    /// This bucket is a cluster's of its own from now on, whatever it was copied from: without its token, and without its nodes.
+    ///
+    /// # Errors
+    /// Those of the bucket.
+    pub async fn leave_home(&self) -> Result<()> {
+        let Err(Error::Copied { .. }) = self.check_home().await else { return Ok(()) };
+        loop {
+            let listed = self.bucket.list_after(Cause::Registry, PREFIX, None, LIST).await?;
+            for object in &listed {
+                self.bucket.delete(Cause::Registry, &object.key).await?;
+            }
+            if listed.len() < LIST {
+                break;
+            }
+        }
+        self.bucket.delete(Cause::Registry, TOKEN).await?;
+        // Last: whoever is stopped before this begins again.
+        self.bucket.delete(Cause::Registry, HOME).await?;
+        self.check_home().await
     }
 
     /// The token, if the cluster has made one.

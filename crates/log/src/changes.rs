@@ -17,7 +17,6 @@
 //! before, and one for each reason.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,6 +30,7 @@ use crate::chain::{Chain, LogKind, Medium};
 use crate::error::Result;
 use crate::keys;
 use crate::log::{Inner, VirtualLog};
+use crate::store::{Put, Store};
 
 /// Versions looked at.
 const LOOKED: u64 = 256;
@@ -157,10 +157,12 @@ impl VirtualLog {
     pub fn explain(&self, why: &str, took: Option<Duration>) {
         let took_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         let why = Why { took_ms, ..Why::because(why) };
-        let inner = Arc::clone(&self.inner);
-        let by = inner.store.env.deadline(PATIENCE);
+        // Of the bucket alone: a log that is closed meanwhile is not kept open for it. By then another loglet may be the active one.
+        let store = self.inner.store.clone();
+        let key = keys::why(store.shard, self.inner.chain().active().id);
+        let by = store.env.deadline(PATIENCE);
         self.inner.store.env.spawn("leaving a reason", async move {
-            if let Err(error) = inner.leave(why, by).await {
+            if let Err(error) = put_note(&store, &key, &why, by).await {
                 tracing::warn!("why the log changed its owner is not in the bucket: {error}");
             }
         });
@@ -184,7 +186,15 @@ impl VirtualLog {
             LeavesBucket::With(copies) => (false, Some(copies)),
             LeavesBucket::OnRequest => (true, None),
         };
-        self.inner.leave(Why { stays, copies, ..Why::because(why) }, by).await
+        let why = Why { stays, copies, ..Why::because(why) };
+        let loglet = self.inner.chain().active().id;
+        if stays {
+            // Beside what may be there already: a request counts whatever the log was put there for.
+            let key = keys::stays(self.inner.store.shard, loglet);
+            put_note(&self.inner.store, &key, &why, by).await?;
+        }
+        let key = keys::why(self.inner.store.shard, loglet);
+        put_note(&self.inner.store, &key, &why, by).await
     }
 
     /// When the log, which is in the bucket, may leave it: what was left beside its active loglet.
@@ -194,9 +204,21 @@ impl VirtualLog {
     ///
     /// [`Error::Unavailable`]: crate::Error::Unavailable
     pub async fn leaves_bucket(&self, by: Deadline) -> Result<LeavesBucket> {
-        let why = self.inner.why(self.inner.chain().active().id, by).await?;
-        Ok(match why {
+        let inner = &self.inner;
+        // Whoever has just put it there leaves the note before it lets go.
+        let waiting = "waiting for a change of the log";
+        let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
+        let loglet = inner.chain().active().id;
+        let key = keys::stays(inner.store.shard, loglet);
+        if inner.store.get(Cause::Admin, &key, by).await?.is_some() {
+            return Ok(LeavesBucket::OnRequest);
+        }
+        Ok(match inner.why(loglet, by).await? {
             Some(Why { stays: true, .. }) => LeavesBucket::OnRequest,
+            // What versions before this one left of a request.
+            Some(Why { why, .. }) if why == "switched to bucket on request" => {
+                LeavesBucket::OnRequest
+            }
             Some(Why { copies: Some(copies), .. }) => LeavesBucket::With(copies),
             Some(_) | None => LeavesBucket::Freely,
         })
@@ -262,11 +284,13 @@ impl Inner {
         // Of a newer version, perhaps: what cannot be read is not told.
         Ok(object.and_then(|object| serde_json::from_slice::<Why>(&object.body).ok()))
     }
+}
 
-    /// Leaves `why` beside the active loglet.
-    async fn leave(&self, why: Why, by: Deadline) -> Result<()> {
-        let key = keys::why(self.store.shard, self.chain().active().id);
-        let Ok(body) = serde_json::to_vec(&why) else { return Ok(()) };
-        self.store.put(Cause::Registry, &key, Bytes::from(body), by).await.map(|_| ())
+/// Leaves a note at `key`, if there is none.
+async fn put_note(store: &Store, key: &str, why: &Why, by: Deadline) -> Result<()> {
+    let Ok(body) = serde_json::to_vec(why) else { return Ok(()) };
+    match store.put(Cause::Registry, key, Bytes::from(body), by).await? {
+        Put::Created | Put::Exists => Ok(()),
+        Put::Unknown(reason) => Err(crate::Error::Unavailable { shard: store.shard, reason }),
     }
 }

@@ -176,7 +176,12 @@ impl VirtualLog {
         if key.loglet != active.id {
             return Ok(None);
         }
-        sequencer.stop(by).await;
+        // What is on this node's disk alone goes to the bucket first: nobody else could ship it once this node is gone.
+        let alone = servers.len() == 1;
+        if alone {
+            inner.archive_through(sequencer.next().prev(), by).await?;
+        }
+        let stopped = sequencer.stop(by).await;
         inner.hand_over(sequencer);
         let holders = inner.holders(servers, by).await?;
         let holder = Some(sequencer.holder());
@@ -199,6 +204,9 @@ impl VirtualLog {
                     });
                 }
             }
+        }
+        if alone && let Some((end, _)) = stopped {
+            inner.archive_through(end.prev(), by).await?;
         }
         let mut state = inner.state.lock();
         state.resigned = Some(key.loglet);
@@ -505,6 +513,18 @@ impl Inner {
         Ok(true)
     }
 
+    /// A loglet of this process that a failed change has ended, or that it has taken back, is nobody's to go on with but its own; a commit
+    /// here would, and there may be none.
+    async fn go_on_with_own(self: &Arc<Self>, by: Deadline) -> Result<()> {
+        let (chain, role) = self.view()?;
+        let active = chain.active();
+        let own = matches!(&active.medium, Medium::Quorum { owner, .. } if self.is_own(owner));
+        if !own || role.owner().is_some() || self.has_resigned(active.id) {
+            return Ok(());
+        }
+        self.claim(by).await
+    }
+
     /// Makes a loglet on the servers that the next one would have, and takes it away again.
     async fn could_begin(
         &self,
@@ -513,8 +533,13 @@ impl Inner {
         away: &[NodeId],
         by: Deadline,
     ) -> Result<()> {
-        let loglet = chain.active().id + 1;
-        let (medium, token) = self.new_quorum(loglet, start, &[], away, by).await?;
+        let active = chain.active();
+        let loglet = active.id + 1;
+        let before = match &active.medium {
+            Medium::Quorum { servers, .. } => &servers[..],
+            Medium::Bucket => &[],
+        };
+        let (medium, token) = self.new_quorum(loglet, start, before, away, by).await?;
         let Medium::Quorum { servers, .. } = &medium else { return Ok(()) };
         self.discard(LogletKey { shard: chain.shard, loglet, token }, servers, by).await;
         Ok(())
@@ -548,6 +573,9 @@ impl Inner {
                     metrics::gauge!("telesto_log_server_lag_entries").set(0.0);
                 }
                 let by = env.deadline(inner.options.timeout);
+                if let Err(error) = inner.go_on_with_own(by).await {
+                    tracing::warn!(shard = inner.store.shard.0, %error, "this node's log does not go on yet");
+                }
                 if let Err(error) = inner.mend(by).await {
                     tracing::warn!(shard = inner.store.shard.0, %error, "log servers were not replaced");
                 }

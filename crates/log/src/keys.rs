@@ -37,6 +37,11 @@ pub fn why(shard: ShardId, loglet: u64) -> String {
     format!("shards/{shard}/why/{loglet:020}")
 }
 
+/// That a loglet in the bucket is to be left on request only.
+pub fn stays(shard: ShardId, loglet: u64) -> String {
+    format!("shards/{shard}/why/{loglet:020}-stays")
+}
+
 /// Prefix of every bucket loglet's slots.
 pub fn log_prefix(shard: ShardId) -> String {
     format!("shards/{shard}/log")

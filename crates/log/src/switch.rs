@@ -50,7 +50,8 @@ impl VirtualLog {
         .await
     }
 
-    /// As [`Self::switch`], for the reason `why`, and to leave the bucket again as `leaves` says.
+    /// As [`Self::switch`], for the reason `why`. To the bucket: to leave it again as `leaves` says. To disks: of so many log servers at
+    /// least as `leaves` says.
     ///
     /// # Errors
     /// As [`Self::switch`]; [`Error::Unavailable`] also when the log is in the bucket now but it could not be left there when it
@@ -67,7 +68,11 @@ impl VirtualLog {
         let _changing = inner.store.env.within(by, waiting, inner.reconfigure.lock()).await?;
         inner.newest_chain(Cause::Registry, by).await?;
         let before = inner.chain().active().id;
-        self.switch_to(to, by).await?;
+        let least = match leaves {
+            LeavesBucket::With(servers) => servers,
+            LeavesBucket::Freely | LeavesBucket::OnRequest => 1,
+        };
+        self.switch_to((to, least), by).await?;
         match to {
             LogKind::Bucket => self.stays_in_bucket(why, leaves, by).await?,
             LogKind::Quorum if inner.chain().active().id != before => self.explain(why, None),
@@ -76,10 +81,10 @@ impl VirtualLog {
         Ok(())
     }
 
-    async fn switch_to(&self, to: LogKind, by: Deadline) -> Result<()> {
+    async fn switch_to(&self, (to, least): (LogKind, usize), by: Deadline) -> Result<()> {
         let inner = &self.inner;
         match (self.kind(), to) {
-            (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(by).await,
+            (LogKind::Bucket, LogKind::Quorum) => self.to_quorum(least, by).await,
             (LogKind::Quorum, LogKind::Bucket) => inner.to_bucket(by).await,
             (LogKind::Quorum, LogKind::Quorum) => inner.settle_switch(by).await,
             (LogKind::Bucket, LogKind::Bucket) => {
@@ -94,7 +99,7 @@ impl VirtualLog {
         }
     }
 
-    async fn to_quorum(&self, by: Deadline) -> Result<()> {
+    async fn to_quorum(&self, least: usize, by: Deadline) -> Result<()> {
         let inner = &self.inner;
         loop {
             let (at, hash) = self.tail(by).await?;
@@ -107,6 +112,17 @@ impl VirtualLog {
             let (medium, token) = inner.new_quorum(id, start, &[], &[], by).await?;
             let writer = inner.store.env.writer_token();
             let servers = servers_of(&medium);
+            if servers.len() < least {
+                let key = LogletKey { shard: chain.shard, loglet: id, token };
+                inner.discard(key, &servers, by).await;
+                return Err(Error::Unavailable {
+                    shard: chain.shard,
+                    reason: format!(
+                        "{} nodes could keep it on their disks by now, and {least} shall",
+                        servers.len()
+                    ),
+                });
+            }
             // The hash of the seal itself is filled in by whoever heals it.
             let next = chain.followed_by(writer, start, [0; 16], medium);
             let seal = Config::Seal { next_version: next.version, next_chain: next.encode() };

@@ -58,8 +58,8 @@ async fn first_writer(
 pub async fn check(env: &Env, node: &Node, bucket: &Arc<dyn Bucket>, shard: ShardId) -> Result<()> {
     let fail =
         |reason: String| Error::DataDir { folder: node.folder.display().to_string(), reason };
-    let own = match fs::read_to_string(node.folder.join(FILE)) {
-        Ok(text) => parse(&text).ok_or_else(|| {
+    let own = match fs::read(node.folder.join(FILE)) {
+        Ok(bytes) => std::str::from_utf8(&bytes).ok().and_then(parse).ok_or_else(|| {
             fail("its file `database` is damaged; delete it if you know that the folder is this database's".to_owned())
         })?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

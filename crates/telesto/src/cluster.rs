@@ -34,6 +34,8 @@ use crate::open::{identity, log_disk};
 
 /// How long a majority of the nodes is waited for at the start.
 const PATIENCE: Duration = Duration::from_secs(600);
+/// An opening that takes longer waits for something, which is told.
+const SOON: Duration = Duration::from_secs(3);
 /// Between two attempts to open the database.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Bound on taking a log that was kept by this node alone into the cluster.
@@ -63,6 +65,8 @@ pub struct ClusterOptions {
     /// Nobody asked for a cluster. Where the port of `listen` is taken, any other one is as good; the log of a new database in a bucket
     /// elsewhere is in the bucket, for a node that stays alone.
     pub automatic: bool,
+    /// A bucket that was copied from a cluster's is a database of its own.
+    pub accept_copy: bool,
 }
 
 impl ClusterOptions {
@@ -77,6 +81,7 @@ impl ClusterOptions {
             replicas: 3,
             token_file: None,
             automatic: false,
+            accept_copy: false,
         }
     }
 }
@@ -172,8 +177,15 @@ pub(crate) async fn join(
     let keys = bucket.keys();
     let bucket: Arc<dyn Bucket> = Arc::clone(bucket) as _;
     let disk = log_disk(env, node, keys);
-    let took_in = take_in(env, &bucket, node, &disk).await?;
     let registry = Registry::new(Arc::clone(&bucket));
+    // A secret of the nodes' own is not in a copy of the bucket.
+    if options.token_file.is_none() {
+        if options.accept_copy {
+            registry.leave_home().await.map_err(wrong)?;
+        }
+        registry.check_home().await.map_err(wrong)?;
+    }
+    let took_in = take_in(env, &bucket, node, &disk).await?;
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
     // What a commit waits for on any node.
     let commits = env.commits();
@@ -240,7 +252,19 @@ pub(crate) async fn open_engine(
     let mut said = false;
     loop {
         let opening = Engine::open(Arc::clone(bucket), env.clone(), options.clone());
-        match opening.await {
+        let mut opening = std::pin::pin!(opening);
+        let soon = env.within_timeout(SOON, "opening the database", &mut opening).await;
+        let opened = match soon {
+            Ok(opened) => opened,
+            Err(_) => {
+                if !said && let Some(missing) = missing(env, bucket, joined).await {
+                    said = true;
+                    tracing::warn!("{missing}");
+                }
+                opening.await
+            }
+        };
+        match opened {
             Ok(engine) => {
                 joined.member.serve(Arc::clone(&engine));
                 if joined.took_in {
@@ -261,6 +285,38 @@ pub(crate) async fn open_engine(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Who is waited for, when a majority of those who keep the newest part of the log does not answer; `None`: it is something else.
+async fn missing(env: &Env, bucket: &Arc<dyn Bucket>, joined: &Joined) -> Option<String> {
+    let by = env.deadline(SOON);
+    let chain = telesto_log::newest_chain(Arc::clone(bucket), env.clone(), SHARD, by);
+    let chain = chain.await.ok().flatten()?;
+    let Medium::Quorum { servers, .. } = &chain.active().medium else { return None };
+    let status = joined.member.status();
+    let recent =
+        |silent: Option<u64>| silent.is_some_and(|silent| u128::from(silent) < SOON.as_millis());
+    let answers = |node: NodeId| {
+        node == status.record.node
+            || status.members.iter().any(|one| one.record.node == node && recent(one.silent_millis))
+    };
+    let away: Vec<String> = servers
+        .iter()
+        .filter(|server| !answers(server.node))
+        .map(|server| {
+            let known = status.members.iter().find(|one| one.record.node == server.node);
+            let host = known.map_or("?", |one| &one.record.host);
+            format!("node {} on host {host:?}, last at {}", server.node, server.address)
+        })
+        .collect();
+    let needed = servers.len() / 2 + 1;
+    (servers.len() - away.len() < needed).then(|| {
+        format!(
+            "the newest part of the log is on the disks of {} nodes, of which {needed} are needed, and these do not answer: {}. Start them; if their disks are lost for good, see telesto cluster recover",
+            servers.len(),
+            away.join("; ")
+        )
+    })
 }
 
 /// A log that is in the bucket because somebody asked for that does not leave it by itself.

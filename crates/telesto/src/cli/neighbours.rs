@@ -4,7 +4,7 @@
 //! bucket        other nodes are            so it listens at
 //! memory://     none                       nothing
 //! a folder      processes of this machine  127.0.0.1, any port
-//! elsewhere     on machines that reach     the address that this machine has towards the store: 5434 if it is free, else any port
+//! elsewhere     on machines that reach     the address that this machine has towards the store: 7433 if it is free, else any port
 //!               the same store
 //! ```
 //! # Invariants
@@ -15,7 +15,8 @@
 //! Where no address is found the start is refused, with the settings that help.
 //!
 //! # Limits
-//! Towards a store whose address is a name, the way out to the network counts: no name is looked up for it.
+//! A machine whose own address is one of the whole network's listens there. A node on the store's own machine that reaches it as localhost is
+//! not reached from others: it needs `--cluster HOST:PORT`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -25,7 +26,7 @@ use telesto_bucket::{BucketOptions, ReachedFrom, reached_from};
 use super::settings::{Role, Settings, address};
 
 /// Where nodes listen for each other, where they may choose.
-const PORT: u16 = 5434;
+const PORT: u16 = 7433;
 /// Addresses that nobody has (RFC 5737, RFC 3849): by which of its own a machine would send to them says which one the network sees.
 const OUTSIDE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
@@ -66,6 +67,7 @@ pub fn cluster(settings: &Settings, bucket: &str) -> Result<Option<ClusterOption
         replicas: settings.replicas.unwrap_or(defaults.replicas),
         token_file: settings.join_token_file.clone(),
         automatic,
+        accept_copy: settings.accept_older_bucket.unwrap_or(false),
         ..defaults
     }))
 }

@@ -137,7 +137,7 @@ settings! {
     data_dir: PathBuf, "TELESTO_DATA_DIR";
     /// Where this node listens for the other nodes on the bucket, which find each other, keep the newest log for each other on their
     /// disks, and go on when one dies: auto, off (this process is no node of a cluster), or an address; port 0: any. Default: auto, which
-    /// is this machine alone where the bucket is a folder, else the address by which this machine reaches the bucket, port 5434 if it is free
+    /// is this machine alone where the bucket is a folder, else the address by which this machine reaches the bucket, port 7433 if it is free
     #[arg(value_name = "HOST:PORT|auto|off")]
     cluster: String, "TELESTO_CLUSTER";
     /// Where other nodes reach this one, if not where it listens
