@@ -8,6 +8,7 @@ mod nodes;
 
 use nodes::*;
 use parking_lot::Mutex;
+use telesto_log::chain::Medium;
 use telesto_testkit::list_append::{Ended, Isolation, Observed, Step, check};
 
 const KEYS: u64 = 5;
@@ -116,8 +117,14 @@ async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, sess
 }
 
 impl Storm {
-    async fn new(world: World, count: usize, planted: Planted) -> Self {
+    async fn new(
+        world: World,
+        count: usize,
+        planted: Planted,
+        on_disks_from: Option<usize>,
+    ) -> Self {
         let mut cluster = Cluster::new(world);
+        cluster.on_disks_from = on_disks_from;
         cluster.planted = planted;
         for _ in 0..count {
             cluster.add(NodeRole::Full, "");
@@ -186,6 +193,9 @@ impl Storm {
         let index = usize::try_from(world.draw(count)).expect("small");
         let other = (index + 1 + usize::try_from(world.draw(count - 1)).expect("small"))
             % self.running.len();
+        if self.cluster.on_disks_from.is_some() && world.draw(4) == 0 {
+            return self.drain(index);
+        }
         match world.draw(100) {
             0..25 if self.lives(index) => self.kill(index),
             25..50 if !self.lives(index) => self.start(index),
@@ -202,17 +212,19 @@ impl Storm {
                     if process.is_paused() { process.resume(true) } else { process.pause() }
                 }
             }
-            92..96 => {
-                let node = self.running[index].lock().as_ref().map(|(node, _)| Arc::clone(node));
-                if let (Some(node), Some(process)) = (node, &self.cluster.nodes[index].process) {
-                    let by = process.env.deadline(Duration::from_secs(5));
-                    process.env.spawn("draining", async move {
-                        // Nobody may be there to take it; then it goes on.
-                        let _ = node.drain(by).await;
-                    });
-                }
-            }
+            92..96 => self.drain(index),
             _ => {}
+        }
+    }
+
+    fn drain(&self, index: usize) {
+        let node = self.running[index].lock().as_ref().map(|(node, _)| Arc::clone(node));
+        if let (Some(node), Some(process)) = (node, &self.cluster.nodes[index].process) {
+            let by = process.env.deadline(Duration::from_secs(5));
+            process.env.spawn("draining", async move {
+                // Nobody may be there to take it; then it goes on.
+                let _ = node.drain(by).await;
+            });
         }
     }
 
@@ -244,9 +256,19 @@ impl Storm {
 
 /// What is wrong, how many transactions were committed, and how many there were.
 fn play(seed: u64, planted: Planted) -> (Vec<String>, usize, usize) {
+    let (wrong, committed, all, _) = play_moving(seed, planted, None);
+    (wrong, committed, all)
+}
+
+/// As [`play`], where nodes move the log between their disks and the bucket by themselves; also how many loglets were in the bucket.
+fn play_moving(
+    seed: u64,
+    planted: Planted,
+    on_disks_from: Option<usize>,
+) -> (Vec<String>, usize, usize, usize) {
     World::run(seed, false, async |world| {
         let count = 3 + usize::try_from(world.draw(3)).expect("small");
-        let mut storm = Storm::new(world.clone(), count, planted).await;
+        let mut storm = Storm::new(world.clone(), count, planted, on_disks_from).await;
         let until = world.now() + STORM;
         while world.now() < until {
             world.sleep(Duration::from_millis(100 + world.draw(1500))).await;
@@ -254,7 +276,10 @@ fn play(seed: u64, planted: Planted) -> (Vec<String>, usize, usize) {
         }
         let mut wrong: Vec<String> = storm.calm().await.err().into_iter().collect();
         let engine = storm.running[0].lock().as_ref().map(|(_, engine)| Arc::clone(engine));
+        let mut in_bucket = 0;
         if let Some(engine) = engine {
+            let chain = engine.log().chain();
+            in_bucket = chain.loglets.iter().filter(|one| one.medium == Medium::Bucket).count();
             let read = read_all(&engine, &world).await;
             storm.history.lock().seen.extend(read);
         }
@@ -262,7 +287,7 @@ fn play(seed: u64, planted: Planted) -> (Vec<String>, usize, usize) {
         let found = check(&history.seen, Isolation::StrictSerializable);
         wrong.extend(found.iter().map(ToString::to_string));
         let committed = history.seen.iter().filter(|one| one.ended == Ended::Committed).count();
-        (wrong, committed, history.seen.len())
+        (wrong, committed, history.seen.len(), in_bucket)
     })
 }
 
@@ -292,6 +317,21 @@ fn storm_over_whole_nodes_is_strictly_serializable_and_ends() {
         (committed, all) = (committed + one, all + of);
     }
     println!("{committed} of {all} transactions committed");
+    assert!(committed > all / 10, "{committed} of {all}: nearly nothing commits");
+}
+
+/// Nodes that are drained take the majority with them, so that the log goes to the bucket, and back when enough serve again.
+#[test]
+fn storm_over_nodes_that_move_the_log_by_themselves_is_strictly_serializable_and_ends() {
+    let seeds = std::env::var("TELESTO_STORM_SEEDS").map_or(4, |n| n.parse().expect("a number"));
+    let (mut moved, mut committed, mut all) = (0, 0, 0);
+    for seed in 301..301 + seeds {
+        let (wrong, one, of, in_bucket) = play_moving(seed, Planted::NONE, Some(3));
+        assert!(wrong.is_empty(), "seed {seed}: {} anomalies:\n{}", wrong.len(), wrong.join("\n"));
+        (committed, all, moved) = (committed + one, all + of, moved + in_bucket);
+    }
+    println!("{committed} of {all} transactions committed; {moved} times in the bucket");
+    assert!(moved > 0, "the log never was in the bucket");
     assert!(committed > all / 10, "{committed} of {all}: nearly nothing commits");
 }
 

@@ -54,6 +54,8 @@ pub struct Cluster {
     pub directory: tempfile::TempDir,
     /// Taken out of every process.
     pub planted: Planted,
+    /// As [`Settings::on_disks_from`], of every node.
+    pub on_disks_from: Option<usize>,
 }
 
 pub fn address(index: usize) -> String {
@@ -74,11 +76,13 @@ pub struct Beginning {
     checkpoints: Arc<MemoryCheckpoints>,
     directory: std::path::PathBuf,
     net: SimNet,
+    settings: Settings,
 }
 
 impl Beginning {
     pub async fn run(self) -> Result<(Arc<Node>, Arc<Engine>), Error> {
-        let Self { process, record, log_life, disk, bucket, checkpoints, directory, net } = self;
+        let Self { process, record, log_life, disk, bucket, checkpoints, directory, net, settings } =
+            self;
         let (env, incarnation) = (process.env.clone(), record.incarnation);
         // The process before may not have let go of the directory yet.
         let own = loop {
@@ -98,14 +102,8 @@ impl Beginning {
         };
         let (node_id, address) = (record.node, record.address.clone());
         let transport = net.transport(&address);
-        let joining = Node::join(
-            env.clone(),
-            Arc::clone(&bucket),
-            transport,
-            own,
-            record,
-            Settings::default(),
-        );
+        let joining =
+            Node::join(env.clone(), Arc::clone(&bucket), transport, own, record, settings);
         let node = joining.await?;
         let (router, me, on) = (node.router(), node.caller(), env.clone());
         let mut incoming = net.listen(&address);
@@ -153,6 +151,7 @@ impl Cluster {
             nodes: Vec::new(),
             directory: tempfile::tempdir().expect("a directory"),
             planted: Planted::NONE,
+            on_disks_from: None,
             world,
         }
     }
@@ -220,6 +219,7 @@ impl Cluster {
             disk: Arc::clone(&life.disk) as Arc<dyn Disk>,
             bucket: self.bucket(&process),
             checkpoints: Arc::clone(&self.checkpoints),
+            settings: Settings { on_disks_from: self.on_disks_from, ..Settings::default() },
             directory: self.directory.path().to_owned(),
             net: self.net.clone(),
             process,
