@@ -207,6 +207,7 @@ impl Cluster {
             nodes: Vec::new(),
             directory: tempfile::tempdir().expect("a directory"),
             planted: Planted::NONE,
+            on_disks_from: self.on_disks_from,
         };
         for life in &self.nodes {
             let log_life = Arc::clone(&life.log_life);
