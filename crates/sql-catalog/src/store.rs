@@ -368,8 +368,10 @@ impl CatalogCache {
             ..CatalogSnapshot::default()
         };
         let range = KeyRange::with_prefix(system_key(OBJECTS, database).as_slice());
-        // The header covers the objects: no need to validate this range as well.
-        let mut scan = txn.scan(range, ScanOptions::default());
+        // The header covers the objects: no need to validate this range as well. It would make whoever begins with a catalog that
+        // is not cached conflict with the sweep, which deletes notes of dropped objects and leaves the header as it is.
+        let options = ScanOptions { read_for: ReadFor::Passing, ..ScanOptions::default() };
+        let mut scan = txn.scan(range, options);
         loop {
             let batch = scan.next_batch(1000).await?;
             if batch.is_empty() {
