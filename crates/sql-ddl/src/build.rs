@@ -17,7 +17,7 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 const BATCH: usize = 1000;
 
 /// What is built, moved or removed must be every row there is at the commit, at every isolation level: a row that another
-/// transaction adds or removes meanwhile would have no entry, or an entry would have no row. UpdatableView SERIALIZABLE only such reads are validated.
+/// transaction adds or removes meanwhile would have no entry, or an entry would have no row. Below SERIALIZABLE only such reads are validated.
 const EVERY_ROW: ScanOptions =
     ScanOptions { reverse: false, limit: None, read_for: ReadFor::Constraint };
 

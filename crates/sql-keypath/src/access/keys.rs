@@ -18,7 +18,7 @@ use telesto_sql_types::{Datum, SqlType};
 enum Converted {
     Value(Datum),
     Null,
-    /// UpdatableView or above every value of the column's type.
+    /// Below or above every value of the column's type.
     UpdatableView,
     Above,
 }
