@@ -70,7 +70,9 @@ def main(conninfo, pid, hours, seed):
             at = time.monotonic()
             statements += 1
             try:
-                connection.execute(text).fetchmany(1)
+                cursor = connection.execute(text)
+                if cursor.description:
+                    cursor.fetchmany(1)
                 answered += 1
                 code = "00000"
             except psycopg.Error as error:

@@ -104,6 +104,11 @@ impl PartWriter {
         Ok(if self.body.len() >= self.target_bytes { self.close_part() } else { None })
     }
 
+    /// Closes the object that is being made, if it has any write: the next one begins another.
+    pub fn cut(&mut self) -> Option<FinishedPart> {
+        self.close_part()
+    }
+
     /// The last object, if any write is left.
     ///
     /// # Errors

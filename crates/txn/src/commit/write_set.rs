@@ -12,7 +12,13 @@
 //! - An external write set is asked for within half the retention window of its first part's upload and appended
 //!   within the whole of it, or not at all: collection never meets a part that may still be named by a commit.
 //!
+//! # Ranges
+//! Whoever commits knows of an external write set only the range of keys of each part, and asks to have it checked again when
+//! anything changed there. So a part does not go from one table to the next: definitions, whose keys come first, and rows would
+//! be a range with every table in between, and whatever is written there all the time would keep the transaction from its commit.
+//!
 //! # Limits
+//! The first [`MOST_CUT`] parts keep to one table each, those of a transaction that writes more tables do not.
 //! Memory: one part object being built, one on its way.
 
 use std::sync::Arc;
@@ -32,13 +38,18 @@ use crate::error::{Error, Result};
 use crate::service::CheckedWrite;
 use crate::transaction::{Core, conflict};
 
-/// Changes of other keys inside an external write set's ranges that one check looks through.
+/// Places between two of its own keys with changes of others that one check of an external write set looks through.
 const MAX_FOREIGN_CHANGES: usize = 1_000;
 /// Memory a write costs beside its key and value, in an entry.
 const WRITE_OVERHEAD_BYTES: usize = 16;
 
 /// Bytes at a part's begin that tell it from every other: head and writer token.
 const HEAD_BYTES: usize = 24;
+
+/// Parts that a change of the table may end: each is an object more, and they are put one after the other.
+const MOST_CUT: usize = 32;
+/// Bytes at a key's begin that name its database and table ([`telesto_common::key::KeyWriter::prefix`]).
+const TABLE_BYTES: usize = 8;
 
 /// Where part objects go.
 #[derive(Clone, Debug)]
@@ -143,6 +154,8 @@ async fn put_part(bucket: &dyn Bucket, object: &str, body: Bytes) -> Result<()> 
 struct Upload<'a> {
     core: &'a Core,
     writer: PartWriter,
+    /// The key pushed last.
+    last: Bytes,
     /// The part before, on its way. Dropped before the parts are deleted: a put that nobody waits for deletes its own.
     under_way: Option<oneshot::Receiver<Result<()>>>,
     external: External,
@@ -154,6 +167,7 @@ impl<'a> Upload<'a> {
         Self {
             core,
             writer: PartWriter::new(core.shared.limits.part_bytes, env.writer_token()),
+            last: Bytes::new(),
             external: External {
                 parts: Vec::new(),
                 since: Timestamp::MAX,
@@ -167,6 +181,14 @@ impl<'a> Upload<'a> {
 
     async fn push(&mut self, write: CheckedWrite) -> Result<()> {
         self.external.since = self.external.since.min(write.since);
+        let key = write.write.key.clone();
+        let last = std::mem::replace(&mut self.last, key.clone());
+        if last.get(..TABLE_BYTES) != key.get(..TABLE_BYTES)
+            && self.external.parts.len() < MOST_CUT
+            && let Some(part) = self.writer.cut()
+        {
+            self.put(part).await?;
+        }
         if let Some(part) = self.writer.push(&write.write)? {
             self.put(part).await?;
         }
@@ -252,21 +274,7 @@ impl External {
             {
                 return Err(conflict(core.id, change));
             }
-            // Another key: look at what lies on both sides of it.
-            let hole = KeyRange::point(&change.key);
-            pending = pending
-                .into_iter()
-                .flat_map(|range| {
-                    if !range.contains(&change.key) {
-                        return vec![range];
-                    }
-                    vec![
-                        KeyRange::new(range.start, hole.start.clone()),
-                        KeyRange::new(hole.end.clone(), range.end),
-                    ]
-                })
-                .filter(|range| !range.is_empty())
-                .collect();
+            pending = without_foreign(core, pending, &change.key).await?;
         }
         self.since = self.since.max(through);
         Ok(())
@@ -295,6 +303,32 @@ impl External {
     pub fn puts(&self) -> f64 {
         f64::from(u32::try_from(self.parts.len()).unwrap_or(u32::MAX))
     }
+}
+
+/// What is left to be looked at of `pending` when `key`, which the transaction has not written, was changed: all but what lies
+/// between that key's neighbours among its own, where nothing that changed is its concern.
+async fn without_foreign(
+    core: &Core,
+    pending: Vec<KeyRange>,
+    key: &Bytes,
+) -> Result<Vec<KeyRange>> {
+    let mut left = Vec::with_capacity(pending.len() + 1);
+    for range in pending {
+        if !range.contains(key) {
+            left.push(range);
+            continue;
+        }
+        let before = KeyRange::new(range.start.clone(), key.clone());
+        if let Some(own) = core.buffer.scan(before, true, None).next().await? {
+            left.push(KeyRange::new(range.start, KeyRange::point(&own.key).end));
+        }
+        let after = KeyRange::new(key.clone(), range.end.clone());
+        if let Some(own) = core.buffer.scan(after, false, None).next().await? {
+            left.push(KeyRange::new(own.key, range.end));
+        }
+    }
+    left.retain(|range| !range.is_empty());
+    Ok(left)
 }
 
 impl Drop for External {

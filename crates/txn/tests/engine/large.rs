@@ -1,6 +1,8 @@
 //! Write sets larger than memory and than an entry.
 
 use bytes::Bytes;
+use telesto_common::key::{Direction, KeyWriter};
+use telesto_common::{DatabaseId, TableId};
 use telesto_txn::{Database as _, Level, ReadFor, TxnOptions};
 
 use crate::harness::{Process, World, bytes, get, is_conflict, put, scan};
@@ -69,6 +71,59 @@ async fn large_write_set_conflicts_on_its_keys_and_not_on_others_between_them() 
     let reader = process.begin(Level::Snapshot).await;
     assert_eq!(get(&reader, "row-0000010x").await.as_deref(), Some("theirs"));
     assert_eq!(get(&reader, "row-0000010").await.map(|v| v.len()), Some(100));
+}
+
+fn key_of(table: u32, row: u64) -> Bytes {
+    let mut key = KeyWriter::prefix(DatabaseId(1), TableId(table), 0);
+    key.u64(row, Direction::Ascending);
+    key.finish()
+}
+
+/// As a definition that rewrites a table does: the catalog's keys come first, the new rows last, and what was dropped before is
+/// deleted between them all the time.
+#[tokio::test(start_paused = true)]
+async fn large_write_set_is_not_kept_from_its_commit_by_the_tables_between_its_own() {
+    let world = World::new(67);
+    let process = small_limits(&world).await;
+    let txn = process.begin(Level::Serializable).await;
+    txn.put(key_of(1, 0), bytes("definition")).await.expect("puts");
+    for n in 0..2_000 {
+        txn.put(key_of(9, n), bytes(&"v".repeat(100))).await.expect("puts");
+    }
+    let others = async {
+        for n in 0.. {
+            let other = process.begin(Level::Snapshot).await;
+            other.put(key_of(5, n), bytes("theirs")).await.expect("puts");
+            other.commit().await.expect("commits");
+        }
+    };
+    tokio::select! {
+        done = txn.commit() => { done.expect("commits"); }
+        () = others => {}
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_write_set_looks_past_any_number_of_changes_between_two_of_its_keys() {
+    let world = World::new(68);
+    let process = small_limits(&world).await;
+    for (touched, conflicts) in [(1_000_000, false), (0, true)] {
+        let txn = process.begin(Level::Serializable).await;
+        for n in 0..2_000 {
+            // One gap inside of one part.
+            let row = if n < 50 { n } else { 1_000_000 + n };
+            txn.put(key_of(5, row), bytes(&"v".repeat(100))).await.expect("puts");
+        }
+        for n in 0..1_500 {
+            let other = process.begin(Level::Snapshot).await;
+            other.put(key_of(5, 1_000 + n), bytes("theirs")).await.expect("puts");
+            other.commit().await.expect("commits");
+        }
+        let other = process.begin(Level::Snapshot).await;
+        other.put(key_of(5, touched), bytes("theirs")).await.expect("puts");
+        other.commit().await.expect("commits");
+        assert_eq!(is_conflict(txn.commit().await), conflicts, "{touched}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
