@@ -53,6 +53,11 @@ pub(crate) fn has_zoned_times(ty: &SqlType) -> bool {
     matches!(ty.element_type().unwrap_or(ty), SqlType::TimeTz(_))
 }
 
+/// Whether a type is, or is made of, jsonb.
+pub(crate) fn has_jsonb(ty: &SqlType) -> bool {
+    matches!(ty.element_type().unwrap_or(ty), SqlType::Jsonb)
+}
+
 /// Whether a type is, or is made of, a composite type.
 pub(crate) fn has_composites(ty: &SqlType) -> bool {
     matches!(ty.element_type().unwrap_or(ty), SqlType::Composite(_))

@@ -20,9 +20,11 @@ use telesto_common::{DatabaseId, Env, RegionId, TableId};
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
 
 pub use super::change::CatalogChange;
-use super::model::{Role, Schema};
+use super::model::{Role, Schema, Table};
 pub use super::object::Object;
-use super::object::{has_bits, has_composites, has_networks, has_ranges, has_zoned_times};
+use super::object::{
+    has_bits, has_composites, has_jsonb, has_networks, has_ranges, has_zoned_times,
+};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::types::TypeKind;
 use crate::acl::Owner;
@@ -81,6 +83,8 @@ const DEFERRABLE_VERSION: u8 = 16;
 const COMPOSITE_VERSION: u8 = 17;
 /// Objects with a type time with time zone.
 const ZONED_TIME_VERSION: u8 = 18;
+/// Tables with a key or an index over jsonb: a version that does not know them would refuse every row.
+const JSONB_KEYS_VERSION: u8 = 19;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -206,6 +210,7 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table) if has_jsonb_keys(table) => JSONB_KEYS_VERSION,
         object if object.types().any(has_zoned_times) => ZONED_TIME_VERSION,
         Object::Type(ty) if matches!(ty.kind, TypeKind::Composite(_)) => COMPOSITE_VERSION,
         object if object.types().any(has_composites) => COMPOSITE_VERSION,
@@ -243,12 +248,18 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     Ok(Bytes::from(out))
 }
 
+/// Whether a table has a key or an index over jsonb.
+fn has_jsonb_keys(table: &Table) -> bool {
+    let mut keys = table.known_indexes().flat_map(|index| &index.columns);
+    keys.any(|key| has_jsonb(key.ty(table).of_values()))
+}
+
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=ZONED_TIME_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=JSONB_KEYS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {ZONED_TIME_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {JSONB_KEYS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -588,8 +599,35 @@ pub async fn bootstrap(
 mod tests {
     use super::*;
     use crate::types::TypeKind;
-    use crate::{Column, Table, TableKind, UserType};
+    use crate::{Column, Index, IndexColumn, TableKind, UserType};
     use telesto_sql_types::{EnumLabel, EnumType, SqlType};
+
+    fn table(columns: Vec<Column>) -> Table {
+        Table {
+            id: TableId(90),
+            storage: TableId(90),
+            schema: 2200,
+            name: "t".to_owned(),
+            owner: Owner::BOOTSTRAP,
+            acl: None,
+            kind: TableKind::Ordinary,
+            columns,
+            primary: None,
+            indexes: Vec::new(),
+            building: Vec::new(),
+            next_index: 1,
+            checks: Vec::new(),
+            foreign_keys: Vec::new(),
+            comment: None,
+            type_oid: 91,
+            on_commit: crate::model::OnCommit::default(),
+            constraint_comments: Vec::new(),
+            placement: crate::regions::TablePlacement::default(),
+            row_security: crate::policy::RowSecurity::default(),
+            curated: None,
+            key: None,
+        }
+    }
 
     #[test]
     fn column_of_an_enum_is_stored_by_oid_and_read_back_with_its_labels() {
@@ -617,33 +655,9 @@ mod tests {
             acl: None,
             comment: None,
         };
-        let table = Table {
-            id: TableId(90),
-            storage: TableId(90),
-            schema: 2200,
-            name: "t".to_owned(),
-            owner: Owner::BOOTSTRAP,
-            acl: None,
-            kind: TableKind::Ordinary,
-            columns: vec![column],
-            primary: None,
-            indexes: Vec::new(),
-            building: Vec::new(),
-            next_index: 1,
-            checks: Vec::new(),
-            foreign_keys: Vec::new(),
-            comment: None,
-            type_oid: 91,
-            on_commit: crate::model::OnCommit::default(),
-            constraint_comments: Vec::new(),
-            placement: crate::regions::TablePlacement::default(),
-            row_security: crate::policy::RowSecurity::default(),
-            curated: None,
-            key: None,
-        };
         let mut catalog = CatalogSnapshot::default();
         // The table comes first: its OID is the lesser.
-        for object in [Object::Table(table), Object::Type(ty)] {
+        for object in [Object::Table(table(vec![column])), Object::Type(ty)] {
             let bytes = encode_object(&object).expect("encoded");
             catalog.insert(decode_object(&bytes).expect("decoded"));
         }
@@ -653,6 +667,31 @@ mod tests {
         let SqlType::Enum(ty) = &**element else { panic!("an enum") };
         assert_eq!(ty.by_oid(102).map(|label| label.label.as_str()), Ok("sad"));
         assert_eq!(table.columns[0].ty.oid(), 101);
+    }
+
+    #[test]
+    fn table_with_a_key_over_jsonb_is_refused_by_older_versions() {
+        let column = Column::new(1, "d".to_owned(), SqlType::Jsonb);
+        let mut table = table(vec![column]);
+        let version =
+            |table: &Table| encode_object(&Object::Table(table.clone())).expect("encoded")[0];
+        assert_eq!(version(&table), OBJECT_VERSION);
+        table.indexes.push(Index {
+            oid: 92,
+            id: 1,
+            name: "i".to_owned(),
+            columns: vec![IndexColumn::plain(0, Direction::Ascending)],
+            unique: false,
+            deferral: None,
+            nulls_not_distinct: false,
+            include: Vec::new(),
+            constraint_oid: None,
+            predicate: None,
+            comment: None,
+        });
+        assert_eq!(version(&table), JSONB_KEYS_VERSION);
+        let bytes = encode_object(&Object::Table(table)).expect("encoded");
+        assert!(decode_object(&bytes).is_ok());
     }
 
     #[test]

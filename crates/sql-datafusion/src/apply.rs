@@ -40,7 +40,7 @@ use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
 
 use super::asked::asked;
-use super::{guards, outer};
+use super::{guards, outer, row_by_row};
 
 /// What the subquery's rows become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,7 +93,15 @@ struct Apply {
     state: Arc<SessionState>,
     /// Of a subquery without outer references.
     once: OnceCell<Gathered>,
+    /// Whether its plan has calls that wait.
+    draws: bool,
 }
+
+/// The name of a call whose subquery has no calls that wait.
+const STEADY: &str = "subquery";
+
+/// The name of a call whose subquery has calls that wait: what is computed beside it is computed row by row.
+pub(crate) const DRAWING: &str = "drawing subquery";
 
 /// A call that runs `plan` with the values of the `outer` columns, which are its first arguments.
 pub(crate) fn call(
@@ -112,6 +120,7 @@ pub(crate) fn call(
     // One more where the row may not ask for it ([`crate::asked`]).
     let signature =
         Signature::one_of(vec![own, TypeSignature::Any(args + 1)], Volatility::Volatile);
+    let draws = row_by_row::within(&plan);
     AsyncScalarUDF::new(Arc::new(Apply {
         id,
         shape,
@@ -121,6 +130,7 @@ pub(crate) fn call(
         signature,
         state: Arc::clone(state),
         once: OnceCell::new(),
+        draws,
     }))
     .into_scalar_udf()
 }
@@ -141,7 +151,7 @@ impl Hash for Apply {
 
 impl ScalarUDFImpl for Apply {
     fn name(&self) -> &str {
-        "subquery"
+        if self.draws { DRAWING } else { STEADY }
     }
 
     fn signature(&self) -> &Signature {
@@ -362,14 +372,15 @@ pub(crate) fn is_awaited(expr: &Expr) -> bool {
 
 /// Whether a call is a subquery's.
 pub(crate) fn is_subquery(call: &datafusion::logical_expr::expr::ScalarFunction) -> bool {
-    call.func.as_async().is_some() && call.func.name() == "subquery"
+    call.func.as_async().is_some() && [STEADY, DRAWING].contains(&call.func.name())
 }
 
 /// Whether a plan has such a call where nothing awaits it.
 pub(crate) fn misplaced(plan: &LogicalPlan) -> DfResult<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
-        if !matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_)) {
+        let waits = matches!(node, LogicalPlan::Projection(_) | LogicalPlan::Filter(_));
+        if !waits && !row_by_row::is_row_by_row(node) {
             found |= node.expressions().iter().any(awaits);
         }
         Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })

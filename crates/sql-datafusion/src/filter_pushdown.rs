@@ -26,6 +26,7 @@ use datafusion::logical_expr::{BinaryExpr, Expr, Filter, Join, LogicalPlan, Subq
 use datafusion::optimizer::{ApplyOrder, Optimizer, OptimizerConfig, OptimizerRule};
 
 use super::guards::may_fail;
+use super::row_by_row;
 
 /// DataFusion's rules, less those that get something wrong.
 pub(super) fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
@@ -92,6 +93,9 @@ fn pushed_down(
     match plan {
         LogicalPlan::Filter(filter) if whole(&filter.input) => {
             Ok(Transformed::no(LogicalPlan::Filter(filter)))
+        }
+        LogicalPlan::Filter(filter) if row_by_row::is_row_by_row(&filter.input) => {
+            row_by_row::filtered_below(filter)
         }
         LogicalPlan::Filter(filter) => {
             let filter = whole_alias(columns_left(filter)?)?;

@@ -53,7 +53,8 @@ pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
             return Ok(Transformed::no(node));
         }
         match node {
-            LogicalPlan::TableScan(_) => Ok(Transformed::no(node)),
+            // The latter computes one part after the other anyhow.
+            LogicalPlan::TableScan(_) | LogicalPlan::Extension(_) => Ok(Transformed::no(node)),
             LogicalPlan::Filter(filter) => {
                 let condition = filter_in_order(filter.predicate)?;
                 let filter = Filter::try_new(condition, filter.input)?;

@@ -39,6 +39,7 @@ mod opaque;
 mod outer;
 mod pool;
 mod quantified;
+mod row_by_row;
 mod runtime;
 mod scan_ranges;
 mod secured;
@@ -247,7 +248,8 @@ struct BoundQuery {
     relation: Relation,
     /// Whether it has correlated subqueries.
     correlated: bool,
-    waiting: Option<waiting::BoundCalls>,
+    /// Whether it calls a function that waits.
+    waiting: bool,
     /// Whether it asks what indexes take.
     measures: bool,
 }
@@ -347,8 +349,8 @@ async fn planned(
     need: Need,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let work = async move {
-        let plan = operators(state, &bound.relation.plan, bound.waiting.as_ref()).await?;
-        cooperative(plan).map_err(fault::from_datafusion)
+        let plan = operators(state, &bound.relation.plan, bound.waiting).await?;
+        row_by_row::in_turn(plan).and_then(cooperative).map_err(fault::from_datafusion)
     };
     if need.is_small() { work.await } else { need.future(work.boxed()).await }
 }
@@ -370,7 +372,7 @@ fn locks(query: &Query) -> bool {
 async fn operators(
     state: &SessionState,
     plan: &LogicalPlan,
-    waiting: Option<&waiting::BoundCalls>,
+    waiting: bool,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let plan = state
         .optimize(plan)
@@ -380,7 +382,9 @@ async fn operators(
     interrupt::check_long()?;
     let plan = guards::in_order(plan).map_err(fault::from_datafusion)?;
     interrupt::check_long()?;
-    waiting::check(&plan, waiting)?;
+    if waiting {
+        waiting::check(&plan)?;
+    }
     if apply::misplaced(&plan).map_err(fault::from_datafusion)? {
         return Err(fault::unsupported(
             "a subquery in a join condition, or one that needs two levels of outer rows,",

@@ -106,6 +106,7 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
         .with_analyzer_rules(super::looking::analyzer_rules())
         .with_optimizer_rules(super::filter_pushdown::logical_rules())
         .with_physical_optimizer_rules(physical_rules)
+        .with_query_planner(Arc::new(super::row_by_row::Planner))
         .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
         .with_runtime_env(runtime)
         .build())

@@ -121,7 +121,7 @@ impl TableProvider for SecuredTable {
             Some(fields.get(*at)?.clone().alias(field.name()))
         });
         let plan = builder.project(shown.collect::<Vec<_>>())?.build()?;
-        let plan = crate::operators(state, &plan, None).await.map_err(fault::to_datafusion)?;
+        let plan = crate::operators(state, &plan, true).await.map_err(fault::to_datafusion)?;
         let input = crate::cooperative(plan)?;
         Ok(Arc::new(BarrierExec::new(self.name.clone(), input)))
     }

@@ -1,17 +1,16 @@
-//! Functions that wait (nextval, setval, pg_sleep, …) inside operators.
+//! Functions that wait (nextval, setval, pg_sleep, advisory locks, …) inside operators.
 //!
 //! # Invariants
-//! - DataFusion moves, copies, batches and drops expressions as if they had no effects. So such a call is let through where it is
-//!   computed once a row whatever DataFusion does: in a select list, one alone, not below a sort. That is how ORMs put sequences behind
-//!   the rows they loaded (`SELECT setval(…, max(id)) FROM t`). Everything else is refused ([`check`]); the key path takes plain
-//!   queries.
-//! - What was bound is counted: a call that the optimizer dropped or copied is refused, too.
+//! - DataFusion moves, copies, batches and drops expressions as if they had no effects, and computes a call that waits for every
+//!   row of a batch, whatever stands around it. So the binder puts what waits into operators of its own ([`super::row_by_row`]),
+//!   which the optimizer does not look into; anywhere else such a call is refused ([`check`]).
+//! - A call has a number. Copies of it that the binder makes (of `a` in `NULLIF(a, b)`) are one call: they have one value a row.
 //!
 //! # Failure behaviour
-//! 0A000 before anything runs.
+//! 0A000 before anything runs; errors of the functions as they are.
 //!
 //! # Limits
-//! Not inside CASE, COALESCE, AND, OR, conditions, subqueries in expressions, beside another volatile function, or under ORDER BY.
+//! Not in the condition of an outer join, nor in a WITH query inside of a subquery that is named twice.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -23,13 +22,14 @@ use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::{
-    ColumnarValue, Expr, LogicalPlan, Operator, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Volatility,
+    ColumnarValue, Expr, LogicalPlan, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature,
+    Volatility,
 };
 
+use super::apply::DRAWING;
 use super::evaluate::{Evaluation, call};
-use super::fault;
 use super::types::{array_of, arrow_type, datum_at};
+use super::{fault, row_by_row};
 use telesto_sql_expr::context::EvalContext;
 use telesto_sql_expr::registry::{Resolved, registry};
 use telesto_sql_types::Datum;
@@ -136,96 +136,63 @@ impl AsyncScalarUDFImpl for Waiting {
 
 fn refused(name: &str) -> Error {
     Error::unsupported(format!("the function {name} in this place"))
-        .hint("Call it in a select list, alone; not inside CASE or COALESCE, not in a condition, not under ORDER BY.")
+        .hint("Call it in a subquery in FROM, or in a WITH query at the top of the statement.")
 }
 
-/// The name of the function, if the expression is a call that waits.
-fn name_of(expr: &Expr) -> Option<&str> {
+/// The function, if the expression is a call that waits, or a subquery run for each row that has such calls.
+fn waiting(expr: &Expr) -> Option<&Arc<ScalarUDF>> {
     match expr {
-        Expr::ScalarFunction(call) => {
+        // Subqueries run as calls are awaited too.
+        Expr::ScalarFunction(call) if call.func.as_async().is_some() => {
             let name = call.func.name();
-            // Subqueries run as calls wait too.
-            (call.func.as_async().is_some() && registry().waits(name)).then_some(name)
+            (name == DRAWING || registry().waits(name)).then_some(&call.func)
         }
         _ => None,
     }
 }
 
-fn holds(expr: &Expr) -> DfResult<bool> {
-    expr.exists(|inner| Ok(name_of(inner).is_some()))
+/// Whether an expression has a call that waits.
+pub(crate) fn holds(expr: &Expr) -> bool {
+    expr.exists(|part| Ok(waiting(part).is_some())).unwrap_or(true)
 }
 
-/// Calls of an expression: those that wait, and what must not be beside or above them: what may differ from call to
-/// call, and what need not compute all its parts.
-#[derive(Default)]
-struct Calls {
-    waiting: usize,
-    others: usize,
+/// Whether two expressions that wait are written alike: what groups or sorts is then the output itself, as in PostgreSQL.
+pub(crate) fn alike(one: &Expr, other: &Expr) -> bool {
+    holds(one) && holds(other) && one.schema_name().to_string() == other.schema_name().to_string()
 }
 
-fn calls(expr: &Expr) -> DfResult<Calls> {
-    let mut found = Calls::default();
-    expr.apply(|inner| {
-        match inner {
-            inner if name_of(inner).is_some() => found.waiting += 1,
-            Expr::ScalarFunction(call)
-                if call.func.as_async().is_some()
-                    || call.func.signature().volatility == Volatility::Volatile =>
-            {
-                found.others += 1;
-            }
-            Expr::Case(_) => found.others += usize::from(holds(inner)?),
-            Expr::BinaryExpr(binary) if matches!(binary.op, Operator::And | Operator::Or) => {
-                found.others += usize::from(holds(inner)?);
-            }
-            _ => {}
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(found)
-}
-
-/// Refuses an optimised plan for a query with `bound` calls that wait, unless each stands in a select list of its own, where it is
-/// computed once a row, row by row.
+/// Refuses an optimised plan where a call that waits stands elsewhere than in an operator that computes row by row, or in two of
+/// them: then the plan of a query was put in twice.
 ///
 /// # Errors
 /// 0A000 naming the function.
-pub(crate) fn check(plan: &LogicalPlan, bound: Option<&BoundCalls>) -> Result<()> {
-    let Some(bound) = bound else { return Ok(()) };
-    let mut placed = 0;
-    let well = well_placed(plan, false, &mut placed).map_err(fault::from_datafusion)?;
-    // One that was dropped or copied, or stands in a subquery, is not among them.
-    if well && placed == bound.count { Ok(()) } else { Err(refused(bound.name)) }
-}
-
-/// Whether the calls of a plan stand where they may; `sorted`: below a sort, which PostgreSQL does before it calls them. They are
-/// counted.
-fn well_placed(plan: &LogicalPlan, sorted: bool, placed: &mut usize) -> DfResult<bool> {
-    let mut of_node = Calls::default();
-    for expr in plan.expressions() {
-        let of_one = calls(&expr)?;
-        of_node.waiting += of_one.waiting;
-        of_node.others += of_one.others;
-    }
-    *placed += of_node.waiting;
-    let alone = matches!(plan, LogicalPlan::Projection(_)) && !sorted;
-    if of_node.waiting > 1 || of_node.waiting == 1 && (of_node.others > 0 || !alone) {
-        return Ok(false);
-    }
-    let sorted = sorted || matches!(plan, LogicalPlan::Sort(_));
-    for input in plan.inputs() {
-        if !well_placed(input, sorted, placed)? {
-            return Ok(false);
+pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
+    let mut placed: Vec<Arc<ScalarUDF>> = Vec::new();
+    let mut bad: Option<String> = None;
+    plan.apply_with_subqueries(|node| {
+        let well = row_by_row::is_row_by_row(node);
+        let mut of_node: Vec<Arc<ScalarUDF>> = Vec::new();
+        for expr in node.expressions() {
+            expr.apply(|part| {
+                if let Some(function) = waiting(part) {
+                    if !well || placed.contains(function) {
+                        bad = Some(function.name().to_owned());
+                        return Ok(TreeNodeRecursion::Stop);
+                    }
+                    of_node.push(Arc::clone(function));
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })?;
         }
+        placed.extend(of_node);
+        Ok(if bad.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })
+    .map_err(fault::from_datafusion)?;
+    match bad {
+        Some(name) if name == DRAWING => {
+            Err(Error::unsupported("a subquery that calls a function that waits in this place"))
+        }
+        Some(name) => Err(refused(&name)),
+        None => Ok(()),
     }
-    Ok(true)
-}
-
-/// The calls that wait that a query was bound with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BoundCalls {
-    /// The first one's function.
-    pub name: &'static str,
-    /// How many.
-    pub count: usize,
 }

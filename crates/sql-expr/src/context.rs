@@ -81,7 +81,8 @@ impl Request {
 
 #[derive(Debug, Default)]
 struct Replay {
-    answers: Vec<Datum>,
+    /// What was asked for, and the answer.
+    answers: Vec<(Request, Datum)>,
     at: usize,
     wanted: Option<Request>,
 }
@@ -210,9 +211,14 @@ impl<'a> EvalContext<'a> {
             return Err(Error::confined());
         }
         let mut replay = self.replay.lock();
-        if let Some(answer) = replay.answers.get(replay.at).cloned() {
-            replay.at += 1;
-            return Ok(answer);
+        if let Some((asked, answer)) = replay.answers.get(replay.at).cloned() {
+            if asked == request {
+                replay.at += 1;
+                return Ok(answer);
+            }
+            // The row went another way than before (`random()` decides anew): these answers are not for what is asked now.
+            let at = replay.at;
+            replay.answers.truncate(at);
         }
         replay.wanted = Some(request);
         Err(pending())
@@ -245,10 +251,10 @@ impl<'a> EvalContext<'a> {
         let (Some(wanted), Some(exec)) = (wanted, self.exec) else { return Err(error) };
         // Known to the statement from then on, and not asked for again: it has no place among the answers.
         let kept = wanted == Request::MeasureSpace;
-        let answer = exec.answer(wanted).await?;
+        let answer = exec.answer(wanted.clone()).await?;
         let mut replay = self.replay.lock();
         if !kept {
-            replay.answers.push(answer);
+            replay.answers.push((wanted, answer));
         }
         replay.at = 0;
         Ok(())

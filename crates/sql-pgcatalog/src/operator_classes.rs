@@ -35,6 +35,7 @@ const CLASSES: &[(u32, &str, u32, u32)] = &[
     (10069, "enum_ops", 3522, 3500),
     (10076, "range_ops", 3901, 3831),
     (10080, "multirange_ops", 4199, 4537),
+    (10088, "jsonb_ops", 4033, 3802),
 ];
 
 /// The class that orders a type; 0: no index can be over it.

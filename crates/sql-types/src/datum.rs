@@ -337,9 +337,17 @@ fn cmp_float(a: f64, b: f64) -> Ordering {
 }
 
 /// PostgreSQL's jsonb order: Object > Array > Boolean > Number > String > Null; containers by size first.
-/// Keys are compared where they stand: values of jsonb have theirs in order.
+/// Keys are compared as texts where they stand: values of jsonb have theirs in order.
 #[must_use]
 pub fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
+    use serde_json::Value;
+    let empty = |value: &Value| matches!(value, Value::Array(items) if items.is_empty());
+    // PostgreSQL's quirk: an array without elements, by itself, is before everything.
+    empty(b).cmp(&empty(a)).then_with(|| cmp_inside(a, b))
+}
+
+/// The order of values inside of jsonb values.
+fn cmp_inside(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
     use serde_json::Value;
     let rank = |v: &Value| match v {
         Value::Null => 0,
@@ -361,7 +369,7 @@ pub fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
         (Value::Array(a), Value::Array(b)) => a.len().cmp(&b.len()).then_with(|| {
             a.iter()
                 .zip(b)
-                .map(|(x, y)| cmp_jsonb(x, y))
+                .map(|(x, y)| cmp_inside(x, y))
                 .find(|o| o.is_ne())
                 .unwrap_or(Ordering::Equal)
         }),
@@ -369,16 +377,11 @@ pub fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
             a.iter()
                 .zip(b)
                 .map(|((k, x), (l, y))| {
-                    (k.len(), k.as_bytes())
-                        .cmp(&(l.len(), l.as_bytes()))
-                        .then_with(|| cmp_jsonb(x, y))
+                    k.as_bytes().cmp(l.as_bytes()).then_with(|| cmp_inside(x, y))
                 })
                 .find(|o| o.is_ne())
                 .unwrap_or(Ordering::Equal)
         }),
-        // PostgreSQL quirk: an empty top-level array sorts below everything.
-        (Value::Array(a), _) if a.is_empty() => Ordering::Less,
-        (_, Value::Array(b)) if b.is_empty() => Ordering::Greater,
         _ => rank(a).cmp(&rank(b)),
     }
 }

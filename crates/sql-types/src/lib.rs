@@ -32,6 +32,7 @@ pub mod interval;
 pub mod interval_fields;
 mod interval_parse;
 pub mod json;
+pub mod jsonb_order;
 pub mod network;
 pub mod numeric;
 pub mod numeric_order;

@@ -9,12 +9,12 @@
 //! | enum | the label's order bytes (`types::enums`) |
 //! | bit, bit varying | the order bytes ([`BitString::order_bytes`]) |
 //! | ranges, multiranges | the order bytes ([`Range::order_bytes`]) |
-//! | jsonb | refused (0A000) |
+//! | jsonb | the order bytes ([`jsonb_order`]) |
 //! | array | the elements as key elements, then number of dimensions (`00`, count) and each bound |
 //! | char(n) | the text without trailing blanks |
 //!
 //! # Limits
-//! Not everything comes back as it was: numeric, also in ranges, loses its scale, interval its split, `char(n)` its padding. The
+//! Not everything comes back as it was: numeric, also in ranges and in jsonb, loses its scale, interval its split, `char(n)` its padding. The
 //! row holds the exact value.
 
 use std::sync::Arc;
@@ -24,17 +24,16 @@ use telesto_common::key::{Direction, KeyReader, KeyWriter};
 use crate::{IndexColumn, Table};
 use telesto_sql_types::datum::DAY_MICROS;
 use telesto_sql_types::error::{Error, Result};
-use telesto_sql_types::numeric_order;
 use telesto_sql_types::{
     ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, SqlType, ZonedTime,
 };
+use telesto_sql_types::{jsonb_order, numeric_order};
 
 /// Whether values of `ty` can be in keys.
 #[must_use]
 pub fn is_key_type(ty: &SqlType) -> bool {
     match ty {
         SqlType::Json
-        | SqlType::Jsonb
         | SqlType::Record(_)
         | SqlType::Composite(_)
         | SqlType::Void
@@ -104,7 +103,11 @@ pub fn write_datum_key(
             }
             key.bytes(&bytes, direction)
         }
-        (Datum::Json(_) | Datum::Jsonb(_), _) => {
+        (Datum::Jsonb(v), SqlType::Jsonb) => {
+            let bytes = jsonb_order::order_bytes(v);
+            key.bytes(&bytes.ok_or_else(|| Error::corrupt("a number in jsonb"))?, direction)
+        }
+        (Datum::Json(_), _) => {
             return Err(Error::unsupported(format!("a key of type {ty}")));
         }
         _ => return Err(Error::internal(format!("value {value:?} in a key of type {ty}"))),
@@ -207,6 +210,10 @@ pub fn read_datum_key(
             Multirange::from_order_bytes(&key.bytes(direction)?, *kind)
                 .ok_or_else(|| Error::corrupt("a multirange in a key"))?,
         ),
+        SqlType::Jsonb => Datum::Jsonb(Arc::new(
+            jsonb_order::from_order_bytes(&key.bytes(direction)?)
+                .ok_or_else(|| Error::corrupt("jsonb in a key"))?,
+        )),
         SqlType::Interval => {
             let span = (u128::from_be_bytes(key.raw16(direction)?) ^ (1 << 127)) as i128;
             let days = span.div_euclid(i128::from(DAY_MICROS));
@@ -323,9 +330,32 @@ mod tests {
             };
             (several(), several(), Just(SqlType::Multirange(kind)))
         });
+        let json = || {
+            let texts = [
+                "[]",
+                "null",
+                "1",
+                "1.00",
+                "\"a\"",
+                "[[]]",
+                "[[], 1]",
+                "{}",
+                "{\"b\": 1}",
+                "{\"aa\": 1}",
+            ];
+            proptest::sample::select(texts.to_vec()).prop_map(|text| {
+                Datum::Jsonb(Arc::new(telesto_sql_types::json::parse_jsonb(text).expect("jsonb")))
+            })
+        };
+        let jsons = || {
+            proptest::collection::vec(prop_oneof![Just(Datum::Null), json()], 0..3)
+                .prop_map(|v| Datum::Array(Arc::new(ArrayValue::new(SqlType::Jsonb, v))))
+        };
         prop_oneof![
             one,
             many,
+            (json(), json(), Just(SqlType::Jsonb)),
+            (jsons(), jsons(), Just(SqlType::Jsonb.array_of())),
             (numeric(), numeric(), Just(SqlType::Numeric(None))),
             (interval(), interval(), Just(SqlType::Interval)),
             (bits(), bits(), Just(SqlType::Varbit(None))),

@@ -14,6 +14,7 @@ use super::{ColumnStatistics, Valued, key_of, type_form};
 use crate::Column;
 use crate::codec::key::is_key_type;
 use crate::codec::value::put_value;
+use crate::object::has_jsonb;
 
 /// Values that are wider are counted and not kept, bytes.
 pub const WIDE_BYTES: usize = 1024;
@@ -54,7 +55,8 @@ impl Gatherer {
         Self {
             ty: column.ty.clone(),
             id: column.id,
-            kept: shown && is_key_type(&column.ty),
+            // Documents may be large, and few are asked for as a whole.
+            kept: shown && is_key_type(&column.ty) && !has_jsonb(&column.ty),
             values: Vec::new(),
             nulls: 0,
             wide: 0,

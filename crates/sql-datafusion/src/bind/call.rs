@@ -22,7 +22,7 @@ use crate::aggregate::{Fold, folding};
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
 use crate::udf::extreme;
-use crate::{fault, guards};
+use crate::{fault, guards, waiting};
 use telesto_sql_expr::is_void_parameter;
 use telesto_sql_expr::nullif_result;
 use telesto_sql_types::SqlType;
@@ -396,10 +396,10 @@ impl Binder<'_> {
     }
 }
 
-/// What may fail is computed for the rows that the filter lets through.
+/// What may fail, or waits, is computed for the rows that the filter lets through.
 fn guard(args: &mut [Expr], filter: Option<&Expr>) -> Result<()> {
     let Some(filter) = filter else { return Ok(()) };
-    for arg in args.iter_mut().filter(|arg| guards::may_fail(arg)) {
+    for arg in args.iter_mut().filter(|arg| guards::may_fail(arg) || waiting::holds(arg)) {
         let guarded = datafusion::logical_expr::when(filter.clone(), std::mem::take(arg)).end();
         *arg = guarded.map_err(fault::from_datafusion)?;
     }

@@ -132,11 +132,7 @@ impl Binder<'_> {
                 Ok(Typed::bool(negate(Expr::and(above, below), *negated)))
             }
             E::Between { expr, negated, low, high } => {
-                let value = self.expr(expr, scope)?;
-                let (low, high) = (self.expr(low, scope)?, self.expr(high, scope)?);
-                let above = self.binary(">=", value.clone(), low)?.expr;
-                let below = self.binary("<=", value, high)?.expr;
-                Ok(Typed::bool(negate(Expr::and(above, below), *negated)))
+                self.between(expr, low, high, *negated, scope)
             }
             E::BinaryOp { left, op, right } => self.binary_op(left, op, right, place, scope),
             E::Like { negated, any: false, expr, pattern, escape_char } => {

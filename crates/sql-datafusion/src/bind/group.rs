@@ -14,7 +14,7 @@ use super::scope::{Folds, OuterFold, Scope, ScopeColumn, fold};
 use super::select::{Output, all_columns, project, substitute};
 use super::{Binder, Typed};
 use crate::types::TypeShape;
-use crate::{fault, outer};
+use crate::{fault, outer, waiting};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -149,7 +149,10 @@ impl Binder<'_> {
             None => {
                 let typed = self.expr(item, scope)?;
                 let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
-                self.coerce(typed, &ty, "GROUP BY")?
+                match outputs.iter().find(|o| waiting::alike(&o.expr, &typed.expr)) {
+                    Some(output) => Typed::of(output.expr.clone(), output.ty.clone()),
+                    None => self.coerce(typed, &ty, "GROUP BY")?,
+                }
             }
         };
         let Typed { expr, ty, .. } = expr;

@@ -15,9 +15,9 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 
 use super::Binder;
-use super::select::{collect, filter, substitute};
+use super::select::{collect, filter, project, substitute};
 use crate::apply;
-use crate::fault;
+use crate::{fault, waiting};
 use telesto_sql_types::error::Result;
 
 /// The columns of this level that a subquery, or a call made of one, refers to.
@@ -36,7 +36,7 @@ fn references(node: &Expr) -> Vec<Column> {
 }
 
 fn is_subquery(node: &Expr) -> bool {
-    matches!(node, Expr::ScalarSubquery(_)) || apply::is_awaited(node)
+    matches!(node, Expr::ScalarSubquery(_)) || apply::is_awaited(node) && !waiting::holds(node)
 }
 
 /// One input of a join with what is to be computed over it.
@@ -56,10 +56,7 @@ impl Side {
         }
         let mut exprs = own_columns(self.plan.schema());
         exprs.extend(self.computed);
-        LogicalPlanBuilder::from(self.plan)
-            .project(exprs)
-            .and_then(LogicalPlanBuilder::build)
-            .map_err(fault::from_datafusion)
+        project(self.plan, exprs)
     }
 }
 
@@ -84,6 +81,16 @@ impl Binder<'_> {
         let (mut on, mut above, mut replace) = (Vec::new(), Vec::new(), Vec::new());
         let always = condition.is_none();
         for part in condition.into_iter().flat_map(split_conjunction_owned) {
+            if waiting::holds(&part) {
+                // It is computed for each pair of rows, in their order: a filter above does that.
+                if kind != JoinType::Inner {
+                    return Err(fault::unsupported(
+                        "a function that waits in the condition of an outer join",
+                    ));
+                }
+                above.push(part);
+                continue;
+            }
             let mut nodes = Vec::new();
             collect(&part, &mut nodes, is_subquery);
             let mut both = false;

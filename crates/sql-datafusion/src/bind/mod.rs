@@ -13,6 +13,7 @@
 mod access;
 mod arguments;
 mod array_query;
+mod between;
 mod call;
 mod case;
 mod combined;
@@ -20,6 +21,7 @@ mod distinct_on;
 mod domains;
 mod equality;
 mod expr;
+mod finish;
 mod frames;
 mod from;
 mod group;
@@ -60,7 +62,6 @@ use telesto_common::TableId;
 use super::fault;
 use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
-use super::waiting::BoundCalls;
 use telesto_sql_expr::parameters::two_types;
 use telesto_sql_expr::ty::{CastContext, castable};
 use telesto_sql_types::error::Result;
@@ -68,6 +69,7 @@ use telesto_sql_types::{Datum, SqlType};
 
 pub(crate) use operators::natively_ordered;
 pub(crate) use scope::{Relation, ScopeColumn};
+pub(crate) use select::{all_columns, collect, substitute};
 
 /// Nesting of expressions and queries that is accepted, with the views they name.
 pub(crate) const MAX_DEPTH: usize = telesto_sql_parser::syntax::depth::MAX_CHAINED + 1_000;
@@ -235,7 +237,8 @@ pub(crate) struct Binder<'a> {
     correlated: Cell<bool>,
     /// Whether a subquery that is run row by row has one inside that DataFusion finds no join for.
     refused: Cell<bool>,
-    waiting: Cell<Option<BoundCalls>>,
+    /// Whether a call that waits was met.
+    waiting: Cell<bool>,
     /// Whether a call was met that asks what indexes take.
     measures: Cell<bool>,
     /// Where the next expression stands, until it is begun.
@@ -289,7 +292,7 @@ impl<'a> Binder<'a> {
             row_by_row: false,
             correlated: Cell::new(false),
             refused: Cell::new(false),
-            waiting: Cell::new(None),
+            waiting: Cell::new(false),
             measures: Cell::new(false),
             place: Cell::default(),
             keep_unknown: Cell::new(false),
@@ -320,19 +323,14 @@ impl<'a> Binder<'a> {
         self.refused.get()
     }
 
-    /// The calls that wait that were met.
-    pub fn met_waiting(&self) -> Option<BoundCalls> {
+    /// Whether a call that waits was met.
+    pub fn met_waiting(&self) -> bool {
         self.waiting.get()
     }
 
     /// Whether a call was met that asks what indexes take.
     pub fn met_measuring(&self) -> bool {
         self.measures.get()
-    }
-
-    fn waits(&self, name: &'static str) {
-        let before = self.waiting.get().unwrap_or(BoundCalls { name, count: 0 });
-        self.waiting.set(Some(BoundCalls { count: before.count + 1, ..before }));
     }
 
     /// What is known of the parameters after binding.

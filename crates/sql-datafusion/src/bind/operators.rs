@@ -154,7 +154,7 @@ impl Binder<'_> {
         }
         self.measures.set(self.measures.get() || resolved.function.measures);
         let function = if resolved.function.waits {
-            self.waits(resolved.function.name);
+            self.waiting.set(true);
             waiting_call(resolved, self.next_instance(), self.evaluation())
         } else {
             udf::scalar_call(resolved, self.evaluation())

@@ -6,14 +6,15 @@
 use std::sync::Arc;
 
 use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
+use datafusion::logical_expr::{Case, Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
 use datafusion::sql::sqlparser::ast;
 
 use super::recursion::refuse_recursion;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
+use super::select::project;
 use super::{Binder, CteEntry, Typed};
-use crate::fault;
 use crate::types::{TypeShape, arrow_type};
+use crate::{fault, waiting};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -286,12 +287,13 @@ impl Binder<'_> {
             });
         }
         let mut exprs = Vec::with_capacity(rows.len());
-        let mut simple = true;
+        let (mut simple, mut waits) = (true, false);
         for row in rows {
             let mut out = Vec::with_capacity(width);
             for (typed, ty) in row.into_iter().zip(&types) {
                 let expr = self.coerce(typed, ty, "VALUES")?.expr;
                 simple &= !has_subquery(&expr);
+                waits |= waiting::holds(&expr);
                 out.push(expr);
             }
             exprs.push(out);
@@ -310,7 +312,9 @@ impl Binder<'_> {
                 origin: None,
             })
             .collect();
-        let plan = if simple {
+        let plan = if waits {
+            return self.take_columns(rows_that_wait(exprs, &columns)?, &columns);
+        } else if simple {
             LogicalPlanBuilder::values(exprs).and_then(LogicalPlanBuilder::build)
         } else {
             let several = exprs.len() > 1;
@@ -505,6 +509,25 @@ pub(crate) fn rename(
         column.name = fold(&alias.name);
     }
     Ok(relation)
+}
+
+/// Rows of VALUES in which something waits: each column is, by the number of the row, one of its expressions.
+fn rows_that_wait(rows: Vec<Vec<Expr>>, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
+    let numbers = (0_i64..).take(rows.len()).map(|number| vec![lit(number)]).collect();
+    let plan = LogicalPlanBuilder::values(numbers)
+        .and_then(|plan| plan.project([col("column1").alias(NUMBER)]))
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)?;
+    let mut cases: Vec<Vec<(Box<Expr>, Box<Expr>)>> = vec![Vec::new(); columns.len()];
+    for (number, row) in (0_i64..).zip(rows) {
+        for (pairs, value) in cases.iter_mut().zip(row) {
+            pairs.push((Box::new(col(NUMBER).eq(lit(number))), Box::new(value)));
+        }
+    }
+    let exprs = cases.into_iter().zip(columns).map(|(when_then_expr, column)| {
+        Expr::Case(Case { expr: None, when_then_expr, else_expr: None }).alias(&column.column.name)
+    });
+    project(plan, exprs.collect())
 }
 
 /// Makes every output column nullable, as a work table's columns are.

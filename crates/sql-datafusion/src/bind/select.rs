@@ -11,22 +11,21 @@
 //! - ORDER BY sees output names first, then input columns, as PostgreSQL does.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::logical_expr::{
-    Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, SortExpr, lit,
-};
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
 use super::distinct_on::{sets_in_outputs_alone, tell_apart};
 use super::group::{Groups, refuse_aggregates, refuse_sets, refuse_windows};
 use super::query::ordinal;
-use super::scope::{Folds, OuterFold, Relation, Scope, ScopeColumn, fold};
+use super::scope::{Folds, OuterFold, Relation, Scope, fold};
 use super::{Binder, Place, Typed};
-use crate::fault;
 use crate::types::TypeShape;
+use crate::{fault, row_by_row, waiting};
 use telesto_sql_expr::output_name;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
@@ -69,7 +68,11 @@ impl Binder<'_> {
         };
         if let Some(condition) = &select.selection {
             self.place.set(Place { exists: true, inside: true });
-            let condition = self.condition(condition, &scope, "WHERE")?;
+            let mut bound = self.condition(condition, &scope, "WHERE")?;
+            if split_conjunction(&bound).into_iter().any(waits_for_join) {
+                bound = self.condition(condition, &scope, "WHERE")?;
+            }
+            let condition = bound;
             refuse_aggregates(&condition, "WHERE")?;
             plan = filter(plan, condition)?;
         }
@@ -316,7 +319,8 @@ impl Binder<'_> {
             return Ok(Order::Output(at, item.options));
         }
         let typed = self.expr(&item.expr, scope)?;
-        if let Some(at) = outputs.iter().position(|o| o.expr == typed.expr) {
+        let same = |o: &Output| o.expr == typed.expr || waiting::alike(&o.expr, &typed.expr);
+        if let Some(at) = outputs.iter().position(same) {
             return Ok(Order::Output(at, item.options));
         }
         let ty = if typed.ty.is_unknown() { SqlType::Text } else { typed.ty.clone() };
@@ -403,9 +407,8 @@ impl Binder<'_> {
             replace.push((call, Expr::Column(Column::new_unqualified(name))));
         }
         let options = datafusion::common::UnnestOptions::new().with_preserve_nulls(false);
-        let plan = LogicalPlanBuilder::from(plan)
-            .project(exprs)
-            .and_then(|plan| plan.unnest_columns_with_options(columns, options))
+        let plan = LogicalPlanBuilder::from(project(plan, exprs)?)
+            .unnest_columns_with_options(columns, options)
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
         for expr in above.iter_mut() {
@@ -414,109 +417,15 @@ impl Binder<'_> {
         }
         Ok(plan)
     }
-
-    fn finish(
-        &self,
-        plan: LogicalPlan,
-        select: &ast::Select,
-        outputs: Vec<Output>,
-        orders: Vec<Order>,
-        on: Vec<Expr>,
-    ) -> Result<Relation> {
-        let mut exprs = Vec::with_capacity(outputs.len());
-        let mut columns: Vec<ScopeColumn> = Vec::with_capacity(outputs.len());
-        let mut taken = BTreeSet::new();
-        for output in outputs {
-            let mut plan_name = output.name.clone();
-            let mut copy = 1;
-            while !taken.insert(plan_name.clone()) {
-                copy += 1;
-                plan_name = format!("{}_{copy}", output.name);
-            }
-            exprs.push(output.expr.alias(plan_name.clone()));
-            columns.push(ScopeColumn {
-                table: None,
-                name: output.name,
-                ty: output.ty,
-                column: Column::new_unqualified(plan_name),
-                merged: false,
-                scalar: false,
-                parameter: output.parameter,
-                origin: output.origin,
-            });
-        }
-        let distinct = matches!(select.distinct, Some(ast::Distinct::Distinct));
-        let mut sorts: Vec<SortExpr> = Vec::new();
-        let mut hidden = 0;
-        for order in orders {
-            let (expr, ty, options) = match order {
-                Order::Output(at, options) => {
-                    (Expr::Column(columns[at].column.clone()), columns[at].ty.clone(), options)
-                }
-                Order::Other(expr, ty, options) => {
-                    if distinct {
-                        return Err(fault::new(
-                            "42P10",
-                            "for SELECT DISTINCT, ORDER BY expressions must appear in select list"
-                                .to_owned(),
-                        ));
-                    }
-                    hidden += 1;
-                    let name = self.unique("sort#");
-                    exprs.push(expr.alias(&name));
-                    (Expr::Column(Column::new_unqualified(name)), ty, options)
-                }
-            };
-            sorts.push(self.sort_key(expr, &ty, &options)?);
-        }
-        let mut partition = Vec::new();
-        for expr in on {
-            hidden += 1;
-            let name = self.unique("on#");
-            exprs.push(expr.alias(&name));
-            partition.push(Expr::Column(Column::new_unqualified(name)));
-        }
-        let mut builder =
-            LogicalPlanBuilder::from(plan).project(exprs).map_err(fault::from_datafusion)?;
-        if distinct {
-            let rows = builder.build().map_err(fault::from_datafusion)?;
-            builder = LogicalPlanBuilder::from(self.distinct(rows, &columns)?);
-        }
-        if !partition.is_empty() {
-            // DISTINCT ON: the first row of each partition in the order asked for.
-            let number =
-                datafusion::functions_window::expr_fn::row_number().partition_by(partition);
-            // An empty order would be a frame over no values.
-            let number = match sorts.is_empty() {
-                true => number.build(),
-                false => number.order_by(sorts.clone()).build(),
-            };
-            let number = number.map_err(fault::from_datafusion)?;
-            let first = number.schema_name().to_string();
-            hidden += 1;
-            builder = builder
-                .window(vec![number])
-                .and_then(|plan| {
-                    let first = Expr::Column(Column::new_unqualified(first));
-                    plan.filter(first.eq(lit(1_u64)))
-                })
-                .map_err(fault::from_datafusion)?;
-        }
-        if !sorts.is_empty() {
-            builder = builder.sort(sorts).map_err(fault::from_datafusion)?;
-        }
-        if hidden > 0 {
-            let keep: Vec<_> = columns.iter().map(|c| Expr::Column(c.column.clone())).collect();
-            builder = builder.project(keep).map_err(fault::from_datafusion)?;
-        }
-        Ok(Relation { plan: builder.build().map_err(fault::from_datafusion)?, columns })
-    }
 }
 
 /// Puts a filter on a plan.
 pub(crate) fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
     // DataFusion walks the condition several times: one that holds a list of thousands takes a while each time.
     telesto_sql_types::interrupt::check_long()?;
+    if waiting::holds(&condition) {
+        return row_by_row::filter(plan, condition);
+    }
     LogicalPlanBuilder::from(plan)
         .filter(condition)
         .and_then(LogicalPlanBuilder::build)
@@ -534,6 +443,9 @@ pub(crate) fn all_columns(plan: &LogicalPlan) -> Vec<Expr> {
 /// A plan that computes expressions.
 pub(crate) fn project(plan: LogicalPlan, exprs: Vec<Expr>) -> Result<LogicalPlan> {
     telesto_sql_types::interrupt::check_long()?;
+    if exprs.iter().any(waiting::holds) {
+        return row_by_row::projection(plan, exprs);
+    }
     LogicalPlanBuilder::from(plan)
         .project(exprs)
         .and_then(LogicalPlanBuilder::build)
@@ -546,7 +458,7 @@ pub(super) fn origin_of(expr: &Expr, scope: &Scope<'_>) -> Option<super::scope::
 }
 
 /// Collects the outermost expressions that `wanted` accepts, each once.
-pub(super) fn collect(expr: &Expr, into: &mut Vec<Expr>, wanted: impl Fn(&Expr) -> bool) {
+pub(crate) fn collect(expr: &Expr, into: &mut Vec<Expr>, wanted: impl Fn(&Expr) -> bool) {
     let walked = expr.apply(|node| {
         if wanted(node) {
             if !into.contains(node) {
@@ -560,7 +472,7 @@ pub(super) fn collect(expr: &Expr, into: &mut Vec<Expr>, wanted: impl Fn(&Expr) 
 }
 
 /// Replaces whole sub-expressions.
-pub(super) fn substitute(expr: Expr, replace: &[(Expr, Expr)]) -> Result<Expr> {
+pub(crate) fn substitute(expr: Expr, replace: &[(Expr, Expr)]) -> Result<Expr> {
     expr.transform_down(|node| {
         if let Some((_, new)) = replace.iter().find(|(old, _)| *old == node) {
             return Ok(Transformed::new(new.clone(), true, TreeNodeRecursion::Jump));
@@ -569,6 +481,12 @@ pub(super) fn substitute(expr: Expr, replace: &[(Expr, Expr)]) -> Result<Expr> {
     })
     .map(|done| done.data)
     .map_err(fault::from_datafusion)
+}
+
+/// Whether a condition waits and has a subquery that would become a join: what computes it row by row can make none.
+fn waits_for_join(condition: &Expr) -> bool {
+    let joins = |part: &Expr| Ok(matches!(part, Expr::Exists(_) | Expr::InSubquery(_)));
+    waiting::holds(condition) && condition.exists(joins).unwrap_or(true)
 }
 
 fn refuse_foreign_clauses(select: &ast::Select) -> Result<()> {

@@ -17,15 +17,17 @@ use datafusion::sql::sqlparser::ast;
 
 use super::expr::negate;
 use super::query::has_subquery;
-use super::scope::{Relation, Scope};
-use super::select::{collect, substitute};
+use super::scope::{Relation, Scope, fold};
+use super::select::{collect, project, substitute};
 use super::{Binder, Typed};
 use crate::apply::{self, Shape};
 use crate::fault;
 use crate::guards;
 use crate::outer;
+use crate::row_by_row;
 use crate::types::arrow_type;
-use telesto_sql_expr::comparison_type;
+use crate::waiting;
+use telesto_sql_expr::{comparison_type, registry};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -61,8 +63,13 @@ fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
             }
             _ => return None,
         };
-        // An aggregate makes a row, a set-returning function none or several.
+        // An aggregate makes a row, a set-returning function none or several; what waits is not called, as in PostgreSQL.
+        let waits = |name: &ast::ObjectName| {
+            let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
+            name.is_some_and(|name| registry().waits(&name))
+        };
         let calls = ast::visit_expressions(expr, |part| match part {
+            ast::Expr::Function(call) if waits(&call.name) => ControlFlow::Continue(()),
             ast::Expr::Function(_) | ast::Expr::Subquery(_) | ast::Expr::Exists { .. } => {
                 ControlFlow::Break(())
             }
@@ -155,6 +162,8 @@ impl Binder<'_> {
         }
         let joins = joins && !(self.cases.get() > 0 && outer.is_empty() && counts(&relation.plan));
         let wrongly = || self.joins_wrongly(&relation.plan, scope);
+        // A join would compute what waits in another order, or for other rows.
+        let joins = joins && (outer.is_empty() || !row_by_row::within(&relation.plan));
         if joins && (outer.is_empty() || !(self.row_by_row || wrongly()?)) {
             return Ok(None);
         }
@@ -185,9 +194,16 @@ impl Binder<'_> {
         exprs: Vec<Expr>,
     ) -> Result<(LogicalPlan, Vec<Expr>)> {
         let mut calls = Vec::new();
+        let waits = self.waiting.get();
+        // An argument that waits is computed as a whole: of CASE and its kin only what they get to.
+        let argument = |part: &Expr| {
+            !matches!(part, Expr::AggregateFunction(_) | Expr::WindowFunction(_))
+                && waiting::holds(part)
+        };
         for expr in &exprs {
             collect(expr, &mut calls, |part| {
-                apply::is_awaited(part)
+                waits && argument(part)
+                    || apply::is_awaited(part)
                     || outer::subquery(part).is_some()
                     || matches!(part, Expr::OuterReferenceColumn(..))
             });
@@ -206,10 +222,7 @@ impl Binder<'_> {
             below.push(call.clone().alias(&name));
             replace.push((call, Expr::Column(Column::new_unqualified(name))));
         }
-        let plan = LogicalPlanBuilder::from(plan)
-            .project(below)
-            .and_then(LogicalPlanBuilder::build)
-            .map_err(fault::from_datafusion)?;
+        let plan = project(plan, below)?;
         let exprs =
             exprs.into_iter().map(|expr| substitute(expr, &replace)).collect::<Result<Vec<_>>>()?;
         Ok((plan, exprs))

@@ -1,7 +1,7 @@
 //! Session information, identifiers, sequences, transactions.
 //!
 //! # Limits
-//! What `set_config` sets is seen by the next statement; what waits is refused inside operators (`engine_df::waiting`).
+//! What `set_config` sets is seen by the next statement.
 
 use std::time::Duration;
 

@@ -1,0 +1,125 @@
+//! The parts of UNION ALL one after the other.
+//!
+//! DataFusion runs the parts of a union at the same time, each on a task of its own. Where they compute what waits, PostgreSQL's
+//! order can be told: the second part's values come behind the first's.
+//!
+//! # Invariants
+//! - Plans without a [`RowByRowExec`] stay as they are.
+//! - Rows come by partition, and within one in the order of the input.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode as _, TreeNodeRecursion};
+use datafusion::error::Result as DfResult;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
+use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
+use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{
+    ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan,
+    ExecutionPlanProperties as _, PlanProperties, ReplaceChildrenOptions,
+};
+use futures::{StreamExt as _, TryStreamExt as _};
+
+use super::operator::RowByRowExec;
+
+/// The plan with its parts one after the other, if something in it is computed row by row.
+pub(crate) fn in_turn(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn ExecutionPlan>> {
+    if !plan.exists(|node| Ok(node.is::<RowByRowExec>()))? {
+        return Ok(plan);
+    }
+    let plan = plan.transform_up(|node| {
+        let Some(together) = node.downcast_ref::<CoalescePartitionsExec>() else {
+            return Ok(Transformed::no(node));
+        };
+        let parts = InTurnExec::over(Arc::clone(together.input()));
+        Ok(Transformed::yes(match together.fetch() {
+            Some(fetch) => Arc::new(GlobalLimitExec::new(parts, 0, Some(fetch))),
+            None => parts,
+        }))
+    })?;
+    let several = plan.data.output_partitioning().partition_count() > 1;
+    Ok(if several { InTurnExec::over(plan.data) } else { plan.data })
+}
+
+/// All partitions of the input, one after the other.
+#[derive(Debug)]
+struct InTurnExec {
+    input: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+}
+
+impl InTurnExec {
+    fn over(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        let properties = Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(input.schema()),
+            Partitioning::UnknownPartitioning(1),
+            EmissionType::Incremental,
+            Boundedness::Bounded,
+        ));
+        Arc::new(Self { input, properties })
+    }
+}
+
+impl DisplayAs for InTurnExec {
+    fn fmt_as(&self, _: DisplayFormatType, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InTurnExec")
+    }
+}
+
+impl ExecutionPlan for InTurnExec {
+    fn name(&self) -> &'static str {
+        "InTurnExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn apply_expressions(
+        &self,
+        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> DfResult<TreeNodeRecursion>,
+    ) -> DfResult<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        mut children: Vec<Arc<dyn ExecutionPlan>>,
+        _: ReplaceChildrenOptions,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        match children.pop() {
+            Some(input) => Ok(Self::over(input)),
+            None => Ok(self),
+        }
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> DfResult<Arc<dyn ExecutionPlan>> {
+        self.replace_children(
+            children,
+            ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute),
+        )
+    }
+
+    fn execute(&self, _: usize, task: Arc<TaskContext>) -> DfResult<SendableRecordBatchStream> {
+        let input = Arc::clone(&self.input);
+        let parts = 0..input.output_partitioning().partition_count();
+        let batches = futures::stream::iter(parts)
+            .map(move |part| input.execute(part, Arc::clone(&task)))
+            .try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema(), batches)))
+    }
+}
