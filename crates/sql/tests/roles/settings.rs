@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use telesto_sql::catalog::store::{CatalogChange, Object};
 use telesto_sql::{Session, SessionOptions, SqlEngine};
-use telesto_txn::{Database as _, TxnOptions};
+use telesto_txn::TxnOptions;
 
 use super::{as_role, engine, run, told};
 
