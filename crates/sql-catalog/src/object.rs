@@ -7,6 +7,7 @@ use telesto_sql_types::SqlType;
 use crate::acl::Owner;
 use crate::model::{DatabaseRights, DefaultAcl, Dropped, Role, Schema, Sequence, Table};
 use crate::regions::Region;
+use crate::stored_settings::StoredSettings;
 use crate::types::{TypeKind, UserType};
 use crate::view::View;
 
@@ -36,6 +37,8 @@ pub enum Object {
     Database(DatabaseRights),
     /// What new objects of a role begin with.
     DefaultAcl(DefaultAcl),
+    /// What sessions begin with.
+    Settings(StoredSettings),
 }
 
 /// Whether a type is, or is made of, inet or cidr.
@@ -92,7 +95,8 @@ impl Object {
             | Self::Region(_)
             | Self::Cap(_)
             | Self::Database(_)
-            | Self::DefaultAcl(_) => Box::new(std::iter::empty()),
+            | Self::DefaultAcl(_)
+            | Self::Settings(_) => Box::new(std::iter::empty()),
         }
     }
 
@@ -116,7 +120,7 @@ impl Object {
             Self::Type(o) => (o.owner, &o.acl),
             Self::Role(role) => return role.is_extended(),
             Self::Database(_) | Self::DefaultAcl(_) => return true,
-            Self::Dropped(_) | Self::Region(_) | Self::Cap(_) => return false,
+            Self::Dropped(_) | Self::Region(_) | Self::Cap(_) | Self::Settings(_) => return false,
         };
         owner != Owner::BOOTSTRAP || acl.is_some()
     }
@@ -134,6 +138,7 @@ impl Object {
             Self::Cap(o) => o.oid,
             Self::Database(o) => o.oid,
             Self::DefaultAcl(o) => o.oid,
+            Self::Settings(o) => o.oid,
         }
     }
 }

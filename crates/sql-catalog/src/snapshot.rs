@@ -11,6 +11,7 @@ use super::model::{
     Table,
 };
 use super::regions::Region;
+use super::stored_settings::StoredSettings;
 use super::types::UserType;
 use super::view::View;
 use telesto_sql_types::domains::DomainType;
@@ -71,6 +72,7 @@ pub struct CatalogSnapshot {
     pub(super) caps: BTreeMap<u32, Arc<Cap>>,
     pub(super) database_rights: Option<Arc<DatabaseRights>>,
     pub(super) default_acls: BTreeMap<u32, Arc<DefaultAcl>>,
+    pub(super) stored_settings: BTreeMap<u32, Arc<StoredSettings>>,
     /// What values need of the enum types, by OID.
     pub(super) enums: BTreeMap<u32, Arc<EnumType>>,
     /// Composite types with their fields, by OID.

@@ -85,6 +85,8 @@ const COMPOSITE_VERSION: u8 = 17;
 const ZONED_TIME_VERSION: u8 = 18;
 /// Tables with a key or an index over jsonb: a version that does not know them would refuse every row.
 const JSONB_KEYS_VERSION: u8 = 19;
+/// What sessions begin with: a version that does not know it would begin them without, read-only ones and time-outs too.
+const SETTINGS_VERSION: u8 = 20;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -240,6 +242,7 @@ pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
         }
         Object::Dropped(_) => DROPPED_VERSION,
         Object::Cap(_) => CAP_VERSION,
+        Object::Settings(_) => SETTINGS_VERSION,
         _ => OBJECT_VERSION,
     };
     let mut out = vec![version];
@@ -256,10 +259,10 @@ fn has_jsonb_keys(table: &Table) -> bool {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=JSONB_KEYS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=SETTINGS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {JSONB_KEYS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {SETTINGS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }
@@ -475,6 +478,7 @@ impl CatalogSnapshot {
             Object::Cap(o) => drop(self.caps.insert(o.oid, Arc::new(o))),
             Object::Database(o) => self.database_rights = Some(Arc::new(o)),
             Object::DefaultAcl(o) => drop(self.default_acls.insert(o.oid, Arc::new(o))),
+            Object::Settings(o) => drop(self.stored_settings.insert(o.oid, Arc::new(o))),
         }
     }
 
@@ -489,6 +493,7 @@ impl CatalogSnapshot {
         self.regions.remove(&oid);
         self.caps.remove(&oid);
         self.default_acls.remove(&oid);
+        self.stored_settings.remove(&oid);
     }
 
     /// The object with this OID.
@@ -510,6 +515,7 @@ impl CatalogSnapshot {
                 rights.map(|o| Object::Database((**o).clone()))
             })
             .or_else(|| self.default_acls.get(&oid).map(|o| Object::DefaultAcl((**o).clone())))
+            .or_else(|| self.stored_settings.get(&oid).map(|o| Object::Settings((**o).clone())))
     }
 
     /// Computes what follows from the objects: names, who references whom, links to types.
@@ -692,6 +698,23 @@ mod tests {
         assert_eq!(version(&table), JSONB_KEYS_VERSION);
         let bytes = encode_object(&Object::Table(table)).expect("encoded");
         assert!(decode_object(&bytes).is_ok());
+    }
+
+    #[test]
+    fn settings_have_a_version_that_older_readers_refuse() {
+        let settings = crate::StoredSettings {
+            oid: 100,
+            role: 7,
+            in_database: true,
+            values: vec![("work_mem".to_owned(), "1MB".to_owned())],
+        };
+        let bytes = encode_object(&Object::Settings(settings.clone())).expect("encoded");
+        assert!(bytes[0] == SETTINGS_VERSION && SETTINGS_VERSION > JSONB_KEYS_VERSION);
+        let Ok(Object::Settings(read)) = decode_object(&bytes) else { panic!("settings") };
+        assert_eq!(read, settings);
+        let mut newer = bytes.to_vec();
+        newer[0] += 1;
+        assert!(decode_object(&newer).is_err());
     }
 
     #[test]

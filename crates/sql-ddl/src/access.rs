@@ -47,6 +47,7 @@ pub(super) fn reach(statement: &Statement, definition: Option<&Definition>) -> R
             | Definition::CreateRole { .. }
             | Definition::AlterRole { .. }
             | Definition::DropRole { .. }
+            | Definition::Settings(_)
             | Definition::OwnerTo { .. },
         ) => Reach::Rights,
         Some(Definition::AlterSchema { .. }) => Reach::Named,
@@ -86,7 +87,9 @@ fn guarded(object: &Object) -> Option<(Guarded<'_>, u32)> {
         Object::Type(o) => (Guarded::user_type(o), o.schema),
         // Notes of keys to be swept, and what is checked where it is made.
         Object::Dropped(_) => return None,
-        Object::Role(_) | Object::Database(_) | Object::DefaultAcl(_) => return None,
+        Object::Role(_) | Object::Database(_) | Object::DefaultAcl(_) | Object::Settings(_) => {
+            return None;
+        }
         // The superusers'.
         Object::Region(_) | Object::Cap(_) => return None,
     })
@@ -119,6 +122,7 @@ pub(super) fn check_change(
                     Object::Role(_)
                         | Object::Database(_)
                         | Object::DefaultAcl(_)
+                        | Object::Settings(_)
                         | Object::Region(_)
                         | Object::Cap(_)
                 )

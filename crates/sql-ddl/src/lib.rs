@@ -35,6 +35,7 @@ mod rename;
 mod rewrite;
 mod roles;
 mod sequence;
+mod settings;
 mod table;
 mod table_key;
 mod type_text;
@@ -354,6 +355,7 @@ impl Ddl<'_> {
                 self.alter_role(&name, &change)?;
                 "ALTER ROLE"
             }
+            Definition::Settings(settings) => self.alter_settings(&settings)?,
             Definition::CommentOnConstraint { name, on, comment } => {
                 self.comment_on_constraint(&name, &on, comment)?;
                 "COMMENT"

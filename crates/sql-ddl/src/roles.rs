@@ -27,7 +27,7 @@ use super::Ddl;
 use super::names::fold;
 use super::verifier::{is_of_nothing, verifier};
 
-fn reserved(name: &str, detail: &str) -> Error {
+pub(super) fn reserved(name: &str, detail: &str) -> Error {
     Error::new(SqlState::RESERVED_NAME, format!("role name \"{name}\" is reserved")).detail(detail)
 }
 
@@ -36,7 +36,7 @@ fn grant_error(message: String) -> Error {
 }
 
 impl Ddl<'_> {
-    fn creates_roles(&self) -> bool {
+    pub(super) fn creates_roles(&self) -> bool {
         self.actor.superuser
             || self.catalog().role(self.actor.oid).is_some_and(|role| role.create_role)
     }
@@ -335,6 +335,10 @@ impl Ddl<'_> {
             let mut member = (*member).clone();
             member.member_of.retain(|m| m.role != role.oid);
             self.change.put(Object::Role(member));
+        }
+        let begins = self.catalog().stored_settings().filter(|known| known.role == role.oid);
+        for oid in begins.map(|known| known.oid).collect::<Vec<_>>() {
+            self.change.remove(oid);
         }
         self.change.remove(role.oid);
         // A users file does not bring it back.

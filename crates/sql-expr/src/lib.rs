@@ -52,6 +52,7 @@ pub mod scope;
 pub mod search;
 pub mod set_functions;
 pub mod settings;
+pub mod settings_origins;
 mod settings_planner;
 pub mod settings_planning;
 mod settings_roles;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use telesto_txn::{Durability, Level};
 
 use crate::levels::{check_level, level_name, level_named};
+use crate::settings_origins::{Origins, values_of};
 use crate::settings_planner;
 use crate::settings_roles::by_session;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -82,6 +83,9 @@ pub struct Settings {
     pub extra_float_digits: i32,
     /// standard_conforming_strings is always on; everything else set by name.
     pub others: BTreeMap<String, String>,
+    /// Where the values come from.
+    #[serde(default)]
+    pub origins: Origins,
 }
 
 impl Default for Settings {
@@ -107,6 +111,7 @@ impl Default for Settings {
             bytea_hex: true,
             extra_float_digits: 1,
             others: BTreeMap::new(),
+            origins: Origins::default(),
         }
     }
 }
@@ -124,34 +129,6 @@ impl Settings {
 
 /// Different parameters that one statement may set.
 const MAX_CONFIGURED: usize = 100;
-
-/// A list of names as written: quoted ones as they are, others folded to lower case.
-fn names_in(list: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let (mut name, mut blanks, mut quoted) = (String::new(), String::new(), false);
-    let mut chars = list.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '"' if quoted && chars.next_if_eq(&'"').is_some() => name.push('"'),
-            '"' => quoted = !quoted,
-            ',' if !quoted => {
-                names.push(std::mem::take(&mut name));
-                blanks.clear();
-            }
-            // Blanks count between letters only.
-            c if !quoted && c.is_whitespace() => blanks.push(c),
-            c => {
-                if !name.is_empty() {
-                    name.push_str(&blanks);
-                }
-                blanks.clear();
-                if quoted { name.push(c) } else { name.extend(c.to_lowercase()) }
-            }
-        }
-    }
-    names.push(name);
-    names
-}
 
 /// Where the process id that a session shows is kept.
 pub const BACKEND_PID: &str = "telesto.backend_pid";
@@ -177,11 +154,7 @@ impl ConfigQueue {
     /// # Errors
     /// Those of [`Settings::set`].
     pub fn push(&self, now: &Settings, name: &str, value: &str, local: bool) -> Result<String> {
-        let values: Vec<String> = if name.eq_ignore_ascii_case("search_path") {
-            names_in(value)
-        } else {
-            vec![value.to_owned()]
-        };
+        let values = values_of(name, value);
         let mut checked = now.clone();
         checked.set(name, &values)?;
         let mut queue = self.0.lock();
@@ -279,6 +252,11 @@ pub const REPORTED: &[&str] = &[
     "TimeZone",
 ];
 
+/// Whether the parameter, in lower case, is nobody's to change.
+pub(crate) fn is_fixed(lower: &str) -> bool {
+    FIXED.contains(&lower)
+}
+
 fn unknown(name: &str) -> Error {
     Error::new(
         SqlState::UNDEFINED_OBJECT,
@@ -338,6 +316,14 @@ impl Settings {
     pub fn set(&mut self, name: &str, values: &[String]) -> Result<()> {
         let lower = name.to_ascii_lowercase();
         self.may_set(&lower)?;
+        self.assign(name, values)?;
+        self.origins.is_set(lower);
+        Ok(())
+    }
+
+    /// [`Settings::set`], whoever may.
+    pub(crate) fn assign(&mut self, name: &str, values: &[String]) -> Result<()> {
+        let lower = name.to_ascii_lowercase();
         let joined = values.join(", ");
         let value = joined.trim();
         match lower.as_str() {
@@ -373,33 +359,8 @@ impl Settings {
                     .filter(|n| (-15..=3).contains(n))
                     .ok_or_else(|| invalid(name, value))?;
             }
-            "telesto.consistency" => {
-                self.consistency = match value.to_ascii_lowercase().as_str() {
-                    "strict" | "default" => None,
-                    "session" => Some(Level::Session),
-                    "eventual" => Some(Level::Eventual),
-                    _ => {
-                        return Err(invalid(name, value)
-                            .hint("Available values: strict, session, eventual."));
-                    }
-                };
-            }
-            "telesto.durability" => {
-                self.durability = match value.to_ascii_lowercase().as_str() {
-                    "default" => None,
-                    "bucket" => Some(Durability::Bucket),
-                    "quorum" => Some(Durability::Quorum),
-                    _ => {
-                        return Err(
-                            invalid(name, value).hint("Available values: default, bucket, quorum.")
-                        );
-                    }
-                };
-            }
-            "telesto.executor" => {
-                self.executor = Executor::named(value).ok_or_else(|| {
-                    invalid(name, value).hint("Available values: auto, datafusion, key.")
-                })?;
+            "telesto.consistency" | "telesto.durability" | "telesto.executor" => {
+                self.assign_own(&lower, name, value)?;
             }
             "client_encoding" => {
                 let plain: String =
@@ -430,7 +391,7 @@ impl Settings {
                 return Err(Error::unsupported("standard_conforming_strings = off"));
             }
             "session_authorization" | "role" => return Err(by_session(name)),
-            fixed if FIXED.contains(&fixed) => {
+            fixed if is_fixed(fixed) => {
                 return Err(Error::new(
                     SqlState::CANT_CHANGE_RUNTIME_PARAM,
                     format!("parameter \"{name}\" cannot be changed"),
@@ -453,28 +414,68 @@ impl Settings {
         Ok(())
     }
 
+    /// [`Settings::assign`] of what fields are for.
+    fn assign_own(&mut self, lower: &str, name: &str, value: &str) -> Result<()> {
+        match lower {
+            "telesto.consistency" => {
+                self.consistency = match value.to_ascii_lowercase().as_str() {
+                    "strict" | "default" => None,
+                    "session" => Some(Level::Session),
+                    "eventual" => Some(Level::Eventual),
+                    _ => {
+                        return Err(invalid(name, value)
+                            .hint("Available values: strict, session, eventual."));
+                    }
+                };
+            }
+            "telesto.durability" => {
+                self.durability = match value.to_ascii_lowercase().as_str() {
+                    "default" => None,
+                    "bucket" => Some(Durability::Bucket),
+                    "quorum" => Some(Durability::Quorum),
+                    _ => {
+                        return Err(
+                            invalid(name, value).hint("Available values: default, bucket, quorum.")
+                        );
+                    }
+                };
+            }
+            "telesto.executor" => {
+                self.executor = Executor::named(value).ok_or_else(|| {
+                    invalid(name, value).hint("Available values: auto, datafusion, key.")
+                })?;
+            }
+            _ => return Err(unknown(name)),
+        }
+        Ok(())
+    }
+
     /// Puts a parameter back to its value in `defaults`.
     ///
     /// # Errors
-    /// 42704.
+    /// 42704; 42501 for a parameter that is not for the role.
     pub fn reset(&mut self, name: &str, defaults: &Self) -> Result<()> {
         let lower = name.to_ascii_lowercase();
+        self.may_set(&lower)?;
         match lower.as_str() {
             "search_path" => self.search_path.clone_from(&defaults.search_path),
             "telesto.consistency" => self.consistency = defaults.consistency,
             "telesto.durability" => self.durability = defaults.durability,
             "telesto.executor" => self.executor = defaults.executor,
             "role" | "session_authorization" => return Err(by_session(name)),
-            _ => {
-                if self.others.remove(&lower).is_none() {
+            _ => match defaults.others.get(&lower) {
+                Some(value) => drop(self.others.insert(lower.clone(), value.clone())),
+                None if self.others.remove(&lower).is_some() => {}
+                None => {
                     let value = defaults.show(name)?;
-                    if !FIXED.contains(&lower.as_str()) {
-                        self.set(name, &[value])?;
+                    if !is_fixed(&lower) {
+                        self.assign(name, &[value])?;
                         self.others.remove(&lower);
                     }
                 }
-            }
+            },
         }
+        self.origins.is_reset(&lower);
         Ok(())
     }
 

@@ -15,6 +15,7 @@
 use std::hash::{Hash, Hasher};
 
 use crate::settings::{BACKEND_PID, Settings};
+use crate::settings_origins::Origins;
 
 /// The name of the setting that says which texts are kept.
 pub const TEXT_CACHE: &str = "telesto.text_cache";
@@ -71,6 +72,7 @@ impl Settings {
             application_name: String::new(),
             statement_timeout_ms: 0,
             others: others.collect(),
+            origins: Origins::default(),
             ..self.clone()
         }
     }
@@ -100,6 +102,7 @@ impl Settings {
             bytea_hex,
             extra_float_digits,
             others: _,
+            origins: _,
         } = self;
         (*current_role, *session_role, *authenticated_role)
             == (other.current_role, other.session_role, other.authenticated_role)

@@ -23,6 +23,7 @@ pub mod marks;
 pub mod names;
 pub mod parse;
 pub mod rewrite;
+pub mod setting_values;
 pub mod stack;
 pub mod statement_kind;
 pub mod stored;

@@ -77,7 +77,8 @@ pub(super) fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             (None, true) => Datum::Null,
             (_, false) => Datum::text("********"),
         };
-        out.row()
+        let row = out
+            .row()
             .set("oid", role.oid)
             .set("rolname", &role.name)
             .set("rolsuper", role.superuser)
@@ -90,6 +91,9 @@ pub(super) fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("rolconnlimit", limit(role))
             .set("rolvaliduntil", until(role))
             .set("rolpassword", password);
+        if !secret {
+            row.set("rolconfig", stored(catalog, role));
+        }
     }
 }
 
@@ -110,6 +114,22 @@ fn until(role: &Role) -> Datum {
     role.valid_until.map_or(Datum::Null, Datum::TimestampTz)
 }
 
+/// The settings of a role in all databases.
+fn stored(catalog: &CatalogSnapshot, role: &Role) -> Option<Vec<String>> {
+    catalog.settings_of(role.oid, false).map(|settings| settings.shown())
+}
+
+/// Rows of `pg_db_role_setting`.
+pub(super) fn settings(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for settings in catalog.stored_settings() {
+        let database = if settings.in_database { telesto_sql_catalog::DATABASE_OID } else { 0 };
+        out.row()
+            .set("setdatabase", database)
+            .set("setrole", settings.role)
+            .set("setconfig", settings.shown());
+    }
+}
+
 /// Rows of `pg_user`.
 pub(super) fn users(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for role in catalog.roles().filter(|role| role.login) {
@@ -121,7 +141,8 @@ pub(super) fn users(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
             .set("userepl", replicates(role))
             .set("usebypassrls", passes(role))
             .set("valuntil", until(role))
-            .set("passwd", "********");
+            .set("passwd", "********")
+            .set("useconfig", stored(catalog, role));
     }
 }
 

@@ -52,6 +52,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_enum" => super::user_types::labels(out, catalog),
         "pg_roles" | "pg_authid" => super::acls::roles(out, catalog),
         "pg_user" => super::acls::users(out, catalog),
+        "pg_db_role_setting" => super::acls::settings(out, catalog),
         "pg_group" => super::acls::groups(out, catalog),
         "pg_auth_members" => super::acls::members(out, catalog),
         "pg_default_acl" => super::acls::defaults(out, catalog),
@@ -532,15 +533,19 @@ fn zones(out: &mut RowSet<'_>) {
 
 fn parameters(out: &mut RowSet<'_>, settings: &Settings) {
     let mut all: BTreeMap<String, String> = settings.all().into_iter().collect();
-    all.extend(settings.others.clone());
+    // As in PostgreSQL, an application's own are not among them.
+    let own = |name: &str| name.contains('.') && !name.starts_with("telesto.");
+    let others = settings.others.iter().filter(|(name, _)| !own(name));
+    all.extend(others.map(|(name, value)| (name.clone(), value.clone())));
+    let built_in = Settings::default();
     for (name, value) in all {
         out.row()
             .set("name", &name)
             .set("setting", &value)
             .set("context", "user")
             .set("vartype", "string")
-            .set("source", "default")
-            .set("boot_val", &value)
-            .set("reset_val", &value);
+            .set("source", settings.source_of(&name))
+            .set("boot_val", built_in.show(&name).ok())
+            .set("reset_val", settings.reset_value(&name));
     }
 }

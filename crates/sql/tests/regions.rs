@@ -446,12 +446,16 @@ fn definitions_placement_sequences_and_sessions() {
             "CREATE TABLE x (a int)",
             "DROP TABLE a",
             "CREATE ROLE r",
+            "ALTER ROLE telesto SET work_mem = '1MB'",
             "CREATE INDEX ON a (v)",
             "INSERT INTO a (v) VALUES ('x')",
         ] {
             assert_eq!(code(1, sql).await, "25006", "{sql}");
         }
         sites.must(1, "CREATE TEMP TABLE mine (a int)").await;
+        sites.must(0, "ALTER ROLE telesto SET work_mem = '7MB'").await;
+        sites.quiet().await;
+        assert_eq!(sites.must(2, "SHOW work_mem").await, vec![vec![Some("7MB".to_owned())]]);
         // Keys that no region can keep alone.
         sites.must(0, "CREATE TABLE child (id int PRIMARY KEY, a int REFERENCES a)").await;
         assert_eq!(code(0, "ALTER TABLE child SET (telesto.home = 'any')").await, "55000");

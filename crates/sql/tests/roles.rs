@@ -2,6 +2,8 @@
 
 #[path = "curated/mod.rs"]
 mod curated;
+#[path = "roles/settings.rs"]
+mod settings;
 
 use std::sync::Arc;
 

@@ -23,7 +23,6 @@ const STILL_LONG: &[(&str, &str, usize)] = &[
     ("crates/sql-expr/src/bound.rs", "eval_here", 118),
     ("crates/sql-expr/src/deparse.rs", "expr", 154),
     ("crates/sql-expr/src/from_char.rs", "read", 125),
-    ("crates/sql-expr/src/settings.rs", "set", 118),
     ("crates/sql-expr/src/to_char.rs", "render", 105),
     ("crates/sql-keypath/src/foreign.rs", "children", 113),
     ("crates/sql-keypath/src/select.rs", "shape", 231),

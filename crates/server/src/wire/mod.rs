@@ -50,7 +50,7 @@ use crate::wire::backend::Status;
 use crate::wire::cancel::Registered;
 use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION, Parts};
 use crate::wire::frontend::ProtocolError;
-use crate::wire::report::{Severity, error_fields};
+use crate::wire::report::{Severity, error_fields, notice_fields};
 use crate::wire::socket::Socket;
 use crate::wire::startup::{Client, Started, fatal};
 use crate::wire::stream::{End, Stop, Stream, Wire};
@@ -245,6 +245,9 @@ impl WireServer {
         let secret = SecretKey::Bytes(registered.secret.clone());
         let key = BackendKeyData::new(registered.pid, secret);
         wire.output.message(&PgWireBackendMessage::BackendKeyData(key));
+        for notice in session.take_notices() {
+            wire.output.notice(notice_fields(&notice));
+        }
         wire.output.ready(Status::Idle);
         let connection =
             Connection::new(self.env.clone(), wire, session, &self.clients).audited(audit.clone());

@@ -7,5 +7,6 @@ mod ends;
 mod entrance;
 mod hostile;
 mod http;
+mod role_settings;
 mod secure;
 mod support;

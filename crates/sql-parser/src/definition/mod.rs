@@ -19,6 +19,7 @@ mod index;
 mod parse;
 mod privileges;
 mod sequence;
+mod settings;
 mod table;
 mod with_settings;
 mod words;
@@ -26,6 +27,7 @@ mod words;
 pub use attributes::AttributeAction;
 pub use parse::{read, take, text};
 pub use privileges::{Grant, GrantKind, GrantOn, GrantRole, RoleSpec};
+pub use settings::{SettingChange, SettingsOf};
 
 use crate::sqlparser::ast::{
     ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Statement, TableConstraint,
@@ -91,6 +93,8 @@ pub enum Definition {
     CreateTableAs(Box<CreateTable>),
     /// ALTER ROLE or USER with options, or renamed.
     AlterRole { name: RoleSpec, change: RoleChange },
+    /// ALTER ROLE, USER or DATABASE … SET or RESET of a setting.
+    Settings(Box<SettingsOf>),
     /// COMMENT ON CONSTRAINT … ON `[DOMAIN]` ….
     CommentOnConstraint { name: Ident, on: ObjectName, comment: Option<String> },
     /// DROP INDEX CONCURRENTLY.

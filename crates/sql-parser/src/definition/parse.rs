@@ -188,9 +188,12 @@ impl Words<'_> {
         }
         if self.words(&["DATABASE"]) {
             let name = self.object_name()?;
+            if self.peek_settings() {
+                return self.settings_of_database(name);
+            }
             if !self.peek_words(&["OWNER"]) {
                 return Err(Error::unsupported("ALTER DATABASE")
-                    .hint("Of a database only the owner can be changed."));
+                    .hint("Of a database the owner and the settings can be changed."));
             }
             return self.owner_to(OwnedKind::Database, name);
         }

@@ -365,18 +365,15 @@ impl Words<'_> {
     /// ALTER ROLE or USER, after these words.
     pub fn alter_role(&mut self) -> Result<Definition> {
         if self.words(&["ALL"]) {
-            return Err(settings_of_a_role());
+            return self.settings_of_role(None);
         }
         let name = self.role()?;
         if self.words(&["RENAME", "TO"]) {
             let change = RoleChange::Rename(self.identifier()?);
             return Ok(Definition::AlterRole { name, change });
         }
-        if self.peek_words(&["SET"])
-            || self.peek_words(&["RESET"])
-            || self.peek_words(&["IN", "DATABASE"])
-        {
-            return Err(settings_of_a_role());
+        if self.peek_settings() || self.peek_words(&["IN", "DATABASE"]) {
+            return self.settings_of_role(Some(name));
         }
         let change = RoleChange::Options(self.role_options(false)?);
         Ok(Definition::AlterRole { name, change })
@@ -408,10 +405,6 @@ impl Words<'_> {
         self.expect_words(&["OWNER", "TO"])?;
         Ok(Definition::OwnerTo { kind, name, to: self.role()? })
     }
-}
-
-fn settings_of_a_role() -> Error {
-    Error::unsupported("settings of a role").hint("Set the parameters when the session begins.")
 }
 
 fn reserved(name: &str) -> Error {

@@ -92,7 +92,8 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
         txn.rollback();
         return Ok(false);
     }
-    let session = engine.session(SessionOptions::default()).await?;
+    let options = SessionOptions { bare: true, ..SessionOptions::default() };
+    let session = engine.session(options).await?;
     let mut template = session.work_context(&txn, &catalog);
     // No client can cancel it.
     template.cancel = CancelHandle::default().begin(1, None);

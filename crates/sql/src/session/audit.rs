@@ -148,6 +148,7 @@ fn audited_class(statement: &Statement) -> Option<AuditClass> {
             Definition::CreateRole { .. }
             | Definition::AlterRole { .. }
             | Definition::DropRole { .. }
+            | Definition::Settings(_)
             | Definition::Grant(_)
             | Definition::GrantRole(_)
             | Definition::DefaultPrivileges { .. }
@@ -276,6 +277,8 @@ mod tests {
             ("TRUNCATE t", Some(AuditClass::Definition)),
             ("CREATE ROLE a", Some(AuditClass::Role)),
             ("ALTER ROLE a PASSWORD 'x'", Some(AuditClass::Role)),
+            ("ALTER ROLE a SET work_mem = 64", Some(AuditClass::Role)),
+            ("ALTER DATABASE a RESET ALL", Some(AuditClass::Role)),
             ("DROP USER a", Some(AuditClass::Role)),
             ("GRANT SELECT ON t TO a", Some(AuditClass::Role)),
             ("REVOKE a FROM b", Some(AuditClass::Role)),

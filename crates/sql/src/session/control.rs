@@ -8,6 +8,7 @@ use telesto_txn::{Level, TxnOptions};
 use super::transaction::Step;
 use super::{Session, StatementResult};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::levels::level_name;
 use crate::sqlparser::ast::{
     Set, Statement, TransactionAccessMode, TransactionIsolationLevel, TransactionMode,
 };
@@ -97,11 +98,13 @@ impl Session {
                         for mode in modes {
                             match mode {
                                 TransactionMode::IsolationLevel(level) => {
-                                    settings.default_level = level_of(*level);
+                                    let name = level_name(level_of(*level)).to_owned();
+                                    settings.set("default_transaction_isolation", &[name])?;
                                 }
                                 TransactionMode::AccessMode(mode) => {
-                                    settings.default_read_only =
-                                        *mode == TransactionAccessMode::ReadOnly;
+                                    let on = *mode == TransactionAccessMode::ReadOnly;
+                                    let on = if on { "on" } else { "off" }.to_owned();
+                                    settings.set("default_transaction_read_only", &[on])?;
                                 }
                             }
                         }

@@ -103,6 +103,8 @@ pub struct SessionOptions {
     pub read_only: bool,
     /// The greatest label the client has seen (a session continued elsewhere).
     pub label: Label,
+    /// It is the server's own, or goes on: settings that are stored for roles and for the database are not for it.
+    pub bare: bool,
     /// Who keeps records of definitions and changes of roles; `None`: nobody.
     pub audit: Option<Arc<dyn Audit>>,
 }
@@ -236,11 +238,11 @@ impl SqlEngine {
     ///
     /// # Errors
     /// 3D000 when the database does not exist, 22023 for a bad start-up parameter.
-    pub async fn session(self: &Arc<Self>, options: SessionOptions) -> Result<Session> {
+    pub async fn session(self: &Arc<Self>, mut options: SessionOptions) -> Result<Session> {
         let or_default = |name: String| {
             if name.is_empty() { DEFAULT_DATABASE.to_owned() } else { name }
         };
-        let database = or_default(options.database);
+        let database = or_default(std::mem::take(&mut options.database));
         if database != DEFAULT_DATABASE && database != "postgres" {
             return Err(Error::new(
                 SqlState::INVALID_CATALOG_NAME,
@@ -248,25 +250,13 @@ impl SqlEngine {
             )
             .hint("There is one database, called telesto."));
         }
-        let user = or_default(options.user);
+        let user = or_default(std::mem::take(&mut options.user));
         let role = self.log_in(&user, options.proven).await?;
-        let mut settings = Settings {
-            session_user: user.clone(),
-            current_user: user,
-            authenticated_role: role.oid,
-            session_role: role.oid,
-            current_role: role.oid,
-            superuser: role.superuser,
-            database: DEFAULT_DATABASE.to_owned(),
-            application_name: options.application_name,
-            confined: options.read_only,
-            ..Settings::default()
-        };
-        for (name, value) in options.parameters {
-            super::roles::refuse_role(&name)?;
-            settings.set(&name, &[value])?;
-        }
+        let (settings, warnings) = self.beginning(role, user, &mut options).await?;
         let mut session = self.session_of(settings, options.client);
+        for warning in warnings {
+            session.notices.warning(warning.code(), warning.message());
+        }
         (session.label, session.audit) = (options.label, options.audit);
         Ok(session)
     }

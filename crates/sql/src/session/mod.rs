@@ -16,6 +16,7 @@
 mod activity;
 mod as_of;
 pub mod audit;
+mod beginning;
 mod bounds;
 mod conflict;
 mod constraints;

@@ -171,7 +171,8 @@ impl SqlEngine {
         options: SessionOptions,
         state: SessionState,
     ) -> Result<Session> {
-        let options = SessionOptions { parameters: Vec::new(), label: state.label, ..options };
+        let options =
+            SessionOptions { parameters: Vec::new(), label: state.label, bare: true, ..options };
         let mut session = self.session(options).await?;
         if session.settings.authenticated_role != state.settings.authenticated_role {
             return Err(Error::new(

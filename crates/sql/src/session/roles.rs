@@ -17,12 +17,13 @@ use std::sync::Arc;
 use telesto_sql_catalog::acl::BOOTSTRAP;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{DEFAULT_DATABASE, Rights};
+use telesto_sql_parser::names::fold;
+use telesto_sql_parser::setting_values::{is_default, set_value};
 use telesto_sql_parser::sqlparser::ast::{
     ContextModifier, Reset, ResetStatement, Set, SetSessionAuthorizationParamKind,
 };
 use telesto_txn::TxnOptions;
 
-use super::utility::{ident_text, is_default, set_value};
 use super::{Session, SqlEngine};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
@@ -35,6 +36,8 @@ pub(super) struct Asked {
     /// `None`: back to what it was.
     role: Option<String>,
     local: bool,
+    /// The role, back to that which the session began with.
+    back: bool,
 }
 
 impl Asked {
@@ -44,18 +47,20 @@ impl Asked {
         Ok(match set {
             Set::SetRole { context_modifier, role_name } => Some(Self {
                 session: false,
-                role: role_name.as_ref().map(ident_text).filter(|name| name != "none"),
+                role: role_name.as_ref().map(fold).filter(|name| name != "none"),
                 local: local(context_modifier.as_ref()),
+                back: false,
             }),
             Set::SetSessionAuthorization(given) => Some(Self {
                 session: true,
                 role: match &given.kind {
                     SetSessionAuthorizationParamKind::Default => None,
                     SetSessionAuthorizationParamKind::User(name) => {
-                        Some(ident_text(name)).filter(|name| name != "default")
+                        Some(fold(name)).filter(|name| name != "default")
                     }
                 },
                 local: local(Some(&given.scope)),
+                back: false,
             }),
             Set::SingleAssignment { scope, variable, values, .. } => {
                 let name = variable.to_string().replace('"', "").to_ascii_lowercase();
@@ -66,7 +71,8 @@ impl Asked {
                     values.first().map(set_value).transpose()?.filter(|_| !is_default(values));
                 let session = name == "session_authorization";
                 let role = value.filter(|value| session || value != "none");
-                Some(Self { session, role, local: local(scope.as_ref()) })
+                let back = !session && is_default(values);
+                Some(Self { session, role, local: local(scope.as_ref()), back })
             }
             _ => None,
         })
@@ -80,7 +86,7 @@ impl Asked {
             "session_authorization" => true,
             _ => return None,
         };
-        Some(Self { session, role: None, local: false })
+        Some(Self { session, role: None, local: false, back: !session })
     }
 }
 
@@ -88,6 +94,17 @@ impl Asked {
 pub(super) struct LoggedIn {
     pub(super) oid: u32,
     pub(super) superuser: bool,
+    /// The catalog that says so, if it was asked.
+    pub(super) catalog: Option<Arc<CatalogSnapshot>>,
+}
+
+fn first_role(catalog: Option<Arc<CatalogSnapshot>>) -> LoggedIn {
+    LoggedIn { oid: BOOTSTRAP, superuser: true, catalog }
+}
+
+/// 22023 of a role that is to be taken.
+pub(super) fn no_role(name: &str) -> Error {
+    Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("role \"{name}\" does not exist"))
 }
 
 impl SqlEngine {
@@ -103,7 +120,7 @@ impl SqlEngine {
     /// The role that a session of `user` begins as. `proven`: the user was asked for a password, and had it.
     pub(super) async fn log_in(&self, user: &str, proven: bool) -> Result<LoggedIn> {
         if user == DEFAULT_DATABASE && !proven {
-            return Ok(LoggedIn { oid: BOOTSTRAP, superuser: true });
+            return Ok(first_role(None));
         }
         let catalog = self.catalog_now().await?;
         let Some(role) = catalog.role_named(user) else {
@@ -114,7 +131,7 @@ impl SqlEngine {
                 )
                 .hint("A superuser makes it: CREATE ROLE … LOGIN."));
             }
-            return Ok(LoggedIn { oid: BOOTSTRAP, superuser: true });
+            return Ok(first_role(Some(catalog)));
         };
         if !role.login {
             return Err(Error::new(
@@ -140,7 +157,8 @@ impl SqlEngine {
                 ));
             }
         }
-        Ok(LoggedIn { oid: role.oid, superuser: role.superuser })
+        let (oid, superuser) = (role.oid, role.superuser);
+        Ok(LoggedIn { oid, superuser, catalog: Some(catalog) })
     }
 }
 
@@ -163,12 +181,13 @@ impl Session {
             })
         };
         let target = match &asked.role {
-            Some(name) => Some(named(name).ok_or_else(|| {
-                Error::new(
-                    SqlState::INVALID_PARAMETER_VALUE,
-                    format!("role \"{name}\" does not exist"),
-                )
-            })?),
+            Some(name) => Some(named(name).ok_or_else(|| no_role(name))?),
+            // A session may have begun with another role than its own.
+            None if asked.back && self.defaults.current_role != self.defaults.session_role => {
+                let began = catalog.role(self.defaults.current_role);
+                let began = began.ok_or_else(|| no_role(&self.defaults.current_user))?;
+                Some((began.oid, began.name.clone()))
+            }
             None => None,
         };
         let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);

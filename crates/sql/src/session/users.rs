@@ -93,6 +93,11 @@ impl SqlEngine {
             *self.looked.lock() = Some(now);
             return Ok(catalog);
         }
+        self.known_catalog().await
+    }
+
+    /// The catalog that this process knows, which may be behind that of others: nothing is waited for.
+    pub(super) async fn known_catalog(&self) -> Result<Arc<CatalogSnapshot>> {
         let options =
             TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
         let txn = self.database.begin(options).await?;

@@ -19,9 +19,11 @@ use crate::plan::cost::{COST, LAST_COST};
 use crate::plan::{ExecContext, ParameterTypes, query};
 use crate::sqlparser::ast::{
     ContextModifier, DataType, DiscardObject, Expr, Ident, Reset, ResetStatement, Set, Statement,
-    UnaryOperator, Value,
+    Value,
 };
 use crate::types::{Datum, SqlType};
+use telesto_sql_parser::names::fold;
+use telesto_sql_parser::setting_values::{is_default, set_value, zone_value};
 use telesto_sql_parser::statement_kind::is_plain;
 
 fn vacuum_in_a_block() -> Error {
@@ -30,26 +32,6 @@ fn vacuum_in_a_block() -> Error {
 
 fn tag(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })
-}
-
-/// The text of a value in SET: a literal, a word, a number.
-pub(super) fn set_value(value: &Expr) -> Result<String> {
-    Ok(match value {
-        Expr::Value(value) => match &value.value {
-            Value::SingleQuotedString(text) | Value::EscapedStringLiteral(text) => text.clone(),
-            Value::Number(text, _) => text.clone(),
-            Value::Boolean(on) => if *on { "on" } else { "off" }.to_owned(),
-            other => other.to_string(),
-        },
-        Expr::Identifier(ident) => ident_text(ident),
-        Expr::UnaryOp { op: UnaryOperator::Minus, expr } => format!("-{}", set_value(expr)?),
-        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => set_value(expr)?,
-        Expr::Interval(interval) => set_value(&interval.value)?,
-        Expr::Tuple(items) => items.iter().map(set_value).collect::<Result<Vec<_>>>()?.join(", "),
-        other => {
-            return Err(Error::syntax(format!("SET does not take the value {other}")));
-        }
-    })
 }
 
 /// SET takes no parameters.
@@ -70,34 +52,6 @@ pub(super) fn refuse_parameters(statement: &Statement) -> Result<()> {
             .hint("Use set_config(), which is a function.")),
         None => Ok(()),
     }
-}
-
-pub(super) fn ident_text(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
-}
-
-/// The zone SET TIME ZONE means; `None`: the default.
-fn zone_value(value: &Expr) -> Result<Option<String>> {
-    let mut text = set_value(value)?;
-    if matches!(value, Expr::Interval(_)) {
-        // An interval counts east, too.
-        text = match text.strip_prefix('-') {
-            Some(west) => format!("+{west}"),
-            None => format!("-{}", text.trim_start_matches('+')),
-        };
-    }
-    if text == "default" || text == "local" {
-        return Ok(None);
-    }
-    let Ok(hours) = text.parse::<f64>() else { return Ok(Some(text)) };
-    let minutes = (hours * 60.0).round() as i32;
-    let sign = if minutes < 0 { '+' } else { '-' };
-    // SET TIME ZONE counts east; the POSIX form counts west.
-    Ok(Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60)))
-}
-
-pub(super) fn is_default(values: &[Expr]) -> bool {
-    matches!(values, [Expr::Identifier(word)] if word.quote_style.is_none() && word.value.eq_ignore_ascii_case("default"))
 }
 
 fn show_name(words: &[Ident]) -> String {
@@ -159,7 +113,7 @@ impl Session {
                 self.prepare_named(name, data_types, statement).await.map(Some)
             }
             Statement::Deallocate { name, .. } => {
-                let text = ident_text(name);
+                let text = fold(name);
                 if name.quote_style.is_none() && text == "all" {
                     self.prepared.clear();
                     return Ok(tag("DEALLOCATE ALL"));
@@ -168,19 +122,19 @@ impl Session {
                 Ok(tag("DEALLOCATE"))
             }
             Statement::LISTEN { channel } => {
-                let channel = channel_of(&ident_text(channel)).to_owned();
+                let channel = channel_of(&fold(channel)).to_owned();
                 self.ask(Asked::Change(Change::Listen(channel)))?;
                 Ok(tag("LISTEN"))
             }
             Statement::UNLISTEN { channel } => {
                 let all = channel.quote_style.is_none() && channel.value == "*";
-                let channel = channel_of(&ident_text(channel)).to_owned();
+                let channel = channel_of(&fold(channel)).to_owned();
                 let change = if all { Change::UnlistenAll } else { Change::Unlisten(channel) };
                 self.ask(Asked::Change(change))?;
                 Ok(tag("UNLISTEN"))
             }
             Statement::NOTIFY { channel, payload } => {
-                let channel = ident_text(channel);
+                let channel = fold(channel);
                 let payload = payload.clone().unwrap_or_default();
                 self.ask(Asked::Notify { channel, payload })?;
                 Ok(tag("NOTIFY"))
@@ -245,7 +199,7 @@ impl Session {
         data_types: &[DataType],
         statement: &Statement,
     ) -> Result<StatementResult> {
-        let name = ident_text(name);
+        let name = fold(name);
         if self.prepared.contains_key(&name) {
             return Err(Error::new(
                 SqlState::DUPLICATE_PREPARED_STATEMENT,
@@ -387,7 +341,7 @@ impl Session {
         match statement {
             Statement::ShowVariable { variable } => Some(show_columns(&show_name(variable))),
             Statement::Execute { name: Some(name), .. } => {
-                let name = name.0.last().and_then(|part| part.as_ident()).map(ident_text)?;
+                let name = name.0.last().and_then(|part| part.as_ident()).map(fold)?;
                 self.prepared.get(&name).and_then(|prepared| prepared.columns.clone())
             }
             Statement::Fetch { .. } => self.fetched_columns(statement),
@@ -458,7 +412,7 @@ impl Session {
             return Err(Error::unsupported("EXECUTE IMMEDIATE"));
         };
         let name = match name.0.last().and_then(|part| part.as_ident()) {
-            Some(ident) => ident_text(ident),
+            Some(ident) => fold(ident),
             None => name.to_string(),
         };
         let prepared = self.prepared.get(&name).ok_or_else(|| no_prepared(&name))?.as_written()?;
