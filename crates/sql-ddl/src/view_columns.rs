@@ -89,10 +89,8 @@ fn has_name(text: &str, name: &str) -> bool {
     match Tokenizer::new(&PostgreSqlDialect {}, text).tokenize() {
         Ok(tokens) => tokens.iter().any(|token| match token {
             Token::Word(word) => {
-                let written = Ident {
-                    quote_style: word.quote_style,
-                    ..Ident::new(word.value.clone())
-                };
+                let written =
+                    Ident { quote_style: word.quote_style, ..Ident::new(word.value.clone()) };
                 fold(&written) == name
             }
             _ => false,

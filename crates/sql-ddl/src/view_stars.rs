@@ -193,10 +193,7 @@ impl<'a> Pin<'a> {
             SelectItem::Wildcard(_) => {
                 Some(from.iter().filter(|column| !column.merged).map(written).collect())
             }
-            SelectItem::QualifiedWildcard(
-                SelectItemQualifiedWildcardKind::ObjectName(name),
-                _,
-            ) => {
+            SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) => {
                 let wanted = parts(name).pop()?;
                 let of = |column: &&Seen| column.relation.as_ref() == Some(&wanted);
                 let items: Vec<_> = from.iter().filter(of).map(written).collect();
