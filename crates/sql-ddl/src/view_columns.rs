@@ -4,22 +4,25 @@
 //! RENAME c TO d     plain view (view_plain)     SELECT t.d AS c FROM s.t AS t
 //!                   any other                   … FROM s.t AS t (a, c) …            every name in it means what it meant
 //! ADD d             plain view                  bare names get their relation's
-//!                   any other                   … FROM s.t AS t (a, c, d_1) …       only where the view has that name, or NATURAL
+//!                   any other                   … FROM s.t AS t (a, c, d_1) …       where the view has the name, or NATURAL
 //! DROP c            used: refused or dropped    else c leaves the lists of aliases
 //! ```
 //!
-//! Lists of aliases need no knowledge of what a name means in a view, so they are right for every query there is. Plain views get the
+//! Lists of aliases need no knowledge of what a name means in a view, so they are right for every query there is. Plain
+//! views get the
 //! new name instead, because that is what PostgreSQL shows of them, and because point reads through views know no such lists.
 //!
 //! # Which view uses a column
-//! The binder says: the query is bound once more over a table that has the column twice, under one name. Whatever means the column is
+//! The binder says: the query is bound once more over a table that has the column twice, under one name. Whatever means the
+//! column is
 //! ambiguous then, and nothing else is.
 //!
 //! # On failure
 //! A view whose text does not bind uses every column that its text names.
 //!
 //! # Limits
-//! A view that has a relation's whole row uses all its columns, and so does one with a `*` that could not be written out; where such a
+//! A view that has a relation's whole row uses all its columns, and so does one with a `*` that could not be written out;
+//! where such a
 //! `*` is, the tables below take no new column (0A000).
 
 use std::ops::ControlFlow;
@@ -176,7 +179,8 @@ impl Ddl<'_> {
         self.change.put(Object::View(View { query: query.to_string(), ..view.clone() }));
     }
 
-    /// A column of a relation gets another name: views over it go on calling it as they did. `names` are those of all its columns.
+    /// A column of a relation gets another name: views over it go on calling it as they did. `names` are those of all its
+    /// columns.
     pub(super) fn rename_in_views(
         &mut self,
         (schema, relation): (u32, &str),

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! # Invariants
-//! What a name means is told by the relations of the one FROM alone: whatever could mean something else (subqueries, USING, fields of
+//! What a name means is told by the relations of the one FROM alone: whatever could mean something else (subqueries, USING,
+//! fields of
 //! composite values, names of arguments, lists of columns' aliases) makes a view one that is not plain.
 //!
 //! # On failure

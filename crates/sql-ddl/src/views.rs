@@ -1,7 +1,8 @@
 //! Views: how their text is kept, and which views use what.
 //!
 //! # Invariants
-//! A stored view names every relation with its schema and an alias, and every column of `*`: another search path does not change what
+//! A stored view names every relation with its schema and an alias, and every column of `*`: another search path does not
+//! change what
 //! it shows. What changes of columns below do to it is [`super::view_columns`]'s.
 
 use std::collections::BTreeSet;
