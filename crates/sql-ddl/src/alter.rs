@@ -278,7 +278,7 @@ impl Ddl<'_> {
             return Err(Error::new(SqlState::DUPLICATE_COLUMN, message));
         }
         self.policies_allow_name(table, &name)?;
-        self.no_star_views(table)?;
+        self.keep_views_from(table, &name).await?;
         let before = table.clone();
         let mut constraints = Vec::new();
         self.add_column(table, definition, &mut constraints)?;
@@ -399,6 +399,7 @@ impl Ddl<'_> {
         for oid in owned {
             self.forget_sequence(oid).await?;
         }
+        self.drop_in_views(table, position);
         let column = &mut table.columns[position];
         column.dropped = true;
         column.name = format!("........pg.dropped.{}........", column.id);
@@ -449,7 +450,7 @@ impl Ddl<'_> {
                 needs.add(format!("constraint {} on table {child}", key.name));
             }
         }
-        let views = self.views_using_column(table, &name);
+        let views = self.views_using_column(table, position).await;
         for view in &views {
             needs.add(format!("view {}", self.shown_name(view.schema, &view.name)));
         }

@@ -144,7 +144,7 @@ impl Ddl<'_> {
         };
         let ty = declared.of_values().clone();
         let name = table.columns[position].name.clone();
-        if let Some(view) = self.views_using_column(table, &name).first() {
+        if let Some(view) = self.views_using_column(table, position).await.first() {
             return Err(Error::new(
                 SqlState::FEATURE_NOT_SUPPORTED,
                 "cannot alter type of a column used by a view or rule",

@@ -41,7 +41,10 @@ mod table_key;
 mod type_text;
 mod types;
 mod verifier;
+mod view_columns;
 mod view_options;
+mod view_plain;
+mod view_stars;
 mod views;
 
 pub use build::duplicate;

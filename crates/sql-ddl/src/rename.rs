@@ -1,10 +1,8 @@
 //! RENAME and SET SCHEMA, of relations, columns, constraints and schemas.
 //!
 //! # Invariants
-//! Views name relations with their schemas; a rename rewrites their texts in the same transaction.
-//!
-//! # Limits
-//! A column that a view uses is not renamed: 0A000.
+//! Views name relations with their schemas; a rename rewrites their texts in the same transaction. What renaming a column does to
+//! them is [`super::view_columns`]'s.
 
 use std::ops::ControlFlow;
 
@@ -208,13 +206,6 @@ impl Ddl<'_> {
             ));
         }
         free_of_system_columns(&new)?;
-        if let Some(view) = self.views_using_column(table, &old).first() {
-            return Err(Error::unsupported(format!(
-                "renaming column \"{old}\", which view \"{}\" uses",
-                view.name
-            ))
-            .hint("Drop the view, rename the column and create the view again."));
-        }
         self.policies_allow_name(table, &old)?;
         self.policies_allow_name(table, &new)?;
         // Expressions are kept as text: rename inside them too.
@@ -261,6 +252,9 @@ impl Ddl<'_> {
                 }
             }
         }
+        let names: Vec<String> =
+            table.visible_columns().map(|(_, column)| column.name.clone()).collect();
+        self.rename_in_views((table.schema, &table.name), &names, (&old, &new));
         table.columns[position].name = new;
         self.refresh_forms(table)
     }
@@ -273,16 +267,13 @@ impl Ddl<'_> {
                 format!("column \"{new}\" of relation \"{}\" already exists", view.name),
             ));
         }
-        if let Some(user) = self.views_on(view.schema, &view.name).first() {
-            return Err(Error::unsupported(format!(
-                "renaming a column of a view that view \"{}\" uses",
-                user.name
-            )));
-        }
+        let names: Vec<String> = view.columns.iter().map(|(name, _)| name.clone()).collect();
         let column = view.columns.iter_mut().find(|(name, _)| name == old).ok_or_else(|| {
             Error::new(SqlState::UNDEFINED_COLUMN, format!("column \"{old}\" does not exist"))
         })?;
         new.clone_into(&mut column.0);
+        // The views over it are read as they are while it has the old name.
+        self.rename_in_views((view.schema, &view.name), &names, (old, new));
         self.change.put(Object::View(view));
         Ok(())
     }

@@ -1,10 +1,9 @@
 //! Views: how their text is kept, and which views use what.
 //!
 //! # Invariants
-//! - A stored view names every relation with its schema and an alias, and every column of `*`: another search path, a rename, or a
-//!   new column does not change what it shows.
-//! - Where `*` could not be written out (over USING, NATURAL, functions, or queries whose columns have no names), the tables below take
-//!   no new column while the view is there.
+//! A stored view names every relation with its schema and an alias, and every column of `*`: another search path does not
+//! change what
+//! it shows. What changes of columns below do to it is [`super::view_columns`]'s.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -13,239 +12,20 @@ use std::sync::Arc;
 use super::Ddl;
 use super::names::{fold, split};
 use super::view_options::view_options;
+use super::view_stars::Pin;
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{CatalogSnapshot, Relation, Table, View};
+use telesto_sql_catalog::{CatalogSnapshot, Relation, View};
 use telesto_sql_parser::names::ident;
 use telesto_sql_parser::sqlparser::ast::{
-    CreateView, Expr, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins,
-    VisitMut, Visitor, VisitorMut, visit_relations, visit_relations_mut,
+    CreateView, ObjectName, Query, Statement, Visitor, visit_relations, visit_relations_mut,
 };
 use telesto_sql_parser::view_query::{names, parts, query_of, uses};
 use telesto_sql_plan::{ParameterTypes, PlanContext};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-/// Looks for a column's name, or a `*` that was not written out.
-struct Mentions<'a> {
-    column: Option<&'a str>,
-}
-
-impl Visitor for Mentions<'_> {
-    type Break = ();
-
-    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
-        let last = match expr {
-            Expr::Identifier(ident) => Some(ident),
-            Expr::CompoundIdentifier(parts) => parts.last(),
-            _ => None,
-        };
-        match (last, self.column) {
-            (Some(ident), Some(column)) if fold(ident) == column => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        }
-    }
-
-    fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<()> {
-        for item in &select.projection {
-            if matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..)) {
-                return ControlFlow::Break(());
-            }
-        }
-        // USING names columns outside of expressions.
-        for from in &select.from {
-            for join in &from.joins {
-                if let Some(JoinConstraint::Using(columns)) = constraint(&join.join_operator)
-                    && columns.iter().any(|name| {
-                        self.column.is_some_and(|c| parts(name).last().is_some_and(|n| n == c))
-                    })
-                {
-                    return ControlFlow::Break(());
-                }
-                if matches!(constraint(&join.join_operator), Some(JoinConstraint::Natural)) {
-                    return ControlFlow::Break(());
-                }
-            }
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-fn constraint(operator: &JoinOperator) -> Option<&JoinConstraint> {
-    match operator {
-        JoinOperator::Join(c)
-        | JoinOperator::Inner(c)
-        | JoinOperator::Left(c)
-        | JoinOperator::LeftOuter(c)
-        | JoinOperator::Right(c)
-        | JoinOperator::RightOuter(c)
-        | JoinOperator::FullOuter(c) => Some(c),
-        _ => None,
-    }
-}
-
-fn mentions(query: &Query, column: Option<&str>) -> bool {
-    use telesto_sql_parser::sqlparser::ast::Visit;
-    query.visit(&mut Mentions { column }).is_break()
-}
-
-/// Gives relations their schemas and aliases, and writes `*` out.
-struct Pin<'a> {
-    catalog: &'a CatalogSnapshot,
-    path: &'a [String],
-    ctes: BTreeSet<String>,
-}
-
-impl Pin<'_> {
-    fn columns_of(&self, factor: &TableFactor) -> Option<(String, Vec<String>)> {
-        let (alias, all) = match factor {
-            TableFactor::Table { name, alias: Some(alias), args: None, .. } => {
-                let (schema, relation) = split(name).ok()?;
-                schema.as_ref()?;
-                let columns = match self.catalog.resolve(schema.as_deref(), &relation, &[])? {
-                    Relation::Table(table) => {
-                        table.visible_columns().map(|(_, c)| c.name.clone()).collect()
-                    }
-                    Relation::View(view) => {
-                        view.columns.iter().map(|(name, _)| name.clone()).collect()
-                    }
-                    _ => return None,
-                };
-                (alias, columns)
-            }
-            TableFactor::Derived { subquery, alias: Some(alias), .. } => {
-                (alias, outputs(&subquery.body)?)
-            }
-            _ => return None,
-        };
-        let mut columns: Vec<String> = all;
-        for (column, given) in columns.iter_mut().zip(&alias.columns) {
-            *column = fold(&given.name);
-        }
-        Some((fold(&alias.name), columns))
-    }
-
-    /// The columns of everything in FROM, in order; `None` when that is not plain.
-    fn columns_of_from(&self, from: &[TableWithJoins]) -> Option<Vec<(String, Vec<String>)>> {
-        let mut out = Vec::new();
-        for item in from {
-            out.push(self.columns_of(&item.relation)?);
-            for join in &item.joins {
-                match &join.join_operator {
-                    JoinOperator::CrossJoin(_) => {}
-                    operator => match constraint(operator)? {
-                        JoinConstraint::On(_) | JoinConstraint::None => {}
-                        _ => return None,
-                    },
-                }
-                out.push(self.columns_of(&join.relation)?);
-            }
-        }
-        Some(out)
-    }
-}
-
-/// The names of a query's columns, if they are plain.
-fn outputs(body: &SetExpr) -> Option<Vec<String>> {
-    match body {
-        SetExpr::Select(select) => select
-            .projection
-            .iter()
-            .map(|item| match item {
-                SelectItem::ExprWithAlias { alias, .. } => Some(fold(alias)),
-                SelectItem::UnnamedExpr(Expr::Identifier(name)) => Some(fold(name)),
-                SelectItem::UnnamedExpr(Expr::CompoundIdentifier(parts)) => parts.last().map(fold),
-                _ => None,
-            })
-            .collect(),
-        SetExpr::Query(query) => outputs(&query.body),
-        SetExpr::SetOperation { left, .. } => outputs(left),
-        _ => None,
-    }
-}
-
-fn written_out(table: &str, columns: &[String]) -> impl Iterator<Item = SelectItem> {
-    let table = ident(table);
-    columns
-        .iter()
-        .map(move |column| {
-            SelectItem::UnnamedExpr(Expr::CompoundIdentifier(vec![table.clone(), ident(column)]))
-        })
-        .collect::<Vec<_>>()
-        .into_iter()
-}
-
-impl VisitorMut for Pin<'_> {
-    type Break = ();
-
-    fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        let TableFactor::Table { name, alias, args: None, .. } = factor else {
-            return ControlFlow::Continue(());
-        };
-        let Ok((schema, relation)) = split(name) else { return ControlFlow::Continue(()) };
-        if schema.is_none() && self.ctes.contains(&relation) {
-            return ControlFlow::Continue(());
-        }
-        let within = match &schema {
-            Some(schema) => Some(schema.clone()),
-            None if telesto_sql_catalog::builtin::tables::find(None, &relation).is_some() => None,
-            None => self
-                .catalog
-                .visible_in(&relation, self.path)
-                .map(|schema| self.catalog.schema_name(schema).to_owned()),
-        };
-        if let Some(within) = within {
-            *name = ObjectName::from(vec![ident(&within), ident(&relation)]);
-        }
-        if alias.is_none() {
-            *alias = Some(TableAlias {
-                explicit: true,
-                name: ident(&relation),
-                columns: Vec::new(),
-                at: None,
-            });
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn post_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
-        let stars = select.projection.iter().any(|item| {
-            matches!(item, SelectItem::Wildcard(_) | SelectItem::QualifiedWildcard(..))
-        });
-        if !stars {
-            return ControlFlow::Continue(());
-        }
-        let Some(from) = self.columns_of_from(&select.from) else {
-            return ControlFlow::Continue(());
-        };
-        let mut items = Vec::new();
-        for item in &select.projection {
-            match item {
-                SelectItem::Wildcard(_) => {
-                    for (table, columns) in &from {
-                        items.extend(written_out(table, columns));
-                    }
-                }
-                SelectItem::QualifiedWildcard(
-                    SelectItemQualifiedWildcardKind::ObjectName(name),
-                    _,
-                ) => {
-                    let wanted = parts(name).pop().unwrap_or_default();
-                    match from.iter().find(|(table, _)| *table == wanted) {
-                        Some((table, columns)) => items.extend(written_out(table, columns)),
-                        None => items.push(item.clone()),
-                    }
-                }
-                other => items.push(other.clone()),
-            }
-        }
-        select.projection = items;
-        ControlFlow::Continue(())
-    }
-}
-
 /// Names of all CTEs anywhere in the query.
-fn cte_names(query: &Query) -> BTreeSet<String> {
+pub(super) fn cte_names(query: &Query) -> BTreeSet<String> {
     struct Ctes(BTreeSet<String>);
     impl Visitor for Ctes {
         type Break = ();
@@ -270,15 +50,8 @@ impl Ddl<'_> {
             .views()
             .filter(|view| !(view.schema == schema && view.name == relation))
             .filter(|view| query_of(&view.query).is_some_and(|q| uses(&q, within, relation)))
+            .filter(|view| self.names_relation(view, within, relation))
             .cloned()
-            .collect()
-    }
-
-    /// Views that use a column of the table, as far as names tell.
-    pub(super) fn views_using_column(&self, table: &Table, column: &str) -> Vec<Arc<View>> {
-        self.views_on(table.schema, &table.name)
-            .into_iter()
-            .filter(|view| query_of(&view.query).is_some_and(|q| mentions(&q, Some(column))))
             .collect()
     }
 
@@ -297,20 +70,6 @@ impl Ddl<'_> {
             }
         }
         out
-    }
-
-    /// Refuses a new column where a view says `*` of the table.
-    pub(super) fn no_star_views(&self, table: &Table) -> Result<()> {
-        for view in self.views_on(table.schema, &table.name) {
-            if query_of(&view.query).is_some_and(|q| mentions(&q, None)) {
-                return Err(Error::unsupported(format!(
-                    "adding a column to a table that view \"{}\" selects with * or joins with NATURAL",
-                    view.name
-                ))
-                .hint("Create the view with the names of its columns."));
-            }
-        }
-        Ok(())
     }
 
     fn edit_views(&mut self, edit: impl Fn(&mut Query) -> bool) {
@@ -381,10 +140,18 @@ impl Ddl<'_> {
         .is_break()
     }
 
-    async fn view_columns(&self, query: &Query) -> Result<Vec<(String, SqlType)>> {
-        let mut parameters = ParameterTypes::default();
+    pub(super) async fn view_columns(&self, query: &Query) -> Result<Vec<(String, SqlType)>> {
         // Elements of CREATE SCHEMA see those before them.
-        let catalog = Arc::new(self.catalog().clone());
+        self.view_columns_in(&Arc::new(self.catalog().clone()), query).await
+    }
+
+    /// The columns that a query has in a catalog.
+    pub(super) async fn view_columns_in(
+        &self,
+        catalog: &Arc<CatalogSnapshot>,
+        query: &Query,
+    ) -> Result<Vec<(String, SqlType)>> {
+        let mut parameters = ParameterTypes::default();
         // Only its columns are asked for: policies decide when it is read.
         let mut settings = telesto_sql_plan::row_security::without(&self.context.settings);
         if let Some(within) = &self.within {
@@ -396,7 +163,7 @@ impl Ddl<'_> {
             .plan(
                 &Statement::Query(Box::new(query.clone())),
                 &mut PlanContext {
-                    catalog: &catalog,
+                    catalog,
                     settings: &settings,
                     parameters: &mut parameters,
                     txn: Some(&self.context.txn),
@@ -416,14 +183,30 @@ impl Ddl<'_> {
     ///
     /// # Errors
     /// Those of binding.
-    pub(super) async fn pinned(&self, mut query: Query) -> Result<Query> {
+    pub(super) async fn pinned(&self, query: Query) -> Result<Query> {
         self.view_columns(&query).await?;
         let path = self.path();
-        let ctes = cte_names(&query);
-        let _ =
-            VisitMut::visit(&mut query, &mut Pin { catalog: self.catalog(), path: &path, ctes });
-        self.view_columns(&query).await?;
-        Ok(query)
+        let expanded = Pin::new(self.catalog(), &path, true).pinned(&query);
+        if self.view_columns(&expanded).await.is_ok() {
+            return Ok(expanded);
+        }
+        let pinned = Pin::new(self.catalog(), &path, false).pinned(&query);
+        self.view_columns(&pinned).await?;
+        Ok(pinned)
+    }
+
+    /// The query with its names pinned, as far as that leaves it the columns that it has.
+    pub(super) async fn kept(&self, query: &Query, columns: &[(String, SqlType)]) -> Query {
+        let path = self.path();
+        for expand in [true, false] {
+            let pinned = Pin::new(self.catalog(), &path, expand).pinned(query);
+            if let Ok(now) = self.view_columns(&pinned).await
+                && same(&now, columns)
+            {
+                return pinned;
+            }
+        }
+        query.clone()
     }
 
     pub(super) async fn create_view(&mut self, create: &CreateView) -> Result<()> {
@@ -439,6 +222,7 @@ impl Ddl<'_> {
         let options = view_options(create)?;
         // What is wrong with the query is told before who may make it where.
         let mut columns = self.view_columns(&create.query).await?;
+        let own = columns.clone();
         let (schema, name) = split(&create.name)?;
         let temporary = create.temporary || self.reads_temporary(&create.query);
         if temporary && !create.temporary && schema.is_none() {
@@ -479,19 +263,7 @@ impl Ddl<'_> {
         if let Some(before) = &before {
             may_replace(&before.columns, &columns)?;
         }
-        let path = self.path();
-        let mut query = create.query.clone();
-        let mut pin = Pin { catalog: self.catalog(), path: &path, ctes: cte_names(&query) };
-        let _ = VisitMut::visit(&mut *query, &mut pin);
-        // What is stored must show the same columns as what was written.
-        let same = |a: &[(String, SqlType)], b: &[(String, SqlType)]| {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.1.same_base(&b.1))
-        };
-        let kept = match self.view_columns(&query).await {
-            Ok(pinned) if same(&pinned, &columns) => query,
-            // Schemas in front of columns' names do not go with aliases.
-            _ => create.query.clone(),
-        };
+        let kept = self.kept(&create.query, &own).await;
         let oid = match &before {
             Some(view) => view.oid,
             None => self.object_oid(schema),
@@ -521,6 +293,14 @@ impl Ddl<'_> {
         self.change.put(Object::View(view));
         Ok(())
     }
+}
+
+/// Whether two queries have the same columns.
+pub(super) fn same(one: &[(String, SqlType)], other: &[(String, SqlType)]) -> bool {
+    let equal = |((a, a_ty), (b, b_ty)): (&(String, SqlType), &(String, SqlType))| {
+        a == b && a_ty.same_base(b_ty)
+    };
+    one.len() == other.len() && one.iter().zip(other).all(equal)
 }
 
 /// CREATE OR REPLACE VIEW keeps the columns there are and may add others.
