@@ -360,6 +360,9 @@ pub struct ForeignKey {
     pub referenced_index: u32,
     /// ON DELETE.
     pub on_delete: ForeignKeyAction,
+    /// Of `columns`, those that ON DELETE SET NULL and SET DEFAULT change; none: all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub delete_columns: Vec<usize>,
     /// ON UPDATE.
     pub on_update: ForeignKeyAction,
     /// MATCH.

@@ -87,6 +87,8 @@ const ZONED_TIME_VERSION: u8 = 18;
 const JSONB_KEYS_VERSION: u8 = 19;
 /// What sessions begin with: a version that does not know it would begin them without, read-only ones and time-outs too.
 const SETTINGS_VERSION: u8 = 20;
+/// Tables with a foreign key that sets only some of its columns when a row goes: a version that does not know it would set them all.
+const DELETE_COLUMNS_VERSION: u8 = 21;
 const CACHED: usize = 16;
 
 pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
@@ -212,6 +214,11 @@ pub(crate) fn decode_header(bytes: &[u8]) -> Result<(Stamp, u32)> {
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Table(table)
+            if table.foreign_keys.iter().any(|key| !key.delete_columns.is_empty()) =>
+        {
+            DELETE_COLUMNS_VERSION
+        }
         Object::Table(table) if has_jsonb_keys(table) => JSONB_KEYS_VERSION,
         object if object.types().any(has_zoned_times) => ZONED_TIME_VERSION,
         Object::Type(ty) if matches!(ty.kind, TypeKind::Composite(_)) => COMPOSITE_VERSION,
@@ -259,10 +266,10 @@ fn has_jsonb_keys(table: &Table) -> bool {
 
 fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=SETTINGS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=DELETE_COLUMNS_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {SETTINGS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {DELETE_COLUMNS_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

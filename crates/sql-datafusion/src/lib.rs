@@ -37,6 +37,7 @@ mod looking;
 mod named_filters;
 mod opaque;
 mod outer;
+mod per_row;
 mod pool;
 mod quantified;
 mod row_by_row;

@@ -1,6 +1,7 @@
 //! Constraints, for CREATE TABLE and ALTER TABLE.
 
 use super::index::{IndexOptions, not_distinct};
+use super::keys::{delete_columns, take_set_columns};
 use super::names::{fold, free_name, quote, split, undefined_column};
 use super::{After, Ddl};
 use telesto_sql_catalog::{
@@ -273,6 +274,9 @@ impl Ddl<'_> {
         fresh: bool,
         not_valid: bool,
     ) -> Result<()> {
+        let mut key = key.clone();
+        let set = take_set_columns(&mut key.referred_columns);
+        let key = &key;
         let columns = key
             .columns
             .iter()
@@ -288,6 +292,7 @@ impl Ddl<'_> {
                 })
             })
             .collect::<Result<Vec<_>>>()?;
+        let delete_columns = delete_columns(table, &columns, &set)?;
         // A table may refer to itself before it is in the catalog.
         let itself = {
             let (schema, name) = split(&key.foreign_table)?;
@@ -350,6 +355,7 @@ impl Ddl<'_> {
             referenced_columns,
             referenced_index,
             on_delete: action(key.on_delete),
+            delete_columns,
             on_update: action(key.on_update),
             match_kind,
             deferrable: initially_deferred

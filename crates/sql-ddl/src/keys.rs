@@ -1,4 +1,4 @@
-//! ALTER CONSTRAINT, VALIDATE CONSTRAINT and constraints made of indexes that are there.
+//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, and the columns that ON DELETE of a foreign key sets.
 
 use super::Ddl;
 use super::alter::no_constraint;
@@ -6,8 +6,50 @@ use super::constraint::{deferral, may_defer};
 use super::index::IndexOptions;
 use super::names::fold;
 use telesto_sql_catalog::Table;
-use telesto_sql_parser::sqlparser::ast::ConstraintUsingIndex;
+use telesto_sql_parser::marks::SET_COLUMN;
+use telesto_sql_parser::sqlparser::ast::{ConstraintUsingIndex, Ident};
 use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// The columns that ON DELETE sets, which the parser leaves among the referenced ones.
+pub(super) fn take_set_columns(referred: &mut Vec<Ident>) -> Vec<String> {
+    let mut set = Vec::new();
+    referred.retain(|name| match name.value.strip_prefix(SET_COLUMN) {
+        Some(name) => {
+            set.push(name.to_owned());
+            false
+        }
+        None => true,
+    });
+    set
+}
+
+/// Positions of the columns that ON DELETE sets: some of the key's.
+///
+/// # Errors
+/// 42703, 42P10.
+pub(super) fn delete_columns(table: &Table, key: &[usize], names: &[String]) -> Result<Vec<usize>> {
+    let mut out = Vec::new();
+    for name in names {
+        let at = table.column_position(name).ok_or_else(|| {
+            Error::new(
+                SqlState::UNDEFINED_COLUMN,
+                format!("column \"{name}\" referenced in foreign key constraint does not exist"),
+            )
+        })?;
+        if !key.contains(&at) {
+            return Err(Error::new(
+                SqlState::INVALID_COLUMN_REFERENCE,
+                format!(
+                    "column \"{name}\" referenced in ON DELETE SET action must be part of foreign key"
+                ),
+            ));
+        }
+        if !out.contains(&at) {
+            out.push(at);
+        }
+    }
+    Ok(out)
+}
 
 /// The index that a constraint is to be made of.
 ///

@@ -265,6 +265,9 @@ impl Statement<'_> {
                     for (row_key, old) in rows {
                         let mut new = old.clone();
                         for (at, column) in constraint.columns.iter().enumerate() {
+                            if !sets(constraint, *column, key.new_values.is_none()) {
+                                continue;
+                            }
                             new[*column] = match (action, &key.new_values) {
                                 (ForeignKeyAction::Cascade, Some(values)) => cast(
                                     values[at].clone(),
@@ -549,4 +552,9 @@ impl Statement<'_> {
             infos: std::mem::take(&mut self.infos),
         }
     }
+}
+
+/// Whether a column of a foreign key is changed when the row that it refers to goes, or gets other values.
+fn sets(key: &ForeignKey, column: usize, gone: bool) -> bool {
+    !gone || key.delete_columns.is_empty() || key.delete_columns.contains(&column)
 }

@@ -162,6 +162,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
     look(length)?;
     crate::rewrite::exclusion::refuse(&tokens)?;
+    crate::rewrite::set_columns::spell(&mut tokens)?;
     let spelled = crate::rewrite::spelling::spell_types(&mut tokens)?;
     if spelled == crate::rewrite::spelling::Spelled::Plain
         && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?

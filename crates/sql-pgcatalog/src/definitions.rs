@@ -214,6 +214,10 @@ pub(crate) fn foreign_key_definition(
     }
     if let Some(word) = action(key.on_delete) {
         out.push_str(&format!(" ON DELETE {word}"));
+        if !key.delete_columns.is_empty() {
+            let columns = column_list(table, key.delete_columns.iter().copied());
+            out.push_str(&format!(" ({columns})"));
+        }
     }
     if key.deferrable {
         out.push_str(" DEFERRABLE");

@@ -1,4 +1,4 @@
-//! System tables whose rows are the session's own: pg_cursors; its process's: the advisory locks of pg_locks, the nodes and logs
+//! System tables whose rows are the session's own: pg_cursors, pg_prepared_statements; its process's: the advisory locks of pg_locks, the nodes and logs
 //! it knows, what it measures; and those that are read when the scan runs: `pg_stat_progress_create_index`.
 
 use super::SystemTable;
@@ -30,6 +30,21 @@ pub(super) fn fill(out: &mut RowSet<'_>, live: &SessionView) -> bool {
                     .set("is_binary", cursor.binary)
                     .set("is_scrollable", cursor.scroll)
                     .set("creation_time", Datum::TimestampTz(cursor.created_micros));
+            }
+            true
+        }
+        "pg_prepared_statements" => {
+            for (name, shown) in live.statements.all() {
+                let types = shown.parameter_types.iter().map(|ty| Datum::Oid(ty.oid()));
+                let (generic, custom) = shown.plans();
+                out.row()
+                    .set("name", &name)
+                    .set("statement", &shown.statement)
+                    .set("prepare_time", Datum::TimestampTz(shown.prepared_micros))
+                    .set("parameter_types", types.collect::<Vec<_>>())
+                    .set("from_sql", shown.from_sql)
+                    .set("generic_plans", count(generic))
+                    .set("custom_plans", count(custom));
             }
             true
         }

@@ -207,6 +207,7 @@ fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &
             let columns = referenced
                 .map(|t| numbers(t, foreign.referenced_columns.iter().copied()))
                 .unwrap_or_default();
+            let set = &foreign.delete_columns;
             out.row()
                 .set("oid", foreign.oid)
                 .set("conname", &foreign.name)
@@ -230,7 +231,11 @@ fn constraints(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, settings: &
                 .set("conislocal", true)
                 .set("connoinherit", true)
                 .set("conkey", numbers(table, foreign.columns.iter().copied()))
-                .set("confkey", columns);
+                .set("confkey", columns)
+                .set(
+                    "confdelsetcols",
+                    (!set.is_empty()).then(|| numbers(table, set.iter().copied())),
+                );
         }
     }
 }

@@ -10,7 +10,8 @@
 //! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to be written and chosen.
 //! - [`row_security`]: which rows policies hide from a reader.
 //! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts of a statement leave.
-//! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`]: what a session shows of itself.
+//! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`],
+//!   [`named_statements`]: what a session shows of itself.
 //! - [`measurements`]: what the process measures of itself.
 //!
 //! # Invariants
@@ -41,6 +42,7 @@ pub mod hidden;
 pub mod implication;
 pub mod index_expressions;
 pub mod measurements;
+pub mod named_statements;
 pub mod notify;
 mod planner;
 pub mod result;

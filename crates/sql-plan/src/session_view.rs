@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::advisory::registry::AdvisoryLocks;
 use crate::cancel::Backends;
 use crate::measurements::Measured;
+use crate::named_statements::NamedStatements;
 use crate::watch::Watch;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -40,6 +41,8 @@ pub struct CursorShown {
 pub struct SessionView {
     /// Rows of pg_cursors.
     pub cursors: Vec<CursorShown>,
+    /// Rows of pg_prepared_statements.
+    pub statements: Arc<NamedStatements>,
     /// Rows of pg_locks.
     pub locks: Option<Arc<AdvisoryLocks>>,
     /// How large tables are, roughly.

@@ -110,6 +110,7 @@ fn column_type(name: &str) -> SqlType {
         "jsonb" => SqlType::Jsonb,
         "char" => SqlType::InternalChar,
         "regproc" => SqlType::RegProc,
+        "regtype" => SqlType::RegType,
         "bytea" => SqlType::Bytea,
         "int2vector" => SqlType::Int2Vector,
         "oidvector" => SqlType::OidVector,

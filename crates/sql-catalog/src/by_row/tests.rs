@@ -166,6 +166,7 @@ fn foreign_key_is_kept_where_it_holds_the_column_and_homes_are_the_same() {
         referenced_columns: other.to_vec(),
         referenced_index: 0,
         on_delete: crate::ForeignKeyAction::NoAction,
+        delete_columns: Vec::new(),
         on_update: crate::ForeignKeyAction::NoAction,
         match_kind: crate::ForeignKeyMatch::Simple,
         deferrable: false,

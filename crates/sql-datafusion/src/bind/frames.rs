@@ -7,7 +7,7 @@
 //! A frame that DataFusion has not (EXCLUDE, distances from numerics and intervals) is computed by [`crate::framed`].
 //!
 //! # Limits
-//! RANGE with an offset over time is refused (0A000).
+//! Of an offset over times of day only the part within a day counts, as in PostgreSQL; nothing wraps around midnight.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -72,6 +72,9 @@ fn ends_first(frame: &WindowFrame) -> bool {
     }
 }
 
+/// More microseconds than any two times of day, and their zones, are apart.
+const BEYOND_A_DAY: i64 = 4 * 86_400_000_000;
+
 /// A window as it is written.
 #[derive(Default)]
 struct Spec {
@@ -87,8 +90,13 @@ fn windowing(message: &str) -> Error {
 }
 
 impl Binder<'_> {
-    /// The window of an OVER.
-    pub(super) fn window(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Window> {
+    /// The window of an OVER; with `by_hand`, one whose frame [`crate::framed`] computes in any case.
+    pub(super) fn window(
+        &self,
+        over: &ast::WindowType,
+        scope: &Scope<'_>,
+        by_hand: bool,
+    ) -> Result<Window> {
         let Spec { partition_by, mut order_by, order, frame, exclude } = self.spec(over, scope)?;
         let order_types: Vec<SqlType> = order.iter().map(|typed| typed.ty.clone()).collect();
         let mut own = None;
@@ -96,8 +104,14 @@ impl Binder<'_> {
             Some(written) => {
                 let frame = self.frame(&written, &order_types, scope)?;
                 let far = moves(&frame);
-                let by_hand = matches!(&order_types[..], [SqlType::Numeric(_) | SqlType::Interval]);
-                if exclude != Exclusion::None || far && by_hand {
+                let own_kind = matches!(
+                    &order_types[..],
+                    [SqlType::Numeric(_)
+                        | SqlType::Interval
+                        | SqlType::Time(_)
+                        | SqlType::TimeTz(_)]
+                );
+                if by_hand || exclude != Exclusion::None || far && own_kind {
                     own = Some(self.own_frame(&frame, exclude, &order_by, &order)?);
                 }
                 if let (true, [sort], [ty]) = (far, order_by.as_mut_slice(), order_types.as_slice())
@@ -108,7 +122,13 @@ impl Binder<'_> {
                 }
                 frame
             }
-            None => WindowFrame::new((!order_by.is_empty()).then_some(false)),
+            None => {
+                let frame = WindowFrame::new((!order_by.is_empty()).then_some(false));
+                if by_hand {
+                    own = Some(self.own_frame(&frame, exclude, &order_by, &order)?);
+                }
+                frame
+            }
         };
         let empty = own.is_none() && ends_first(&frame);
         let frame = if empty || own.is_some() {
@@ -138,7 +158,12 @@ impl Binder<'_> {
         let descending = order_by.first().is_some_and(|sort| !sort.asc);
         let mut from = None;
         if let (true, [value]) = (far, order) {
-            let (value, by) = moving_value(value);
+            let (value, by) = match &value.ty {
+                SqlType::Time(_) | SqlType::TimeTz(_) => {
+                    (self.time_of_day(value)?, (SqlType::Numeric(None), SqlType::Numeric(None)))
+                }
+                _ => moving_value(value),
+            };
             let value = self.coerce(value, &by.0, "RANGE")?;
             keys.push(self.orderable(value.expr.clone(), &by.0)?);
             from = Some((value, by.1));
@@ -160,6 +185,12 @@ impl Binder<'_> {
                     }
                     // A parameter without a value yet.
                     ScalarValue::UInt64(_) => Typed::of(Self::null_of(ty)?, ty.clone()),
+                    ScalarValue::IntervalMonthDayNano(Some(by))
+                        if matches!(ty, SqlType::Numeric(_)) =>
+                    {
+                        let by = (by.nanoseconds / 1000).min(BEYOND_A_DAY);
+                        Typed::of(Expr::Literal(ScalarValue::Int64(Some(by)), None), SqlType::Int8)
+                    }
                     by => Typed::of(Expr::Literal(by.clone(), None), ty.clone()),
                 };
                 let op = if back == descending { "+" } else { "-" };
@@ -178,6 +209,21 @@ impl Binder<'_> {
         let sorted = order_by.len();
         let frame = Frame { units, start, end, exclude, sorted, descending, nulls_first };
         Ok(OwnFrame { frame, keys })
+    }
+
+    /// A time of day in microseconds of UTC, as numbers that are ordered as the times are: of two at once in UTC the one whose zone is
+    /// further west is the later, by less than a microsecond.
+    fn time_of_day(&self, value: &Typed) -> Result<Typed> {
+        let million =
+            || Typed::of(Expr::Literal(ScalarValue::Int64(Some(1_000_000)), None), SqlType::Int8);
+        let part =
+            |name: &str| self.call("extract", vec![Typed::text(name.to_owned()), value.clone()]);
+        let micros = self.binary("*", part("epoch")?, million())?;
+        if !matches!(value.ty, SqlType::TimeTz(_)) {
+            return Ok(micros);
+        }
+        let east = self.binary("/", part("timezone")?, million())?;
+        self.binary("-", micros, east)
     }
 
     fn spec(&self, over: &ast::WindowType, scope: &Scope<'_>) -> Result<Spec> {
@@ -323,6 +369,11 @@ impl Binder<'_> {
             ScalarValue::Int64(Some(by)) => *by < 0,
             ScalarValue::Float64(Some(by)) => by.is_nan() || by.is_sign_negative(),
             ScalarValue::Float32(Some(by)) => by.is_nan() || by.is_sign_negative(),
+            ScalarValue::IntervalMonthDayNano(Some(by))
+                if matches!(order, [SqlType::Time(_) | SqlType::TimeTz(_)]) =>
+            {
+                by.nanoseconds < 0
+            }
             ScalarValue::IntervalMonthDayNano(Some(by)) => {
                 (i128::from(by.months) * 30 + i128::from(by.days)) * 86_400_000_000_000
                     + i128::from(by.nanoseconds)
@@ -387,7 +438,12 @@ fn moved_by(order: &SqlType, given: &SqlType) -> Result<SqlType> {
         {
             Some(SqlType::Numeric(None))
         }
-        SqlType::Date | SqlType::Timestamp(_) | SqlType::TimestampTz(_) | SqlType::Interval
+        SqlType::Date
+        | SqlType::Timestamp(_)
+        | SqlType::TimestampTz(_)
+        | SqlType::Interval
+        | SqlType::Time(_)
+        | SqlType::TimeTz(_)
             if *given == SqlType::Interval || given.is_unknown() =>
         {
             Some(SqlType::Interval)

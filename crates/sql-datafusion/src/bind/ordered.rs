@@ -5,7 +5,7 @@
 //! ([`telesto_sql_expr::functions::ordered`]) takes the result from the array.
 //!
 //! # Limits
-//! All values of a group are held in memory, as by `array_agg`. One fraction; `percentile_cont` over numbers only.
+//! All values of a group are held in memory, as by `array_agg`.
 
 use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::AggregateFunction;
@@ -14,7 +14,11 @@ use datafusion::sql::sqlparser::ast;
 use super::scope::Scope;
 use super::{Binder, Typed};
 use crate::fault;
-use telesto_sql_expr::functions::ordered::{CONTINUOUS, DISCRETE, MODE};
+use crate::types::TypeShape as _;
+use telesto_sql_expr::functions::ordered::{
+    CONTINUOUS, CONTINUOUS_EACH, CONTINUOUS_INTERVALS, CONTINUOUS_INTERVALS_EACH, DISCRETE,
+    DISCRETE_EACH, MODE,
+};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -53,12 +57,26 @@ impl Binder<'_> {
         if value.ty == SqlType::Unknown {
             value = self.cast(value, &SqlType::Text)?;
         }
-        if function == CONTINUOUS {
+        let intervals = function == CONTINUOUS && value.ty == SqlType::Interval;
+        if function == CONTINUOUS && !intervals {
             if !value.ty.is_number() {
-                return Err(fault::unsupported("percentile_cont over other types than numbers"));
+                // There is none, as in PostgreSQL.
+                return Err(self.no_function(name, &[direct, vec![value]].concat()));
             }
             value = self.cast(value, &SqlType::Float8)?;
         }
+        let mut direct = direct;
+        let several = direct.first().is_some_and(|arg| arg.ty.element().is_some());
+        if several {
+            direct = vec![self.cast(direct.remove(0), &SqlType::Float8.array_of())?];
+        }
+        let function = match (function, intervals, several) {
+            (CONTINUOUS, false, true) => CONTINUOUS_EACH,
+            (CONTINUOUS, true, false) => CONTINUOUS_INTERVALS,
+            (CONTINUOUS, true, true) => CONTINUOUS_INTERVALS_EACH,
+            (DISCRETE, _, true) => DISCRETE_EACH,
+            _ => function,
+        };
         let order = self.sorts(&call.within_group, scope)?;
         let mut filter = value.expr.clone().is_not_null();
         if let Some(condition) = &call.filter {

@@ -23,6 +23,7 @@ use crate::aggregate::{Fold, folding};
 use crate::fault;
 use crate::framed::{Computed, framed};
 use crate::looking::looking;
+use crate::per_row::per_row;
 use crate::types::TypeShape;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
@@ -44,7 +45,7 @@ impl Binder<'_> {
             return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
         }
         let Window { partition_by, order_by, frame: window_frame, empty, own } =
-            self.window(over, scope)?;
+            self.window(over, scope, name == "nth_value" && self.is_by_row(&args, 1))?;
         // No row is in such a frame.
         let none = || Box::new(Expr::Literal(ScalarValue::Boolean(Some(false)), None));
         let filter = if empty { Some(none()) } else { filter };
@@ -75,9 +76,16 @@ impl Binder<'_> {
                 (function, a.args, a.ty, a.recast)
             }
             None => {
-                let function =
+                let mut function =
                     window_function(name).ok_or_else(|| self.no_function(name, &args))?;
-                let (out, ty) = self.window_args(name, &args)?;
+                let by_row = match name {
+                    "ntile" => self.is_by_row(&args, 0),
+                    _ => self.is_by_row(&args, 1),
+                };
+                if let Some(per_row) = by_row.then(|| per_row(name)).flatten() {
+                    function = Arc::new(per_row);
+                }
+                let (out, ty) = self.window_args(name, &args, by_row)?;
                 if empty && matches!(name, "first_value" | "last_value" | "nth_value") {
                     return Ok(Typed::of(Self::null_of(&ty)?, ty));
                 }
@@ -122,8 +130,18 @@ impl Binder<'_> {
         Ok(shaped(call, ty, recast))
     }
 
-    /// Arguments and type of a function that is for windows alone.
-    fn window_args(&self, name: &str, args: &[Typed]) -> Result<(Vec<Expr>, SqlType)> {
+    /// Whether an argument from `first` on is no constant.
+    fn is_by_row(&self, args: &[Typed], first: usize) -> bool {
+        args.iter().skip(first).any(|arg| !arg.expr.column_refs().is_empty())
+    }
+
+    /// Arguments and type of a function that is for windows alone; `by_row`: some that DataFusion's take as constants are none.
+    fn window_args(
+        &self,
+        name: &str,
+        args: &[Typed],
+        by_row: bool,
+    ) -> Result<(Vec<Expr>, SqlType)> {
         let int8 = |at: usize| -> Result<Expr> {
             // PostgreSQL's are integers; DataFusion takes them as bigint.
             let mut typed = args[at].clone();
@@ -131,6 +149,9 @@ impl Binder<'_> {
                 typed = self.coerce(typed, &SqlType::Int4, name)?;
             }
             let typed = self.coerce(typed, &SqlType::Int8, name)?;
+            if by_row {
+                return Ok(typed.expr);
+            }
             Ok(Expr::Literal(self.constant(typed, name)?, None))
         };
         let mut out = Vec::new();
@@ -150,7 +171,10 @@ impl Binder<'_> {
                 }
                 if args.len() > 2 {
                     let default = self.coerce(args[2].clone(), &ty, name)?;
-                    out.push(Expr::Literal(self.constant(default, name)?, None));
+                    out.push(match by_row {
+                        true => default.expr,
+                        false => Expr::Literal(self.constant(default, name)?, None),
+                    });
                 }
                 ty
             }

@@ -29,6 +29,7 @@ use telesto_sql_types::interval_fields::{self, IntervalFields};
 use telesto_sql_types::{Datum, Interval, Numeric};
 
 use compute::*;
+pub(super) use compute::{combine, scale};
 pub use compute::{
     date_to_timestamp, micros_of, timestamp_to_date, timestamp_to_time, to_local, to_zoned,
 };

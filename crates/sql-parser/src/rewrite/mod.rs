@@ -1,7 +1,7 @@
 //! What PostgreSQL writes and the SQL parser does not know, written in words and forms that it does.
 //!
 //! # Parts
-//! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`],
+//! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
 //! [`row_star`], [`keywords`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
@@ -22,5 +22,6 @@ pub mod precedence;
 pub mod quantified_comparison;
 pub mod records;
 pub mod row_star;
+pub mod set_columns;
 pub mod spelling;
 pub mod subscript_assignment;

@@ -288,6 +288,7 @@ impl SqlEngine {
             shown.application_name.clone_from(&settings.application_name);
         }
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
+        let prepared = super::named::Statements::default();
         Session {
             sequences: Arc::new(SequenceSession::new(
                 Arc::clone(&self.database),
@@ -311,12 +312,8 @@ impl SqlEngine {
             catalog: None,
             label: Label::default(),
             owed: None,
-            prepared: BTreeMap::new(),
-            reported: BTreeMap::new(),
-            temp: None,
-            texts: super::texts::Texts::default(),
-            cursors: super::cursor::Cursors::default(),
             live: Arc::new(SessionView {
+                statements: prepared.shown(),
                 locks: Some(Arc::clone(&self.advisory)),
                 sizes: Arc::clone(&self.sizes),
                 uses: Arc::clone(&self.uses),
@@ -327,6 +324,11 @@ impl SqlEngine {
                 accounts: Some(Arc::clone(&self.accounts)),
                 ..SessionView::default()
             }),
+            prepared,
+            reported: BTreeMap::new(),
+            temp: None,
+            texts: super::texts::Texts::default(),
+            cursors: super::cursor::Cursors::default(),
             advisory: Arc::new(AdvisorySession::new(Arc::clone(&self.advisory), id)),
             deferred: Arc::default(),
             random: Arc::default(),

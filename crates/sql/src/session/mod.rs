@@ -27,6 +27,7 @@ mod cursor;
 mod elsewhere;
 mod engine;
 pub(crate) mod init_plan;
+mod named;
 mod names;
 mod online;
 pub mod passing;
@@ -123,8 +124,8 @@ pub struct Session {
     owed: Option<(RegionId, Timestamp)>,
     /// Whether the text under way is a known one.
     texts: texts::Texts,
-    /// Prepared statements by name: those of PREPARE and those of the protocol's Parse.
-    prepared: BTreeMap<String, Arc<Prepared>>,
+    /// Prepared statements by name.
+    prepared: named::Statements,
     reported: BTreeMap<&'static str, String>,
     spending: crate::plan::cost::Spending,
     /// For the writes of the transaction under way, of what spend caps allow.
@@ -306,28 +307,6 @@ impl Session {
         Ok(prepared)
     }
 
-    /// The prepared statement of this name. PREPARE and the protocol's Parse share one space of names.
-    #[must_use]
-    pub fn named(&self, name: &str) -> Option<&Arc<Prepared>> {
-        self.prepared.get(name)
-    }
-
-    /// How many prepared statements have names.
-    #[must_use]
-    pub fn named_statements(&self) -> usize {
-        self.prepared.len()
-    }
-
-    /// Gives a prepared statement a name, for EXECUTE and DEALLOCATE too.
-    pub fn name_statement(&mut self, name: &str, prepared: Arc<Prepared>) {
-        self.prepared.insert(name.to_owned(), prepared);
-    }
-
-    /// Forgets the statement of this name, if there is one (the protocol's Close).
-    pub fn drop_statement(&mut self, name: &str) {
-        self.prepared.remove(name);
-    }
-
     /// Executes a prepared statement. Outside a transaction block this starts an implicit transaction which
     /// [`Session::sync`] commits.
     ///
@@ -361,6 +340,7 @@ impl Session {
             self.spending.ends();
         }
         self.several = false;
+        prepared.executes();
         self.shows_query(&prepared.sql);
         self.cancel.shared().set_computes(false);
         let booked = prepared.booked.get_or_init(|| Booked::of(&prepared.sql));

@@ -26,6 +26,7 @@ use telesto_common::{Label, RegionId, Timestamp};
 
 use super::{Prepared, Session, SessionOptions, Settings, SqlEngine, TransactionStatus};
 use crate::error::{Error, Result, SqlState};
+use crate::plan::named_statements::StatementShown;
 use crate::types::{EnumType, SqlType};
 
 /// What a session has that no other process can have.
@@ -74,6 +75,31 @@ impl PreparedState {
     }
 }
 
+/// What `pg_prepared_statements` shows of a statement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct ShownState {
+    text: String,
+    prepared: i64,
+    from_sql: bool,
+    plans: (u64, u64),
+}
+
+impl ShownState {
+    fn of(shown: &StatementShown) -> Self {
+        Self {
+            text: shown.statement.clone(),
+            prepared: shown.prepared_micros,
+            from_sql: shown.from_sql,
+            plans: shown.plans(),
+        }
+    }
+
+    fn of_types(&self, types: Vec<SqlType>) -> StatementShown {
+        let shown = StatementShown::new(self.text.clone(), self.prepared, types, self.from_sql);
+        shown.counted(self.plans)
+    }
+}
+
 /// A session between two transactions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionState {
@@ -84,6 +110,9 @@ pub struct SessionState {
     owed: Option<(RegionId, Timestamp)>,
     pid: i32,
     statements: BTreeMap<String, PreparedState>,
+    /// What is shown of them.
+    #[serde(default)]
+    shown: BTreeMap<String, ShownState>,
     currval: BTreeMap<u32, i64>,
     lastval: Option<u32>,
     reported: Vec<(String, String)>,
@@ -113,6 +142,9 @@ impl Session {
         }
         let (currval, lastval) = self.sequences.given();
         let statements = self.prepared.iter();
+        let shown = self.prepared.iter().filter_map(|(name, prepared)| {
+            Some((name.clone(), ShownState::of(prepared.shown.get()?)))
+        });
         Ok(SessionState {
             settings: (*self.settings).clone(),
             defaults: (*self.defaults).clone(),
@@ -122,6 +154,7 @@ impl Session {
             statements: statements
                 .map(|(name, prepared)| (name.clone(), PreparedState::of(prepared)))
                 .collect(),
+            shown: shown.collect(),
             currval,
             lastval,
             reported: self
@@ -198,7 +231,13 @@ impl SqlEngine {
         session.live.backends.enter(state.pid, session.cancel.clone(), Arc::clone(&session.shown));
         for (name, statement) in &state.statements {
             let prepared = session.prepare_again(statement).await?;
-            session.name_statement(name, prepared);
+            match state.shown.get(name) {
+                Some(shown) => {
+                    let shown = shown.of_types(prepared.parameter_types.clone());
+                    session.prepared.insert(name.clone(), prepared, shown);
+                }
+                None => session.name_statement(name, prepared),
+            }
         }
         session.sync().await?;
         // Last: preparing need not wait for it.

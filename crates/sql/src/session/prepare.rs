@@ -301,6 +301,7 @@ impl Session {
             charged,
             booked: std::sync::OnceLock::new(),
             plan: Mutex::default(),
+            shown: std::sync::OnceLock::new(),
         };
         if !prepared.tame {
             interrupt::computes().await;

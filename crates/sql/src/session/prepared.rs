@@ -17,6 +17,7 @@ use telesto_common::limits::Reservation;
 
 use super::{ResultColumn, parse, tame, texts};
 use crate::plan::cost::Booked;
+use crate::plan::named_statements::StatementShown;
 use crate::sqlparser::ast::Statement;
 use crate::stack::Need;
 use crate::types::SqlType;
@@ -49,6 +50,8 @@ pub struct Prepared {
     /// Whose account it counts for, as its text says; read when it first runs.
     pub(super) booked: OnceLock<Booked>,
     pub(super) plan: Mutex<Option<texts::KeptPlan>>,
+    /// What is shown of it, once it has a name.
+    pub(super) shown: OnceLock<Arc<StatementShown>>,
 }
 
 impl Prepared {
@@ -58,8 +61,10 @@ impl Prepared {
             .statement
             .as_ref()
             .is_some_and(|s| telesto_sql_parser::cursor::declared(s).is_some());
-        // Shown by pg_cursors; nobody else asks for it.
-        Arc::new(Self::of(parsed, if cursor { sql.to_owned() } else { String::new() }))
+        let prepare = matches!(parsed.statement, Some(Statement::Prepare { .. }));
+        // Shown by pg_cursors and pg_prepared_statements; nobody else asks for it.
+        let shown = cursor || prepare;
+        Arc::new(Self::of(parsed, if shown { sql.to_owned() } else { String::new() }))
     }
 
     /// A statement without parameters, planned when it runs.
@@ -78,6 +83,7 @@ impl Prepared {
             charged: None,
             booked: OnceLock::new(),
             plan: Mutex::default(),
+            shown: OnceLock::new(),
         }
     }
 
@@ -100,6 +106,7 @@ impl Prepared {
             charged: None,
             booked: OnceLock::new(),
             plan: Mutex::default(),
+            shown: OnceLock::new(),
         }))
     }
 }

@@ -186,7 +186,7 @@ impl Session {
             return self.run_named(statement, execute).boxed().await;
         }
         if !plain {
-            let done = match self.utility(statement).boxed().await {
+            let done = match self.utility(statement, &prepared.sql).boxed().await {
                 Ok(None) => self.online(statement).boxed().await,
                 done => done,
             };

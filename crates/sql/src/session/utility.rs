@@ -82,10 +82,11 @@ impl Session {
         }
     }
 
-    /// Runs a statement that needs no transaction; `None` when it is none of these.
+    /// Runs a statement that needs no transaction, `text` where that is shown; `None` when it is none of these.
     pub(super) async fn utility(
         &mut self,
         statement: &Statement,
+        text: &str,
     ) -> Result<Option<StatementResult>> {
         match statement {
             Statement::Set(Set::SingleAssignment { variable, values, .. })
@@ -110,7 +111,7 @@ impl Session {
             Statement::ShowVariable { variable } => self.show_settled(variable).await.map(Some),
             Statement::Discard { object_type } => self.discard(object_type).map(Some),
             Statement::Prepare { name, data_types, statement } => {
-                self.prepare_named(name, data_types, statement).await.map(Some)
+                self.prepare_named((name, data_types), statement, text).await.map(Some)
             }
             Statement::Deallocate { name, .. } => {
                 let text = fold(name);
@@ -195,12 +196,12 @@ impl Session {
     /// PREPARE.
     async fn prepare_named(
         &mut self,
-        name: &Ident,
-        data_types: &[DataType],
+        (name, data_types): (&Ident, &[DataType]),
         statement: &Statement,
+        shown: &str,
     ) -> Result<StatementResult> {
         let name = fold(name);
-        if self.prepared.contains_key(&name) {
+        if self.prepared.get(&name).is_some() {
             return Err(Error::new(
                 SqlState::DUPLICATE_PREPARED_STATEMENT,
                 format!("prepared statement \"{name}\" already exists"),
@@ -223,7 +224,7 @@ impl Session {
         let parsed = parse::Parsed::again(statement.clone(), &text)?;
         let types = ParameterTypes::new(&types);
         let prepared = self.prepare_statement((text, None), parsed, types).await?;
-        self.prepared.insert(name, prepared);
+        self.name_shown(name, prepared, (shown.to_owned(), true));
         Ok(StatementResult::Command { tag: "PREPARE".to_owned() })
     }
 
@@ -415,7 +416,8 @@ impl Session {
             Some(ident) => fold(ident),
             None => name.to_string(),
         };
-        let prepared = self.prepared.get(&name).ok_or_else(|| no_prepared(&name))?.as_written()?;
+        let named = Arc::clone(self.prepared.get(&name).ok_or_else(|| no_prepared(&name))?);
+        let prepared = named.as_written()?;
         // What Parse has prepared may be anything, also this very EXECUTE.
         if !prepared.statement.as_deref().is_some_and(is_plain) {
             return Err(Error::unsupported(format!("EXECUTE of \"{}\"", prepared.sql)));
@@ -430,6 +432,7 @@ impl Session {
                 parameters.len()
             )));
         }
+        named.executes();
         if parameters.is_empty() {
             return Ok((prepared, Vec::new()));
         }

@@ -158,7 +158,7 @@ pub(super) fn time_add(value: &Datum, micros: i64) -> Result<Datum> {
     Ok(Datum::Time((micros_of(value)? + micros % DAY).rem_euclid(DAY)))
 }
 
-pub(super) fn combine(a: Interval, b: Interval, sign: i32) -> Result<Datum> {
+pub(in crate::functions) fn combine(a: Interval, b: Interval, sign: i32) -> Result<Datum> {
     let out = || fault::time_out_of_range("interval");
     Ok(Datum::Interval(Interval {
         months: b.months.checked_mul(sign).and_then(|m| a.months.checked_add(m)).ok_or_else(out)?,
@@ -172,7 +172,7 @@ pub(super) fn combine(a: Interval, b: Interval, sign: i32) -> Result<Datum> {
 }
 
 /// Fractions of months become days (30 a month), fractions of days become time, as PostgreSQL cascades them.
-pub(super) fn scale(value: Interval, by: f64) -> Result<Datum> {
+pub(in crate::functions) fn scale(value: Interval, by: f64) -> Result<Datum> {
     let out = || fault::time_out_of_range("interval");
     let whole =
         |v: f64| if v.is_nan() || v.abs() >= 2_147_483_648.0 { Err(out()) } else { Ok(v as i32) };

@@ -304,6 +304,7 @@ impl Session {
                 plan,
                 told: false,
             })),
+            shown: OnceLock::new(),
         };
         let read_as = found.into_iter().flatten().collect();
         let places = places.clone();

@@ -111,6 +111,7 @@ impl Prepared {
             charged: None,
             booked: OnceLock::new(),
             plan: Mutex::new(Some(kept)),
+            shown: OnceLock::new(),
         }
     }
 }
