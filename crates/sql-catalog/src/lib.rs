@@ -30,6 +30,7 @@ pub mod derived;
 pub mod merging;
 pub mod model;
 pub mod object;
+mod object_bytes;
 pub mod policy;
 pub mod regions;
 pub mod rights;

@@ -19,7 +19,7 @@
 //!   that see nothing of what is computed here.
 //! - What is not volatile is computed below, by DataFusion's own operators, and subqueries that became no calls too: DataFusion
 //!   makes joins of them in projections and filters alone.
-//! - The parts of a union that compute such things run one after the other ([`in_turn`]).
+//! - The parts of a union that compute such things run one after the other ([`mod@in_turn`]).
 //! - The rows come out in the order of the input, which an operator below that sorts must keep.
 //!
 //! # Failure behaviour
