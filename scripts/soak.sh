@@ -44,7 +44,7 @@ stage middlebox env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --wor
 stage one_folder env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" TELESTO_SOAK_OPENS=200 cargo test --workspace --test one_folder -- --nocapture
 stage partitions env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" tests/e2e/partitions.sh
 stage folder env TELESTO_TRIM_SLOTS="${SOAK_SLOTS:-150000}" cargo test --workspace --test log folder_of_many_slots
-stage sqlsmith env SQLSMITH_QUERIES="${SOAK_QUERIES:-100000}" tests/e2e/sqlsmith.sh
+stage sqlsmith env SQLSMITH_CORE_HOURS="${SOAK_CORE_HOURS:-4}" tests/e2e/sqlsmith.sh
 stage regress tests/e2e/regress.sh
 stage stops_nothing env TELESTO_HOSTILE="${SOAK_HOSTILE:-50}" cargo test --workspace --test stops_nothing -- --nocapture generated
 stage generated env TELESTO_GENERATED_SEED=2 TELESTO_GENERATED_STATEMENTS="${SOAK_STATEMENTS:-200000}" cargo test --workspace --test generated

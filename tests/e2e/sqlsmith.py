@@ -17,6 +17,7 @@ import psycopg
 PER_SEED = 1000
 # The node ends a statement after two seconds; one that is not answered long after is a hang.
 STATEMENT_SECONDS, HANG_SECONDS = 2, 60
+GENERATE_SECONDS = 600
 
 
 def processor_seconds(pid):
@@ -32,14 +33,15 @@ def processor_seconds(pid):
 
 
 def texts(conninfo, seed):
-    """The statements of one seed."""
-    made = subprocess.run(
-        ["sqlsmith", f"--target={conninfo}", "--exclude-catalog", "--dry-run", f"--max-queries={PER_SEED}", f"--seed={seed}"],
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=600,
-    )
+    """The statements of one seed. sqlsmith asks a node for its catalog, and makes statements without executing them."""
+    command = ["sqlsmith", f"--target={conninfo}", "--exclude-catalog", "--dry-run", f"--max-queries={PER_SEED}", f"--seed={seed}"]
+    try:
+        made = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=GENERATE_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"sqlsmith did not end within {GENERATE_SECONDS} s with seed {seed}: none of its statements", flush=True)
+        return
+    if made.returncode != 0:
+        sys.exit(f"sqlsmith ended with {made.returncode} at seed {seed}: {made.stderr[-500:]}")
     for text in made.stdout.split(";\n"):
         text = text.strip()
         if text:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Queries that sqlsmith makes at random from what the catalog lists, against a live node: it neither ends nor answers with
-# an internal error (XX000), and each query ends. `SQLSMITH_QUERIES=100000` for the long run (make soak).
+# an internal error (XX000), and each query ends. For the long run (make soak) `SQLSMITH_CORE_HOURS=4`: seed after seed, until the
+# node has worked on them for so long (tests/e2e/sqlsmith.py).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
@@ -19,6 +20,13 @@ INSERT INTO part SELECT g, 'part ' || g, g * 1.25, timestamptz '2024-01-01' + g 
     jsonb_build_object('n', g), g % 3 = 0 FROM generate_series(1, 200) g;
 INSERT INTO line SELECT g % 200 + 1, g, g / 7.0, date '2024-01-01' + g % 365, g * interval '1 second' FROM generate_series(1, 1000) g;
 SQL
+if [ -n "${SQLSMITH_CORE_HOURS:-}" ]; then
+    need_wheel '"$PYTHON" -c "import psycopg"' 'psycopg[binary]==3.3.*'
+    "$PYTHON" tests/e2e/sqlsmith.py "$target" "$NODE" "$SQLSMITH_CORE_HOURS" "$seed"
+    grep -aE 'internal error|panicked' "$WORK/node.log" | sort | uniq -c | sort -rn | head -n 20 && die "internal errors in the node's log"
+    stop_node
+    exit 0
+fi
 # sqlsmith ends by itself when the connection is lost more often than it can connect again.
 timeout "$((queries / 2 + 600))" sqlsmith --target="$target options='-c statement_timeout=2s'" --max-queries="$queries" --seed="$seed" \
     --exclude-catalog --verbose >"$WORK/out" 2>"$WORK/err" || { tail -n 40 "$WORK/err" >&2; die "sqlsmith did not end by itself"; }
