@@ -60,7 +60,8 @@ pub(crate) fn view_definition(
     }
     let visible = |schema: &str, name: &str| is_visible(catalog, settings, schema, name);
     // pg_dump cuts the last character off: it is always this.
-    format!("{};", telesto_sql_parser::view_query::shown_query(&view.query, visible))
+    let text = super::view_names::with_names(view);
+    format!("{};", telesto_sql_parser::view_query::shown_query(&text, visible))
 }
 
 fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String {

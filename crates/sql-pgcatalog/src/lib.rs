@@ -35,6 +35,7 @@ mod statistics;
 mod storage;
 mod table_statistics;
 mod user_types;
+mod view_names;
 mod view_text;
 mod visible_rights;
 mod watch;
