@@ -63,6 +63,8 @@ pub(crate) const JSONB_KEYS_VERSION: u8 = 19;
 pub(crate) const SETTINGS_VERSION: u8 = 20;
 /// Tables with a foreign key that sets only some of its columns when a row goes: a version that does not know it would set them all.
 const DELETE_COLUMNS_VERSION: u8 = 21;
+/// The newest of them.
+pub(crate) const NEWEST_VERSION: u8 = DELETE_COLUMNS_VERSION;
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
@@ -118,10 +120,10 @@ fn has_jsonb_keys(table: &Table) -> bool {
 
 pub(crate) fn decode_object(bytes: &[u8]) -> Result<Object> {
     match bytes.split_first() {
-        Some((&(OBJECT_VERSION..=DELETE_COLUMNS_VERSION), json)) => serde_json::from_slice(json)
+        Some((&(OBJECT_VERSION..=NEWEST_VERSION), json)) => serde_json::from_slice(json)
             .map_err(|error| Error::corrupt(format!("a catalog object: {error}"))),
         Some((version, _)) => Err(Error::corrupt(format!(
-            "catalog object format {version}, this version reads up to {DELETE_COLUMNS_VERSION}; use a newer telesto"
+            "catalog object format {version}, this version reads up to {NEWEST_VERSION}; use a newer telesto"
         ))),
         None => Err(Error::corrupt("an empty catalog object")),
     }

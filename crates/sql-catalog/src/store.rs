@@ -503,7 +503,9 @@ pub async fn bootstrap(
 mod tests {
     use super::*;
     use crate::model::Table;
-    use crate::object_bytes::{JSONB_KEYS_VERSION, OBJECT_VERSION, SETTINGS_VERSION};
+    use crate::object_bytes::{
+        JSONB_KEYS_VERSION, NEWEST_VERSION, OBJECT_VERSION, SETTINGS_VERSION,
+    };
     use crate::types::TypeKind;
     use crate::{Column, Index, IndexColumn, TableKind, UserType};
     use telesto_sql_types::{EnumLabel, EnumType, SqlType};
@@ -613,7 +615,7 @@ mod tests {
         let Ok(Object::Settings(read)) = decode_object(&bytes) else { panic!("settings") };
         assert_eq!(read, settings);
         let mut newer = bytes.to_vec();
-        newer[0] += 1;
+        newer[0] = NEWEST_VERSION + 1;
         assert!(decode_object(&newer).is_err());
     }
 

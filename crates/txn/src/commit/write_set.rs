@@ -48,7 +48,9 @@ const HEAD_BYTES: usize = 24;
 
 /// Parts that a change of the table may end: each is an object more, and they are put one after the other.
 const MOST_CUT: usize = 32;
-/// Bytes at a key's begin that name its database and table ([`telesto_common::key::KeyWriter::prefix`]).
+/// Bytes at a key's begin that name its database, table and index ([`telesto_common::key::KeyWriter::prefix`]), and how many of them the
+/// first two take.
+const PREFIX_BYTES: usize = 12;
 const TABLE_BYTES: usize = 8;
 
 /// Where part objects go.
@@ -132,6 +134,11 @@ fn checked(merged: Merged) -> CheckedWrite {
     CheckedWrite { write: Write { key, value, fresh }, since }
 }
 
+/// Which table a key is of; shorter ones are of none.
+fn table_of(key: &[u8]) -> Option<&[u8]> {
+    (key.len() >= PREFIX_BYTES).then(|| &key[..TABLE_BYTES])
+}
+
 /// Puts a part. An object that is there already may be this very part, whose put somebody on the way repeated: the
 /// writer token in its head makes each body unique.
 async fn put_part(bucket: &dyn Bucket, object: &str, body: Bytes) -> Result<()> {
@@ -183,7 +190,7 @@ impl<'a> Upload<'a> {
         self.external.since = self.external.since.min(write.since);
         let key = write.write.key.clone();
         let last = std::mem::replace(&mut self.last, key.clone());
-        if last.get(..TABLE_BYTES) != key.get(..TABLE_BYTES)
+        if table_of(&last) != table_of(&key)
             && self.external.parts.len() < MOST_CUT
             && let Some(part) = self.writer.cut()
         {
