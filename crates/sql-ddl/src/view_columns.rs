@@ -197,7 +197,7 @@ impl Ddl<'_> {
                 continue;
             }
             let place = (within.as_str(), relation);
-            match rewritten(self.catalog(), &query, place, Some((old, new))) {
+            match rewritten(self.catalog(), &query, place, Some(old), new) {
                 Some(plain) => query = plain,
                 None => at_places(&mut query, place, |_, alias| fill(alias, names, at + 1)),
             }
@@ -236,7 +236,7 @@ impl Ddl<'_> {
             let text = query.to_string();
             if open.natural || has_name(&text, new) {
                 changed = true;
-                match rewritten(self.catalog(), &query, place, None) {
+                match rewritten(self.catalog(), &query, place, None, new) {
                     Some(plain) => query = plain,
                     None => {
                         let free = free_name(new, &text, &names);

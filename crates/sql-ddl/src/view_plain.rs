@@ -38,6 +38,8 @@ struct Member {
 struct Names<'a> {
     members: &'a [Member],
     renamed: Option<(&'a str, &'a str)>,
+    /// What a column of one of them is about to be called.
+    new: &'a str,
     unknown: bool,
 }
 
@@ -66,8 +68,8 @@ impl VisitorMut for Names<'_> {
                 match (having.next(), having.next()) {
                     (Some(member), None) => *expr = self.written(member, &name),
                     (Some(_), Some(_)) => self.unknown = true,
-                    // A relation's row, or a name that is none of a column.
-                    (None, _) => {}
+                    // A relation's row, or a column of the result (GROUP BY): it would come to mean the column.
+                    (None, _) => self.unknown |= name == self.new,
                 }
             }
             Expr::CompoundIdentifier(names) => {
@@ -163,13 +165,14 @@ fn is_plain(query: &Query) -> bool {
     query.with.is_none() && beyond.queries == 1 && !beyond.found
 }
 
-/// The query with every name behind its relation's, and with a column's new name where `renamed` has the old and the new one; the
-/// catalog has the relation as it was.
+/// The query with every name behind its relation's, and with a column's new name where `old` has that column's; the catalog has the
+/// relation as it was. Without an old name a column called `new` is about to be added.
 pub(super) fn rewritten(
     catalog: &CatalogSnapshot,
     query: &Query,
     relation: (&str, &str),
-    renamed: Option<(&str, &str)>,
+    old: Option<&str>,
+    new: &str,
 ) -> Option<Query> {
     if !is_plain(query) {
         return None;
@@ -178,7 +181,8 @@ pub(super) fn rewritten(
     let SetExpr::Select(select) = &mut *query.body else { return None };
     let members = members(catalog, select, relation)?;
     let outputs: Vec<String> = select.projection.iter().map(output).collect::<Option<_>>()?;
-    let mut names = Names { members: &members, renamed, unknown: false };
+    let renamed = old.map(|old| (old, new));
+    let mut names = Names { members: &members, renamed, new, unknown: false };
     // ORDER BY and DISTINCT ON look for a column of the result first.
     let is_output =
         |expr: &Expr| matches!(expr, Expr::Identifier(name) if outputs.contains(&fold(name)));
