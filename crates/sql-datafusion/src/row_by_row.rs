@@ -49,6 +49,7 @@ use datafusion::logical_expr::{
 };
 
 use super::bind::{all_columns, collect, substitute};
+use super::guards::may_fail;
 use super::{fault, outer};
 use telesto_sql_types::error::Result;
 
@@ -72,11 +73,11 @@ impl RowByRow {
         Ok(Self { input, exprs, filters, schema })
     }
 
-    /// A condition over the columns that come out, as one over the input's; `None`: it sees what is computed here, or may differ
-    /// from time to time.
+    /// A condition over the columns that come out, as one over the input's; `None`: it sees what is computed here, may differ
+    /// from time to time, or may fail for rows that a condition below refuses: the two would be one filter, in any order.
     fn below(&self, condition: &Expr) -> DfResult<Option<Expr>> {
         let subquery = |part: &Expr| Ok(outer::subquery(part).is_some());
-        if condition.is_volatile() || condition.exists(subquery)? {
+        if condition.is_volatile() || may_fail(condition) || condition.exists(subquery)? {
             return Ok(None);
         }
         if self.filters {
