@@ -4,7 +4,8 @@
 //! - Every definition ends here, whatever it was: what it changed in the catalog is compared with what was there. A new object
 //!   needs CREATE on its schema (a schema: on the database); a changed or dropped one must belong to the role, or its schema must.
 //! - What a definition changes along the way and the role does not own (CASCADE, renamed names in views) is let through only for
-//!   statements whose named objects were checked before ([`Reach::Named`]).
+//!   statements whose named objects were checked before ([`Reach::Named`]), and views that a definition below them wrote anew, so
+//!   that they stay what they are, are not asked about at all.
 //! - What is not known here is refused to everybody but superusers.
 //!
 //! # On failure

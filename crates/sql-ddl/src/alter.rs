@@ -278,7 +278,7 @@ impl Ddl<'_> {
             return Err(Error::new(SqlState::DUPLICATE_COLUMN, message));
         }
         self.policies_allow_name(table, &name)?;
-        self.keep_views_from(table, &name).await?;
+        self.keep_views_of(table, &name).await?;
         let before = table.clone();
         let mut constraints = Vec::new();
         self.add_column(table, definition, &mut constraints)?;

@@ -49,6 +49,7 @@ mod views;
 
 pub use build::duplicate;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use telesto_bucket::table_keys::TableKeys;
@@ -87,6 +88,8 @@ struct Ddl<'a> {
     maker: Owner,
     /// Where keys of tables are had from.
     keys: Option<Arc<TableKeys>>,
+    /// Views, whosever they are, that were written anew to stay what they are.
+    kept_views: BTreeSet<u32>,
 }
 
 /// Executes a definition.
@@ -118,8 +121,10 @@ pub async fn execute(
     let mut ddl = Ddl::over(context);
     ddl.keys = cache.table_keys().cloned();
     let tag = ddl.dispatch(statement).await?;
-    let Ddl { change, after, using, actor, .. } = ddl;
-    access::check_change(&context.catalog, change.catalog(), change.touched(), &actor, reach)?;
+    let Ddl { change, after, using, actor, kept_views, .. } = ddl;
+    let touched: Vec<u32> =
+        change.touched().iter().copied().filter(|oid| !kept_views.contains(oid)).collect();
+    access::check_change(&context.catalog, change.catalog(), &touched, &actor, reach)?;
     base.get_or_insert_with(|| Arc::clone(&context.catalog));
     let mut context = context.clone();
     let changed = change.is_changed();
@@ -186,6 +191,7 @@ impl<'a> Ddl<'a> {
             actor: context.catalog.actor(context.settings.current_role),
             maker: Owner(context.settings.current_role),
             keys: None,
+            kept_views: BTreeSet::new(),
         }
     }
 }

@@ -176,6 +176,7 @@ impl Ddl<'_> {
     }
 
     fn put_query(&mut self, view: &View, query: &Query) {
+        self.kept_views.insert(view.oid);
         self.change.put(Object::View(View { query: query.to_string(), ..view.clone() }));
     }
 
@@ -205,20 +206,29 @@ impl Ddl<'_> {
         }
     }
 
-    /// A table is about to get a column: no name in a view over it, and no `*`, comes to mean it.
+    /// [`Self::keep_views_from`], of a table that is about to get a column.
+    ///
+    /// # Errors
+    /// Those of that.
+    pub(super) async fn keep_views_of(&mut self, table: &Table, new: &str) -> Result<()> {
+        // Earlier actions of the same statement count.
+        self.change.put(Object::Table(table.clone()));
+        self.keep_views_from((table.schema, &table.name), &visible(table), new).await
+    }
+
+    /// A relation with columns of these names is about to get one more: no name in a view over it, and no `*`, comes to mean it.
     ///
     /// # Errors
     /// 0A000 where a view has a `*` whose columns are not known.
-    pub(super) async fn keep_views_from(&mut self, table: &Table, new: &str) -> Result<()> {
-        let views = self.views_on(table.schema, &table.name);
-        if views.is_empty() {
-            return Ok(());
-        }
-        // Earlier actions of the same statement count.
-        self.change.put(Object::Table(table.clone()));
-        let within = self.catalog().schema_name(table.schema).to_owned();
-        let (place, names) = ((within.as_str(), table.name.as_str()), visible(table));
-        for view in views {
+    pub(super) async fn keep_views_from(
+        &mut self,
+        (schema, relation): (u32, &str),
+        names: &[String],
+        new: &str,
+    ) -> Result<()> {
+        let within = self.catalog().schema_name(schema).to_owned();
+        let place = (within.as_str(), relation);
+        for view in self.views_on(schema, relation) {
             let Some(mut query) = self.query_in(&view) else { continue };
             let mut open = Open::of(&query);
             let mut changed = open.stars || open.natural;
@@ -228,7 +238,7 @@ impl Ddl<'_> {
             }
             if open.stars {
                 return Err(Error::unsupported(format!(
-                    "adding a column to a table that view \"{}\" selects with *",
+                    "adding a column to a relation that view \"{}\" selects with *",
                     view.name
                 ))
                 .hint("Create the view with the names of its columns."));
@@ -239,9 +249,9 @@ impl Ddl<'_> {
                 match rewritten(self.catalog(), &query, place, None, new) {
                     Some(plain) => query = plain,
                     None => {
-                        let free = free_name(new, &text, &names);
+                        let free = free_name(new, &text, names);
                         at_places(&mut query, place, |_, alias| {
-                            fill(alias, &names, names.len());
+                            fill(alias, names, names.len());
                             push(alias, &free);
                         });
                     }

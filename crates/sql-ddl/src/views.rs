@@ -262,6 +262,10 @@ impl Ddl<'_> {
         }
         if let Some(before) = &before {
             may_replace(&before.columns, &columns)?;
+            let names: Vec<String> = columns.iter().map(|(name, _)| name.clone()).collect();
+            for at in before.columns.len()..names.len() {
+                self.keep_views_from((schema, &name), &names[..at], &names[at]).await?;
+            }
         }
         let kept = self.kept(&create.query, &own).await;
         let oid = match &before {

@@ -102,14 +102,12 @@ pub struct EvalContext<'a> {
     lists: Mutex<KnownLists>,
 }
 
-/// Marks the private error of [`EvalContext::request`].
-const PENDING: SqlState = SqlState("TWAIT");
+/// The error of [`EvalContext::request`]. Who can wait never shows it; where nobody can, it is what the client is told.
+const PENDING: &str =
+    "a function that waits cannot be used here: call it in a subquery or a WITH query";
 
 fn pending() -> Error {
-    Error::new(
-        PENDING,
-        "this function cannot be used here; use it in a plain SELECT, INSERT or UPDATE",
-    )
+    Error::unsupported(PENDING)
 }
 
 impl<'a> EvalContext<'a> {
@@ -239,7 +237,7 @@ impl<'a> EvalContext<'a> {
     /// Whether `error` is the private one of [`EvalContext::request`].
     #[must_use]
     pub fn is_pending(error: &Error) -> bool {
-        error.code() == PENDING
+        error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message() == pending().message()
     }
 
     /// Waits for what the failed evaluation asked for; afterwards the same row can be evaluated again.
