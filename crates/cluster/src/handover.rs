@@ -70,6 +70,7 @@ impl Node {
         match handed {
             Err(_) if spared => Ok(None),
             Err(error) => {
+                self.own_log.close(false);
                 self.set_phase(Phase::Serving);
                 Err(error)
             }

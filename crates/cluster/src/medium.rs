@@ -43,6 +43,9 @@ const CHANGE: Duration = Duration::from_secs(60);
 const LAST: Duration = Duration::from_secs(10);
 /// How long others may take to say where they stand.
 const TOLD: Duration = Duration::from_millis(300);
+/// How long a loglet that was begun on a node that leaves may take to be named by the chain, and how long a look at the chain may.
+const BEGUN: Duration = Duration::from_secs(3);
+const LOOK: Duration = Duration::from_secs(2);
 /// How often a node that leaves looks whether the owner has made the change.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -216,11 +219,37 @@ impl Node {
         join_all(asking).await;
     }
 
+    /// Before this node leaves: looks where the log is. One that was in the bucket a moment ago may be on this node's disk by now, or about
+    /// to be: a log that is known to be in the bucket afterwards does not come here any more.
+    async fn until_known(&self, engine: &Engine) {
+        let by = self.env.deadline(BEGUN);
+        loop {
+            // Closed before the look: what begins here was begun before it.
+            let begun = self.own_log.close(true);
+            let looked = engine.log().refresh(self.env.deadline(LOOK)).await;
+            if let Err(error) = &looked {
+                self.tell(format!("where the log is could not be looked up: {error}"));
+            }
+            let chain = engine.log().chain();
+            let active = chain.active();
+            if looked.is_err() || active.medium != Medium::Bucket {
+                self.own_log.close(false);
+                return;
+            }
+            let named = begun.is_none_or(|begun| begun <= active.id);
+            if named || by.passed(self.env.clock.monotonic()) {
+                return;
+            }
+            self.env.clock.sleep(POLL).await;
+        }
+    }
+
     /// Before this node leaves: waits until the log needs it no more, if those that stay could not go on without it. Whether the log is in
     /// the bucket.
     pub(crate) async fn until_spared(&self, by: Deadline) -> bool {
         let changes = self.settings.on_disks_from.is_some();
         let Some(engine) = self.engine.get().filter(|_| changes) else { return false };
+        self.until_known(engine).await;
         loop {
             let chain = engine.log().chain();
             let Medium::Quorum { owner, servers, .. } = &chain.active().medium else { return true };

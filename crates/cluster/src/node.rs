@@ -96,7 +96,7 @@ pub struct Node {
     pub(crate) settings: Settings,
     pub(crate) members: Arc<Members>,
     registry: Registry,
-    own_log: Arc<LocalLogServer>,
+    pub(crate) own_log: Arc<LocalLogServer>,
     me: Caller,
     pub(crate) engine: Arc<OnceLock<Arc<Engine>>>,
     live: Mutex<Live>,

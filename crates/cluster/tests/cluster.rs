@@ -2,7 +2,10 @@
 
 mod nodes;
 
+use std::sync::atomic::AtomicBool;
+
 use nodes::*;
+use telesto_log::LeavesBucket;
 
 #[test]
 fn nodes_on_one_bucket_find_each_other_and_keep_the_log_on_three_of_them() {
@@ -403,5 +406,66 @@ fn log_whose_servers_are_all_lost_goes_on_in_the_bucket_by_a_command() {
         // Two of three disks have everything that was acknowledged: one of them at least was met by each commit.
         let read = forsaken(seed, 2);
         assert_eq!(read, "ab");
+    }
+}
+
+/// All nodes are told to stop at the moment at which the log leaves the bucket for their disks, of which most of them know nothing yet: it is
+/// in the bucket again, or never left it, when the last of them has ended, and one that starts alone has everything.
+#[test]
+fn log_that_goes_onto_disks_while_all_nodes_leave_needs_none_of_them_afterwards() {
+    let mut on_disks = 0;
+    for moment in 0..48 {
+        World::run(100 + moment, false, async |world| {
+            let mut cluster = Cluster::new(world);
+            cluster.on_disks_from = Some(3);
+            for index in 0..3 {
+                cluster.add(NodeRole::Full, "");
+                cluster.start(index).await.expect("started");
+            }
+            let owner = cluster.settle(3).await;
+            cluster.append_surely(owner, "k", "a").await;
+            let by = cluster.world.env.deadline(Duration::from_secs(5));
+            let log = cluster.engine(owner).log();
+            let leaves = LeavesBucket::With(3);
+            log.switch_because(LogKind::Bucket, "a test", leaves, by).await.expect("in the bucket");
+            // It leaves the bucket five seconds after the node whose turn it is has learned where it is.
+            let _ = cluster.append(0, "k", "").await;
+            cluster.world.sleep(Duration::from_millis(4900 + 12 * moment)).await;
+            cluster.leave_all().await;
+            let env = cluster.world.env.clone();
+            let by = env.deadline(Duration::from_secs(20));
+            let opened = env.within(by, "waiting for others", cluster.start(1)).await;
+            opened
+                .unwrap_or_else(|_| panic!("moment {moment}: it does not open alone"))
+                .expect("started");
+            assert_eq!(cluster.read(1, "k").await.expect("read"), "a", "moment {moment}");
+            on_disks += u64::from(cluster.engine(1).log().chain().active().id > 3);
+        });
+    }
+    assert!((1..48).contains(&on_disks), "{on_disks} of 48 met a log that was on disks");
+}
+
+impl Cluster {
+    /// Tells all nodes to stop at once; each is gone as soon as it says that it may go.
+    async fn leave_all(&mut self) {
+        let mut left = Vec::new();
+        for index in self.running() {
+            let (node, gone) = (Arc::clone(self.node(index)), Arc::new(AtomicBool::new(false)));
+            let process = self.nodes[index].process.as_ref().expect("it runs");
+            let by = process.env.deadline(Duration::from_secs(5));
+            left.push((index, Arc::clone(&gone)));
+            process.env.spawn("leaving", async move {
+                // One that is still needed ends all the same: its disk has it.
+                let _ = node.drain(by).await;
+                gone.store(true, Ordering::SeqCst);
+            });
+        }
+        while !left.is_empty() {
+            self.world.sleep(Duration::from_millis(1)).await;
+            let gone = |one: &(usize, Arc<AtomicBool>)| one.1.load(Ordering::SeqCst);
+            for (index, _) in left.extract_if(.., |one| gone(one)) {
+                self.kill(index);
+            }
+        }
     }
 }

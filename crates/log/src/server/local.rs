@@ -42,7 +42,17 @@ pub struct LocalLogServer {
     unpromised: Duration,
     /// Loglets made since the lock was taken: their files are certainly what this process wrote.
     made: Mutex<BTreeSet<LogletKey>>,
+    door: Mutex<Door>,
     _lock: Box<dyn DiskLock>,
+}
+
+/// What a node that leaves asks of its log server.
+#[derive(Debug, Default)]
+struct Door {
+    /// No loglet is begun here any more.
+    closed: bool,
+    /// The newest loglet that was begun here, unless it was removed.
+    newest: Option<LogletKey>,
 }
 
 impl LocalLogServer {
@@ -66,6 +76,7 @@ impl LocalLogServer {
             life: None,
             unpromised: Duration::ZERO,
             made: Mutex::default(),
+            door: Mutex::default(),
             _lock: lock,
         }))
     }
@@ -93,6 +104,7 @@ impl LocalLogServer {
             loglets: tokio::sync::Mutex::new(BTreeMap::new()),
             life: Some(tokio::sync::Mutex::new(life)),
             made: Mutex::default(),
+            door: Mutex::default(),
             _lock: lock,
         }))
     }
@@ -115,6 +127,14 @@ impl LocalLogServer {
     #[must_use]
     pub fn has_made(&self, key: &LogletKey) -> bool {
         self.made.lock().contains(key)
+    }
+
+    /// Whether no loglet is begun here any more, because the node leaves. The newest that was begun here before: the chain may not
+    /// name it yet, and will.
+    pub fn close(&self, closed: bool) -> Option<u64> {
+        let mut door = self.door.lock();
+        door.closed = closed;
+        door.newest.map(|key| key.loglet)
     }
 
     async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<Hosted>>> {
@@ -160,7 +180,8 @@ impl LocalLogServer {
             Some(life) => key.loglet <= life.lock().await.over,
             None => false,
         };
-        if over {
+        // Before the files are made: whoever closes the door in between is told of this loglet.
+        if over || !self.lets_begin(key) {
             return Ok(Reply::Refused { next: start, sealed: true });
         }
         if self.loglet(key).await?.is_none() {
@@ -172,6 +193,14 @@ impl LocalLogServer {
             self.loglets.lock().await.insert(key, hosted);
         }
         Ok(Reply::Done)
+    }
+
+    fn lets_begin(&self, key: LogletKey) -> bool {
+        let mut door = self.door.lock();
+        if !door.closed {
+            door.newest = door.newest.max(Some(key));
+        }
+        !door.closed
     }
 
     async fn serve(&self, request: Request, by: Deadline) -> Result<Reply> {
@@ -195,6 +224,10 @@ impl LocalLogServer {
             | Request::Release { key, .. }
             | Request::Remove { key, .. } => *key,
         };
+        if let Request::Remove { .. } = request {
+            let mut door = self.door.lock();
+            door.newest = door.newest.filter(|newest| *newest != key);
+        }
         if let (Request::Remove { over: true, .. }, Some(life)) = (&request, &self.life) {
             // Also where it never was: before its files go, so that nothing begins in between.
             life.lock().await.end(&*self.disk, self.shard, key.loglet).await?;

@@ -294,6 +294,28 @@ async fn store_that_nobody_waits_for_any_more_is_written_and_the_server_goes_on(
     assert_eq!(store(2).await.unwrap(), Reply::Stored { next: Lsn(3), leased: false });
 }
 
+/// A node that leaves is told of what was begun on it, and nothing is begun on it afterwards, until it stays.
+#[tokio::test]
+async fn server_of_a_node_that_leaves_begins_no_loglet_and_tells_the_last_one() {
+    let (env, disk) = (telesto_runtime::env(), SimDisk::new());
+    let server = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20).await;
+    let server = server.unwrap();
+    let key = |loglet| LogletKey { shard: SHARD, loglet, token: WriterToken(5) };
+    let create = |loglet| {
+        let request = Request::Create { key: key(loglet), start: Lsn(1), server: None };
+        server.call(request, soon(&env))
+    };
+    assert_eq!(server.close(false), None);
+    assert_eq!(create(7).await.unwrap(), Reply::Done);
+    assert_eq!(server.close(true), Some(7));
+    assert!(matches!(create(8).await.unwrap(), Reply::Refused { .. }));
+    let unused = Request::Remove { key: key(7), over: false };
+    server.call(unused, soon(&env)).await.unwrap();
+    assert_eq!(server.close(false), None);
+    assert_eq!(create(8).await.unwrap(), Reply::Done);
+    assert_eq!(server.close(false), Some(8));
+}
+
 #[tokio::test]
 async fn refusal_by_a_server_whose_write_fails_does_not_call_the_write_stored() {
     let (env, disk) = (telesto_runtime::env(), SimDisk::new());
