@@ -162,8 +162,8 @@ pub struct EngineOptions {
     pub write_set: WriteSetLimits,
     /// Default bound on each wait for bucket or log.
     pub timeout: Duration,
-    /// How far this process's wall clock may be ahead of the newest commit and of the bucket's clock: further, and it
-    /// commits nothing.
+    /// How far this process's wall clock may be ahead of the bucket's clock: further, and it commits nothing. An eighth
+    /// of it is how far it may drift unasked.
     pub clock_bound: Duration,
     /// The checkpoint engine.
     pub checkpoint: EngineKind,

@@ -8,14 +8,15 @@
 //! - Timestamps handed out after `after` are greater than it; those of one reservation grow by one.
 //! - Correctness never depends on how well the clock is set. But a region's time never goes back: one commit by a clock
 //!   that is years ahead would keep it there for ever, and with it everything that is collected by age. So a clock that
-//!   is further ahead of the newest commit than a bound is first held against the bucket's own, and refused if it is
-//!   ahead of that one, too.
+//!   was set ahead, or runs away, is first held against the bucket's own, and refused if it is ahead of that one by more than a
+//!   bound. Being near the newest commit is no proof: that may be this clock's own, a step earlier.
 //!
 //! ```text
-//! wall clock <= newest commit + bound ------------------------------> believed, and how far it is from the monotonic clock noted
-//!            else: as far from the monotonic clock as when it was believed --> believed
-//!            else: put an object, read when the bucket says it was put:
-//!                  wall clock <= that + bound --> believed, noted;   else --> nothing is committed
+//! wall clock <= newest commit ---------------------------------------------------------> time goes on from that commit
+//!      else: as far from the monotonic clock as when it was believed, to bound / 8 ----> believed
+//!      else: the first time, and wall clock <= newest commit + bound / 8 --------------> believed, and how far it is noted
+//!      else: put an object, read when the bucket says it was put:
+//!            wall clock <= that + bound --> believed, noted;   else --> nothing is committed
 //! ```
 //!
 //! # On failure
@@ -36,6 +37,9 @@ use telesto_common::planted::Bug;
 use telesto_common::{Env, Timestamp};
 
 use crate::error::{Error, Result};
+
+/// A clock may drift by this part of the bound before it is held against the bucket's again.
+const SLACK: u64 = 8;
 
 /// Hands out commit timestamps.
 #[async_trait]
@@ -59,8 +63,7 @@ pub struct LocalOracle {
 }
 
 impl LocalOracle {
-    /// An oracle over `env`'s clock, which is refused when it is more than `bound` ahead of the newest commit and of
-    /// the clock of `bucket`.
+    /// An oracle over `env`'s clock, which is refused when it is more than `bound` ahead of the clock of `bucket`.
     #[must_use]
     pub fn new(env: Env, bucket: Arc<dyn Bucket>, bound: Duration) -> Self {
         let bound_micros = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX / 4);
@@ -76,7 +79,7 @@ impl LocalOracle {
     /// Whether the wall clock has gone with the monotonic one since it was believed.
     fn is_steady(&self, wall_micros: u64) -> bool {
         let offset = self.offset(wall_micros);
-        self.believed.lock().is_some_and(|at| offset <= at + i128::from(self.bound_micros / 2))
+        self.believed.lock().is_some_and(|at| offset <= at + i128::from(self.bound_micros / SLACK))
     }
 
     /// What the bucket's clock says, if it has one.
@@ -111,9 +114,12 @@ impl LocalOracle {
 impl TimestampOracle for LocalOracle {
     async fn reserve(&self, newest: Timestamp, after: Timestamp, _count: u32) -> Result<Timestamp> {
         let wall = self.env.clock.wall_micros();
-        let is_near = wall <= newest.wall_micros().saturating_add(self.bound_micros);
-        if is_near || !self.is_steady(wall) {
-            if !is_near && !self.env.planted(Bug::AnyClock) {
+        let is_near = wall <= newest.wall_micros().saturating_add(self.bound_micros / SLACK);
+        // A clock that is behind moves nothing.
+        if wall > newest.wall_micros() && !self.is_steady(wall) {
+            // Only the first time: afterwards the newest commit may be one of this clock's own.
+            let is_new = self.believed.lock().is_none();
+            if !(is_near && is_new) && !self.env.planted(Bug::AnyClock) {
                 self.hold_against_bucket(wall, newest).await?;
             }
             // Not where it only was steady: a clock that runs fast would be believed bit by bit.

@@ -105,8 +105,30 @@ async fn right_clock_is_held_against_the_bucket_only_at_the_first_commit_after_l
         assert_eq!(between(&before, &process.requests()), (0, 1), "one put a commit");
     }
     // The clock is a little off: nobody minds.
-    process.clock.set_ahead(100);
+    process.clock.set_ahead(30);
     let before = process.requests();
     process.put("k", "3").await;
     assert_eq!(between(&before, &process.requests()), (0, 1));
+}
+
+/// Each step is smaller than the bound, and the newest commit is where the step before brought it.
+#[tokio::test(start_paused = true)]
+async fn clock_that_runs_away_in_small_steps_is_stopped_at_the_bound() {
+    let world = World::new(226);
+    let (right, wrong) = (world.start().await, world.start().await);
+    commit(&wrong, "k").await.expect("commits");
+    let begun = now(&right);
+    let mut refused = 0;
+    for step in 1..20 {
+        wrong.clock.set_ahead(step * 100);
+        refused += u64::from(commit(&wrong, "k").await.is_err());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(refused, 16, "what is more than five minutes ahead of the bucket's clock");
+    let at = right.put("other", "1").await;
+    assert!(at.wall_micros() <= begun + 320_000_000, "time is at most the bound ahead");
+    // Set back below that time it goes on in it.
+    wrong.clock.set_ahead(-3600);
+    let later = commit(&wrong, "k").await.expect("commits");
+    assert!(later > at && later.wall_micros() <= at.wall_micros() + 1);
 }
