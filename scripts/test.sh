@@ -138,6 +138,7 @@ beside sqlalchemy tests/e2e/sqlalchemy_suite.sh
 beside partitions tests/e2e/partitions.sh
 beside cluster cargo test --workspace --test cluster_processes -- --nocapture
 beside clocks tests/e2e/clocks.sh
+beside outage cargo test --workspace --test outage -- --nocapture
 # Every suite, on a folder; `tests/e2e/drivers.sh` runs them on S3 too.
 beside drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx

@@ -200,14 +200,6 @@ impl Node {
         Ok(client)
     }
 
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status()
-            .expect("kill runs");
-        assert!(status.success(), "kill {signal}");
-    }
-
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -215,25 +207,25 @@ impl Node {
 
     /// SIGKILL, then wait until it is gone.
     pub fn kill(mut self) {
-        self.signal("-KILL");
+        signal(&self.child, "-KILL");
         self.child.wait().expect("child");
     }
 
     /// SIGSTOP.
     pub fn freeze(&self) {
-        self.signal("-STOP");
+        signal(&self.child, "-STOP");
     }
 
     /// SIGCONT.
     pub fn thaw(&self) {
-        self.signal("-CONT");
+        signal(&self.child, "-CONT");
     }
 
     /// SIGUSR2: the program on disk takes its place, with its clients. Waits until it is ready.
     pub fn replace(&self) {
         let ready = || self.output().lines().filter(|line| *line == "Ready.").count();
         let before = ready();
-        self.signal("-USR2");
+        signal(&self.child, "-USR2");
         let until = Instant::now() + PATIENCE;
         while ready() == before {
             assert!(Instant::now() < until, "not replaced:\n{}", self.output());
@@ -243,7 +235,7 @@ impl Node {
 
     /// SIGTERM; returns whether it ended by itself with exit code 0.
     pub fn stop(mut self) -> bool {
-        self.signal("-TERM");
+        signal(&self.child, "-TERM");
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
             if let Some(status) = self.child.try_wait().expect("child") {
@@ -264,6 +256,11 @@ impl Node {
         let line = text.lines().find(|line| line.starts_with(field)).expect("the field");
         line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
     }
+}
+
+fn signal(child: &Child, signal: &str) {
+    let status = Command::new("kill").args([signal, &child.id().to_string()]).status();
+    assert!(status.expect("kill runs").success(), "kill {signal}");
 }
 
 /// The ports for Postgres and HTTP that a node says it serves, once it is ready.
@@ -289,6 +286,7 @@ impl Drop for Node {
 
 /// A running S3 server with a bucket `telesto`.
 pub struct S3Server {
+    kind: &'static str,
     child: Child,
     port: u16,
     dir: tempfile::TempDir,
@@ -296,23 +294,24 @@ pub struct S3Server {
 
 impl S3Server {
     /// Starts `versitygw` or `minio`.
-    pub fn start(kind: &str) -> Self {
+    pub fn start(kind: &'static str) -> Self {
         let dir = tempfile::tempdir().expect("temporary folder");
         std::fs::create_dir(dir.path().join("telesto")).expect("bucket folder");
-        let home = std::env::var("HOME").expect("HOME");
-        let binary = PathBuf::from(home).join(".cache/telesto/bin").join(kind);
+        let binary = Self::binary(kind);
         assert!(
             binary.exists(),
             "{} is missing: run tests/servers/ensure.sh first",
             binary.display()
         );
         let until = Instant::now() + PATIENCE;
-        let (child, port) = Self::launch(kind, &binary, dir.path());
-        let mut server = Self { child, port, dir };
+        let port = free_port();
+        let child = Self::launch(kind, dir.path(), port);
+        let mut server = Self { kind, child, port, dir };
         loop {
             // Ended: somebody else took the port meanwhile, and answers there.
             if server.child.try_wait().expect("child").is_some() {
-                (server.child, server.port) = Self::launch(kind, &binary, server.dir.path());
+                server.port = free_port();
+                server.child = Self::launch(kind, server.dir.path(), server.port);
             } else if TcpStream::connect(("127.0.0.1", server.port)).is_ok() {
                 // A server that cannot have its port takes a moment to end.
                 std::thread::sleep(Duration::from_millis(200));
@@ -325,11 +324,40 @@ impl S3Server {
         }
     }
 
-    fn launch(kind: &str, binary: &Path, folder: &Path) -> (Child, u16) {
-        let port = free_port();
+    /// SIGSTOP: requests hang.
+    pub fn freeze(&self) {
+        signal(&self.child, "-STOP");
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        signal(&self.child, "-CONT");
+    }
+
+    /// SIGKILL: nobody listens.
+    pub fn end(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("child");
+    }
+
+    /// Starts it again where it was, after [`Self::end`].
+    pub fn again(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        self.child = Self::launch(self.kind, self.dir.path(), self.port);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if self.child.try_wait().expect("child").is_some() {
+                // A connection of the one before may hold the port for a moment.
+                self.child = Self::launch(self.kind, self.dir.path(), self.port);
+            }
+            assert!(Instant::now() < until, "{} does not start again", self.kind);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn launch(kind: &str, folder: &Path, port: u16) -> Child {
         let address = format!("127.0.0.1:{port}");
         let folder = folder.display().to_string();
-        let mut command = Command::new(binary);
+        let mut command = Command::new(Self::binary(kind));
         match kind {
             "versitygw" => {
                 command.env("ROOT_ACCESS_KEY", "admin").env("ROOT_SECRET_KEY", "adminadmin");
@@ -342,13 +370,17 @@ impl S3Server {
             }
             other => panic!("no S3 server {other}"),
         }
-        let child = command
+        command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("the S3 server runs");
-        (child, port)
+            .expect("the S3 server runs")
+    }
+
+    fn binary(kind: &str) -> PathBuf {
+        let home = std::env::var("HOME").expect("HOME");
+        PathBuf::from(home).join(".cache/telesto/bin").join(kind)
     }
 
     /// The port on 127.0.0.1 that it listens on.
@@ -372,6 +404,7 @@ impl S3Server {
 
 impl Drop for S3Server {
     fn drop(&mut self) {
+        // A SIGKILL ends a frozen process, too.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,0 +1,183 @@
+//! Three real processes on an S3 server that hangs, and that is not there: clients of all of them append and read. What is acknowledged by
+//! the disks goes on, a node that dies or starts meanwhile waits for the bucket, what clients saw is strictly serializable, and everything
+//! goes on when the bucket is back.
+//!
+//! One round takes about a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one), `TELESTO_OUTAGE_SECONDS` how long an
+//! outage lasts (10).
+
+#[path = "appending.rs"]
+#[allow(dead_code)]
+mod appending;
+#[path = "harness.rs"]
+#[allow(dead_code)]
+mod harness;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::{Duration, Instant};
+
+use appending::{Run, TABLE, session};
+use harness::{Node, PATIENCE, Place, S3Server};
+
+const NODES: usize = 3;
+const SESSIONS_A_NODE: u64 = 2;
+/// How long an outage lasts: long enough for whatever is begun in it to meet it; in the soak longer than a request may take.
+fn outage() -> Duration {
+    let seconds = std::env::var("TELESTO_OUTAGE_SECONDS");
+    Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number")))
+}
+
+struct Cluster {
+    server: S3Server,
+    place: Place,
+    directory: tempfile::TempDir,
+    nodes: Vec<Option<Node>>,
+    ports: Vec<Arc<AtomicU16>>,
+}
+
+fn launch(place: &Place, local: PathBuf) -> Node {
+    Node::start(place, &local, &["--cluster", "127.0.0.1:0", "--memory", "256MiB"])
+}
+
+impl Cluster {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().expect("temporary folder");
+        let server = S3Server::start("versitygw");
+        let place = Place::s3(&server, "outage", "quorum", "quorum");
+        let ports = (0..NODES).map(|_| Arc::default()).collect();
+        let mut cluster = Self { server, place, directory, nodes: Vec::new(), ports };
+        cluster.nodes.resize_with(NODES, || None);
+        for index in 0..NODES {
+            let node = launch(&cluster.place, cluster.local(index));
+            cluster.put(index, node);
+        }
+        cluster
+    }
+
+    fn local(&self, index: usize) -> PathBuf {
+        self.directory.path().join(index.to_string())
+    }
+
+    fn put(&mut self, index: usize, node: Node) {
+        self.ports[index].store(node.port, Ordering::SeqCst);
+        self.nodes[index] = Some(node);
+    }
+
+    fn node(&self, index: usize) -> &Node {
+        self.nodes[index].as_ref().expect("it runs")
+    }
+
+    fn take(&mut self, index: usize) -> Node {
+        self.nodes[index].take().expect("it runs")
+    }
+
+    /// The node that owns the log, once its log is kept by all.
+    async fn owner(&self) -> usize {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            for index in 0..NODES {
+                let Ok(client) = self.node(index).connect().await else { continue };
+                let sql = "SELECT (SELECT copies_following FROM telesto_logs) = 3 AND EXISTS (
+                    SELECT 1 FROM telesto_nodes WHERE is_self AND state = 'owner')";
+                let row = client.query_one(sql, &[]).await;
+                if row.is_ok_and(|row| row.get::<_, Option<bool>>(0) == Some(true)) {
+                    return index;
+                }
+            }
+            assert!(Instant::now() < until, "nobody owns the log");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+fn all() -> Vec<usize> {
+    (0..NODES).collect()
+}
+
+fn others(than: usize) -> Vec<usize> {
+    (0..NODES).filter(|index| *index != than).collect()
+}
+
+/// Commits of all nodes go on through all of an outage, and after it.
+async fn outlast(run: &Run, what: &str) {
+    let until = Instant::now() + outage();
+    while Instant::now() < until {
+        run.progress(&all(), 3, what).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+async fn round(cluster: &mut Cluster, run: &Run) {
+    cluster.owner().await;
+    cluster.server.freeze();
+    outlast(run, "the bucket hangs").await;
+    cluster.server.thaw();
+    run.progress(&all(), 3, "the bucket answers again").await;
+
+    cluster.owner().await;
+    cluster.server.end();
+    outlast(run, "the bucket is gone").await;
+    cluster.server.again();
+    run.progress(&all(), 3, "the bucket is back").await;
+
+    // A log server dies, and starts before the bucket is there again: it waits for it.
+    let owner = cluster.owner().await;
+    let follower = others(owner)[0];
+    cluster.server.freeze();
+    cluster.take(follower).kill();
+    run.progress(&others(follower), 5, "the bucket hangs, and a log server is dead").await;
+    let (place, local) = (cluster.place.clone(), cluster.local(follower));
+    let starting = std::thread::spawn(move || launch(&place, local));
+    tokio::time::sleep(outage()).await;
+    assert!(!starting.is_finished(), "a node started without the bucket");
+    run.progress(&others(follower), 5, "the bucket hangs, and a node waits for it").await;
+    cluster.server.thaw();
+    cluster.put(follower, starting.join().expect("started"));
+    run.progress(&all(), 3, "the log server is back").await;
+
+    // The owner dies: who has the log is decided in the bucket, and there is none for a while.
+    let owner = cluster.owner().await;
+    cluster.server.end();
+    cluster.take(owner).kill();
+    tokio::time::sleep(outage()).await;
+    cluster.server.again();
+    run.progress(&others(owner), 5, "the bucket is back, and the owner is not").await;
+    let node = launch(&cluster.place, cluster.local(owner));
+    cluster.put(owner, node);
+    run.progress(&all(), 3, "the owner is back").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn three_processes_are_strictly_serializable_through_outages_of_the_bucket() {
+    let seconds = std::env::var("TELESTO_SOAK_SECONDS");
+    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number"));
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let mut cluster = Cluster::start();
+    let client = cluster.node(0).connect().await.expect("connects");
+    client.batch_execute(TABLE).await.expect("table");
+    let run = Arc::new(Run::default());
+    let mut tasks = Vec::new();
+    for (n, port) in cluster.ports.iter().enumerate() {
+        for s in 0..SESSIONS_A_NODE {
+            let number = n as u64 * SESSIONS_A_NODE + s;
+            tasks.push(tokio::spawn(session(Arc::clone(&run), n, Arc::clone(port), number)));
+        }
+    }
+    run.progress(&all(), 3, "all run").await;
+    let mut rounds = 0;
+    while rounds == 0 || Instant::now() < until {
+        round(&mut cluster, &run).await;
+        rounds += 1;
+    }
+    println!("{rounds} rounds");
+    run.stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.expect("session");
+    }
+    for n in all() {
+        run.read_all(n as u64, cluster.node(n)).await;
+    }
+    let shown: Vec<String> = run.check().iter().map(ToString::to_string).collect();
+    assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
+}
