@@ -184,8 +184,16 @@ impl Inner {
             entries.truncate(usize::try_from(end.0 - next.0).unwrap_or(usize::MAX));
             if entries.is_empty() {
                 // Released, so that it is archived: the listing was too old.
+                let released = quorum::released_to(key, server, next, by).await?;
                 self.archive.forget();
-                return Err(quorum::lost(key, next));
+                let listed = self
+                    .with_objects(Cause::Archive, by, |objects| covered(objects, loglet.id, next));
+                let listed = listed.await?;
+                if listed < released {
+                    return Err(quorum::lost(key, listed));
+                }
+                next = listed;
+                continue;
             }
             self.ship_entries(key, next, &entries, by).await?;
             next = Lsn(next.0 + entries.len() as u64);

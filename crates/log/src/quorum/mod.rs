@@ -52,7 +52,7 @@ use lease::Rounds;
 use pusher::Remote;
 
 pub use pusher::{Standing, State as ServerState};
-pub use recover::{Recovered, lost, recover};
+pub use recover::{Recovered, lost, recover, released_to};
 
 /// Entries that wait for a majority, at most.
 pub const PIPELINED: u64 = 64;

@@ -234,21 +234,24 @@ async fn repair(
     by: Deadline,
 ) -> Result<()> {
     let mut next = one.next;
-    if next < longest.first {
-        // What the longest has released is in the archive.
-        let skip = Request::Skip { key, to: longest.first };
-        match servers[one.index].call(skip, by).await? {
-            Reply::Stored { next: skipped, .. } => next = skipped,
-            other => return Err(refused(key, &other)),
-        }
-    }
+    let mut first = longest.first;
     while next < longest.next {
+        if next < first {
+            // What the longest has released is in the archive.
+            let skip = Request::Skip { key, to: first };
+            match servers[one.index].call(skip, by).await? {
+                Reply::Stored { next: skipped, .. } => next = skipped,
+                other => return Err(refused(key, &other)),
+            }
+            continue;
+        }
         let read = Request::Read { key, from: next, max_bytes: 4 << 20 };
         let Reply::Entries(entries) = servers[longest.index].call(read, by).await? else {
             return Err(lost(key, next));
         };
         if entries.is_empty() {
-            return Err(lost(key, next));
+            first = released_to(key, &servers[longest.index], next, by).await?;
+            continue;
         }
         let count = entries.len() as u64;
         let store = Request::Store { key, first: next, entries, repair: true, terms: None };
@@ -259,6 +262,22 @@ async fn repair(
         }
     }
     Ok(())
+}
+
+/// Up to where a sealed server has released what it had at `lsn`: its owner, which may live on, has shipped it meanwhile.
+///
+/// # Errors
+/// [`Error::Corrupt`] when it has released nothing there: the entry is lost.
+pub async fn released_to(
+    key: LogletKey,
+    server: &Arc<dyn LogServer>,
+    lsn: Lsn,
+    by: Deadline,
+) -> Result<Lsn> {
+    match server.call(Request::Tail { key }, by).await? {
+        Reply::Tail { first, .. } if first > lsn => Ok(first),
+        _ => Err(lost(key, lsn)),
+    }
 }
 
 fn refused(key: LogletKey, answer: &Reply) -> Error {

@@ -21,6 +21,8 @@ const KEY: LogletKey = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5
 struct Cut {
     server: Arc<LocalLogServer>,
     cut: Mutex<bool>,
+    /// Below what it releases its entries when it is asked to read.
+    releases: Mutex<Option<Lsn>>,
 }
 
 #[async_trait::async_trait]
@@ -29,6 +31,10 @@ impl LogServer for Cut {
         tokio::task::yield_now().await;
         if *self.cut.lock() {
             return Err(Error::Unavailable { shard: SHARD, reason: "cut off".into() });
+        }
+        let released = self.releases.lock().take_if(|_| matches!(request, Request::Read { .. }));
+        if let Some(below) = released {
+            self.server.call(Request::Release { key: KEY, below }, by).await?;
         }
         self.server.call(request, by).await
     }
@@ -42,15 +48,20 @@ struct Cluster {
 
 impl Cluster {
     async fn new() -> Self {
+        Self::of(1 << 20).await
+    }
+
+    /// With segments of so many bytes.
+    async fn of(segment: u64) -> Self {
         let env = telesto_runtime::env();
         let mut cuts = Vec::new();
         for _ in 0..3 {
             let disk = SimDisk::new() as Arc<dyn Disk>;
             let server =
-                LocalLogServer::open(disk, env.clone(), SHARD, 1 << 20).await.expect("opened");
+                LocalLogServer::open(disk, env.clone(), SHARD, segment).await.expect("opened");
             let create = Request::Create { key: KEY, start: Lsn(1), server: None };
             server.call(create, soon(&env)).await.expect("created");
-            cuts.push(Arc::new(Cut { server, cut: Mutex::new(false) }));
+            cuts.push(Arc::new(Cut { server, cut: Mutex::new(false), releases: Mutex::default() }));
         }
         let loglet = Loglet { id: 1, start: Lsn(1), start_hash: [0; 16], medium: Medium::Bucket };
         Self { env, cuts, loglet }
@@ -245,6 +256,27 @@ async fn recovery_that_needs_one_server_brings_the_end_to_a_majority_or_says_tha
         let found = recover(KEY, &cluster.loglet, &servers, None, &cluster.env, by).await.unwrap();
         assert_eq!((found.end, found.kept, found.longest), (Lsn(4), other_answers, 0));
         assert_eq!(cluster.tail(1).await, Lsn(if other_answers { 4 } else { 3 }));
+    }
+}
+
+/// An owner that was found dead and is not ships what it has, and lets its servers release it, while another node repairs them.
+#[tokio::test]
+async fn entries_that_are_released_while_they_are_repaired_are_no_damage() {
+    for released in [8, 20, 30] {
+        let cluster = Cluster::of(4096).await;
+        for (index, last) in [(0, 30), (1, 5)] {
+            for first in 1..=last {
+                let entries = vec![bytes::Bytes::from(vec![7; 1000])];
+                let first = Lsn(first);
+                let store = Request::Store { key: KEY, first, entries, repair: false, terms: None };
+                cluster.cuts[index].server.call(store, soon(&cluster.env)).await.unwrap();
+            }
+        }
+        cluster.cut([false, false, true]);
+        *cluster.cuts[0].releases.lock() = Some(Lsn(released));
+        let (end, hash) = cluster.recover().await.unwrap();
+        assert_eq!((end, hash.is_some()), (Lsn(31), true));
+        assert_eq!(cluster.tail(1).await, Lsn(31), "below {released} released");
     }
 }
 
