@@ -430,6 +430,16 @@ pub(crate) fn scalar_call(resolved: Resolved, evaluation: Evaluation) -> Arc<Sca
     Function::udf(name, Work::Call(resolved), args, returns, volatility, strict, Some(evaluation))
 }
 
+/// The function behind a call whose every computing may give another value.
+pub(crate) fn changing(function: &ScalarUDF) -> Option<&Resolved> {
+    match &function.inner().downcast_ref::<Function>()?.work {
+        Work::Call(resolved) if resolved.function.volatility == registry::Volatility::Volatile => {
+            Some(resolved)
+        }
+        _ => None,
+    }
+}
+
 /// A cast.
 pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) -> Arc<ScalarUDF> {
     let work = Work::Cast { from: from.clone(), to: to.clone() };

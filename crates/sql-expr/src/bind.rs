@@ -22,6 +22,7 @@ use super::scope::{Scope, fold};
 use super::ty::{CastContext, castable};
 use crate::functions::rows::{ROW_NOT_NULL, ROW_NULL};
 use crate::parameters::ParameterTypes;
+use crate::registry::Volatility;
 use crate::type_name::{interval_fields, literal_fields, literal_type};
 use telesto_sql_parser::rewrite::collation::Collation;
 use telesto_sql_parser::sqlparser::ast::{self, Ident, Value};
@@ -60,6 +61,8 @@ pub struct Binder<'a> {
     depth: usize,
     /// Inside COALESCE or CASE, where a constant that does not evaluate may never be looked at.
     pub(super) conditional: usize,
+    /// Values that are computed once, so far.
+    held: u32,
     /// Whether constant casts, calls and comparisons stay as they are written, for who shows the expression.
     pub(super) as_written: bool,
 }
@@ -86,6 +89,7 @@ impl<'a> Binder<'a> {
             hook: None,
             depth: 0,
             conditional: 0,
+            held: 0,
             as_written: false,
         }
     }
@@ -439,10 +443,18 @@ impl<'a> Binder<'a> {
         if let Some(otherwise) = otherwise {
             results.push(self.bind(otherwise)?);
         }
+        let mut held = None;
         for when in conditions {
             tests.push(match operand {
                 Some(operand) => {
-                    let (left, right) = (self.bind(operand)?, self.bind(&when.condition)?);
+                    let left = match &held {
+                        Some((_, _, name)) => Expr::clone(name),
+                        None => {
+                            let value = self.bind(operand)?;
+                            self.held(value, &mut held)
+                        }
+                    };
+                    let right = self.bind(&when.condition)?;
                     self.compare(super::bound::Comparison::Eq, left, right)?
                 }
                 None => {
@@ -456,7 +468,34 @@ impl<'a> Binder<'a> {
         self.conditional -= 1;
         let mut results = results.into_iter();
         let otherwise = if otherwise.is_some() { results.next().map(Box::new) } else { None };
-        Ok(Expr { node: Node::Case(tests.into_iter().zip(results).collect(), otherwise), ty })
+        let node = Node::Case(tests.into_iter().zip(results).collect(), otherwise);
+        Ok(once(Expr { node, ty }, held))
+    }
+
+    /// What stands for `value` in an expression that names it several times: it itself, or, where each computing of it may give
+    /// another value, the one that [`once`] computes.
+    pub(super) fn held(&mut self, value: Expr, held: &mut Option<Held>) -> Expr {
+        if value.volatility() != Volatility::Volatile {
+            return value;
+        }
+        self.held += 1;
+        let name = Expr { node: Node::Held(self.held), ty: value.ty.clone() };
+        *held = Some((self.held, value, name.clone()));
+        name
+    }
+}
+
+/// A value that is computed once: its number, itself, and what stands for it.
+pub(super) type Held = (u32, Expr, Expr);
+
+/// An expression that names a value several times.
+pub(super) fn once(whole: Expr, held: Option<Held>) -> Expr {
+    match held {
+        None => whole,
+        Some((number, value, _)) => {
+            let ty = whole.ty.clone();
+            Expr { node: Node::Once(number, Box::new(value), Box::new(whole)), ty }
+        }
     }
 }
 

@@ -136,9 +136,12 @@ impl Binder<'_> {
                 let [a, b] = <[Expr; 2]>::try_from(args)
                     .map_err(|_| Error::syntax("NULLIF takes two arguments"))?;
                 let ty = nullif_result(&a.ty, &b.ty);
+                let mut held = None;
+                let a = self.held(a, &mut held);
                 let first = self.implicit(a.clone(), &ty)?;
                 let equal = self.compare(Comparison::Eq, a, b)?;
-                return Ok(Expr { node: Node::NullIf(Box::new(equal), Box::new(first)), ty });
+                let node = Node::NullIf(Box::new(equal), Box::new(first));
+                return Ok(super::bind::once(Expr { node, ty }, held));
             }
             // The precision of CURRENT_TIMESTAMP(n) and its kin.
             "current_timestamp" | "localtimestamp" | "localtime" | "current_time"

@@ -17,7 +17,7 @@ use super::context::{Call, EvalContext};
 use super::registry::{Function, Volatility};
 use super::ty::{CastContext, stable_cast};
 use super::volatility::{call_may_fail, cast_may_fail};
-use telesto_sql_types::error::Result;
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType};
 
 /// Comparison of two values of one type.
@@ -112,6 +112,10 @@ pub enum Node {
     Extreme(bool, Vec<Expr>),
     /// NULL if both are equal: the comparison, and the first value.
     NullIf(Box<Expr>, Box<Expr>),
+    /// A value that is computed once for an expression that names it several times: its number, the value, the expression.
+    Once(u32, Box<Expr>, Box<Expr>),
+    /// The value of this number, inside of that expression.
+    Held(u32),
     /// A cast to this node's type.
     Cast(Box<Expr>, CastContext),
     /// A function or operator call.
@@ -250,6 +254,11 @@ impl Expr {
                 }
                 value.eval(row, context)
             }
+            Node::Once(number, value, whole) => {
+                let held = Self::constant(value.eval(row, context)?, value.ty.clone());
+                whole.given(*number, &held).eval(row, context)
+            }
+            Node::Held(_) => Err(Error::internal("a value is named outside of its expression")),
             Node::Cast(item, how) => {
                 let value = item.eval(row, context)?;
                 // A domain may refuse NULL.
@@ -389,50 +398,6 @@ impl Expr {
         found
     }
 
-    fn each_child(&self, visit: &mut dyn FnMut(&Self)) {
-        match &self.node {
-            Node::Const(_) | Node::Column(_) | Node::Param(_) => {}
-            Node::And(items)
-            | Node::Or(items)
-            | Node::Coalesce(items)
-            | Node::Extreme(_, items)
-            | Node::Call(_, items, _)
-            | Node::Array(items, _) => items.iter().for_each(visit),
-            Node::Not(a) | Node::IsNull(_, a) | Node::IsTruth(_, _, a) | Node::Cast(a, _) => {
-                visit(a)
-            }
-            Node::Compare(_, a, b)
-            | Node::Distinct(_, a, b)
-            | Node::NullIf(a, b)
-            | Node::Quantified(a, _, b, _)
-            | Node::QuantifiedCall(a, _, b, _) => {
-                visit(a);
-                visit(b);
-            }
-            Node::InList(a, list, _) | Node::Subscript(a, list) => {
-                visit(a);
-                list.iter().for_each(visit);
-            }
-            Node::RowCompare(_, pairs) | Node::Case(pairs, None) => {
-                for (a, b) in pairs {
-                    visit(a);
-                    visit(b);
-                }
-            }
-            Node::Case(pairs, Some(otherwise)) => {
-                for (a, b) in pairs {
-                    visit(a);
-                    visit(b);
-                }
-                visit(otherwise);
-            }
-            Node::Slice(a, low, high) => {
-                visit(a);
-                low.iter().chain(high).for_each(|e| visit(e));
-            }
-        }
-    }
-
     /// How far the value depends on more than row and parameters.
     #[must_use]
     pub fn volatility(&self) -> Volatility {
@@ -440,6 +405,9 @@ impl Expr {
         self.walk(&mut |e| {
             if let Node::Call(function, _, _) = &e.node {
                 found = found.max(function.volatility);
+            }
+            if let Node::Held(_) = &e.node {
+                found = Volatility::Volatile;
             }
             if let Node::Cast(..) = &e.node {
                 // Casts of times and names look at settings and catalog.

@@ -245,6 +245,8 @@ impl Deparse<'_> {
                 );
                 self.infix(text, place)
             }
+            Node::Once(number, value, whole) => self.once(*number, value, whole, place),
+            Node::Held(number) => format!("${number}"),
             Node::Case(branches, otherwise) => {
                 let mut out = String::from("\nCASE");
                 for (condition, result) in branches {
@@ -290,6 +292,21 @@ impl Deparse<'_> {
                 format!("{}[{}:{}]", self.primary(value), end(low), end(high))
             }
         }
+    }
+
+    /// `CASE value WHEN`, or NULLIF, of a value that is computed once.
+    fn once(&self, number: u32, value: &Expr, whole: &Expr, place: Place) -> String {
+        let text = self.expr(&whole.given(number, value), place);
+        let Node::Case(branches, _) = &whole.node else { return text };
+        let mut out = text.replacen("CASE", &format!("CASE {}", self.expr(value, Place::Item)), 1);
+        for (condition, _) in branches {
+            let Node::Compare(_, _, wanted) = &condition.node else { return text };
+            let before =
+                format!("WHEN {} THEN", self.expr(&condition.given(number, value), Place::Item));
+            let after = format!("WHEN {} THEN", self.expr(wanted, Place::Item));
+            out = out.replacen(&before, &after, 1);
+        }
+        out
     }
 
     /// What a cast or a subscript may follow: in parentheses unless it is a column.

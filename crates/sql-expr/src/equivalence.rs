@@ -105,7 +105,7 @@ impl Expr {
         self.walk(&mut |e| match &e.node {
             Node::Call(function, ..) => immutable &= function.volatility == Volatility::Immutable,
             Node::Cast(inner, _) => immutable &= cast_is_immutable(&inner.ty, &e.ty),
-            Node::Param(_) => immutable = false,
+            Node::Param(_) | Node::Held(_) => immutable = false,
             _ => {}
         });
         immutable

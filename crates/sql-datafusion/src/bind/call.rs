@@ -169,6 +169,7 @@ impl Binder<'_> {
             "coalesce" => self.coalesced(args),
             "nullif" => {
                 let [a, b] = two(args, &name)?;
+                let a = self.once(a)?;
                 let ty = nullif_result(&a.ty, &b.ty);
                 let equal = self.binary("=", a.clone(), b)?.expr;
                 let a = self.coerce(a, &ty, "NULLIF")?;
@@ -206,6 +207,8 @@ impl Binder<'_> {
         let ty = self.common_type(&types, "COALESCE")?;
         let mut whole: Option<Expr> = None;
         for arg in args.into_iter().rev() {
+            // DataFusion asks whether each but the last is NULL, and then for its value.
+            let arg = if whole.is_some() { self.once(arg)? } else { arg };
             let arg = self.coerce(arg, &ty, "COALESCE")?.expr;
             refuse_sets(&arg, "COALESCE")?;
             whole = Some(match whole {

@@ -1,12 +1,14 @@
 //! CASE, and the values behind IN: several expressions that get one type.
 
+use datafusion::common::tree_node::{Transformed, TreeNode as _};
 use datafusion::logical_expr::{Case, Expr};
 use datafusion::sql::sqlparser::ast;
 
 use super::group::refuse_sets;
 use super::scope::Scope;
 use super::{Binder, Typed};
-use crate::{guards, udf};
+use crate::waiting::waiting_call;
+use crate::{fault, guards, udf};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -19,7 +21,7 @@ impl Binder<'_> {
         otherwise: Option<&ast::Expr>,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
-        let operand = operand.map(|e| self.expr(e, scope)).transpose()?;
+        let operand = operand.map(|e| self.once(self.expr(e, scope)?)).transpose()?;
         let _inside = self.guarded();
         let mut whens = Vec::with_capacity(conditions.len());
         let mut results = Vec::with_capacity(conditions.len() + 1);
@@ -59,6 +61,24 @@ impl Binder<'_> {
         let case = Expr::Case(Case { expr: None, when_then_expr, else_expr: otherwise });
         let case = if numbers { udf::truth_of_number().call(vec![case]) } else { case };
         Ok(Typed::of(case, ty))
+    }
+
+    /// A value for an expression that names it several times: what each computing gives another value of is computed once for a row,
+    /// as a call that waits is (`row_by_row`).
+    pub(super) fn once(&self, value: Typed) -> Result<Typed> {
+        if !value.expr.is_volatile() {
+            return Ok(value);
+        }
+        let expr = value.expr.transform_up(|part| {
+            let Expr::ScalarFunction(call) = &part else { return Ok(Transformed::no(part)) };
+            let Some(resolved) = udf::changing(&call.func).cloned() else {
+                return Ok(Transformed::no(part));
+            };
+            self.waiting.set(true);
+            let once = waiting_call(resolved, self.next_instance(), self.evaluation());
+            Ok(Transformed::yes(once.call(call.args.clone())))
+        });
+        Ok(Typed { expr: expr.map_err(fault::from_datafusion)?.data, ..value })
     }
 
     /// The items of a list behind IN. Several without columns are one array in PostgreSQL, of one type with the value before it.
