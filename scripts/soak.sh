@@ -44,7 +44,7 @@ stage middlebox env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --wor
 stage one_folder env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" TELESTO_SOAK_OPENS=200 cargo test --workspace --test one_folder -- --nocapture
 stage partitions env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" tests/e2e/partitions.sh
 stage clocks env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" tests/e2e/clocks.sh
-stage outage env TELESTO_OUTAGE_SECONDS=75 TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test outage -- --nocapture
+stage outage env TELESTO_OUTAGE_SECONDS=40 TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test outage -- --nocapture
 stage folder env TELESTO_TRIM_SLOTS="${SOAK_SLOTS:-150000}" cargo test --workspace --test log folder_of_many_slots
 stage sqlsmith env SQLSMITH_CORE_HOURS="${SOAK_CORE_HOURS:-4}" tests/e2e/sqlsmith.sh
 stage regress tests/e2e/regress.sh

@@ -36,8 +36,9 @@ struct Cluster {
     ports: Vec<Arc<AtomicU16>>,
 }
 
+/// With a tail that has room for what is written in an outage: when it is full, commits wait for the bucket.
 fn launch(place: &Place, local: PathBuf) -> Node {
-    Node::start(place, &local, &["--cluster", "127.0.0.1:0", "--memory", "256MiB"])
+    Node::start(place, &local, &["--cluster", "127.0.0.1:0", "--memory", "1GiB"])
 }
 
 impl Cluster {
