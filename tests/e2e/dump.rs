@@ -296,3 +296,240 @@ async fn what_cannot_be_written_is_refused_by_name() {
         theirs.batch_execute(drop).await.expect(drop);
     }
 }
+
+/// Settings that change what is read or how it is written, as they may be stored for the role that dumps.
+const HOSTILE: [&str; 20] = [
+    "telesto.executor = key",
+    "telesto.consistency = eventual",
+    "bytea_output = escape",
+    "timezone = 'Asia/Kathmandu'",
+    "datestyle = 'SQL, DMY'",
+    "intervalstyle = iso_8601",
+    "extra_float_digits = -10",
+    "search_path = \"Odd Schema\", nowhere",
+    "row_security = on",
+    "statement_timeout = 50",
+    "lock_timeout = 1",
+    "idle_in_transaction_session_timeout = 1",
+    "quote_all_identifiers = on",
+    "standard_conforming_strings = off",
+    "client_min_messages = error",
+    "default_transaction_isolation = 'read committed'",
+    "default_transaction_read_only = on",
+    "transform_null_equals = on",
+    "application_name = 'x'",
+    "role = nobody_much",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stored_settings_change_no_byte_of_a_dump() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (node, ours) = node(dir.path(), "node");
+    let theirs = fresh("dump_hostile").await;
+    let undo = "DROP ROLE IF EXISTS dumper, nobody_much";
+    connect(&postgres()).await.batch_execute(undo).await.expect("a server without them");
+    for (url, mine) in [(&ours, true), (&theirs, false)] {
+        let client = connect(url).await;
+        client.batch_execute(SCHEMA).await.expect("the schema");
+        let more = "CREATE ROLE dumper LOGIN SUPERUSER; CREATE ROLE nobody_much; \
+            CREATE TABLE texts (b bytea, d date, z timestamptz DEFAULT '2024-05-06 07:08:09+00', i interval, f float8, s text DEFAULT 'a\\b'); \
+            INSERT INTO texts VALUES ('\\x00ff41', '2024-02-03', '2024-02-03 04:05:06+00', '1 mon -2 days 03:04:05.6', 0.1::float8 + 0.2::float8, 'c\\d')";
+        client.batch_execute(more).await.expect("more");
+        let url = url.replace("telesto@", "dumper@").replace("postgres@", "dumper@");
+        let (before, after) = (file("before.sql"), file("after.sql"));
+        well(&telesto(&["dump", "--roles", "--url", &url, "--file", &before]));
+        let mut refused = Vec::new();
+        for setting in HOSTILE {
+            let stored = format!("ALTER ROLE dumper SET {setting}");
+            if client.batch_execute(&stored).await.is_err() {
+                refused.push(setting);
+            }
+        }
+        // Telesto has DateStyle ISO alone, strings as the standard has them, and NULLs that equal nothing.
+        let known: &[&str] = match mine {
+            true => &[
+                "datestyle = 'SQL, DMY'",
+                "standard_conforming_strings = off",
+                "transform_null_equals = on",
+            ],
+            false => &[],
+        };
+        assert_eq!(refused, known);
+        well(&telesto(&["dump", "--roles", "--url", &url, "--file", &after]));
+        let read = |name: &str| std::fs::read_to_string(name).expect("the dump");
+        let without = |text: &str| {
+            let lines = text.lines().filter(|line| !line.starts_with("ALTER ROLE dumper SET "));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        same(&without(&read(&before)), &without(&read(&after)));
+        assert!(read(&after).contains("ALTER ROLE dumper SET "), "nothing was stored");
+        // As another role it has that one's rights alone.
+        let lesser = telesto(&["dump", "--url", &url, "--role", "nobody_much", "--file", &before]);
+        let said = String::from_utf8_lossy(&lesser.stderr).into_owned();
+        assert!(!lesser.status.success() && said.contains("permission denied"), "{said}");
+    }
+    drop(node);
+    let admin = connect(&postgres()).await;
+    admin.batch_execute("DROP DATABASE dump_hostile").await.expect("drops");
+    admin.batch_execute(undo).await.expect("drops");
+}
+
+/// Roles, what they may do, and whose what is. Default privileges are kept by the OIDs of roles, which are made in the order in which
+/// they are dumped.
+const ROLES: &str = "
+CREATE ROLE \"Odd \"\"one\" LOGIN CONNECTION LIMIT 7 PASSWORD 'secret' VALID UNTIL '2031-05-06 07:08:09+00';
+CREATE ROLE clerk LOGIN BYPASSRLS;
+CREATE ROLE reader REPLICATION;
+CREATE ROLE staff CREATEDB CREATEROLE NOINHERIT;
+GRANT staff TO clerk WITH ADMIN OPTION;
+SET SESSION AUTHORIZATION clerk;
+GRANT staff TO \"Odd \"\"one\";
+RESET SESSION AUTHORIZATION;
+GRANT pg_read_all_data TO reader;
+ALTER ROLE ALL SET work_mem = '5MB';
+ALTER ROLE clerk SET search_path = \"$user\", \"A b\", public;
+ALTER ROLE clerk SET app.tenant = 'it''s, \"x\"';
+ALTER ROLE clerk SET \"TimeZone\" = 'Europe/Berlin';
+ALTER ROLE clerk SET role = 'staff';
+ALTER ROLE reader SET search_path = '';
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN small AS integer CHECK (VALUE < 100);
+CREATE SCHEMA closed;
+CREATE TABLE closed.t (id serial PRIMARY KEY, a integer, b small, m mood);
+CREATE VIEW closed.v AS SELECT id, a FROM closed.t;
+CREATE SEQUENCE closed.free;
+INSERT INTO closed.t (a, b, m) VALUES (1, 2, 'ok'), (3, 4, 'sad');
+ALTER SCHEMA closed OWNER TO staff;
+ALTER TABLE closed.t OWNER TO staff;
+ALTER VIEW closed.v OWNER TO clerk;
+ALTER TYPE mood OWNER TO clerk;
+ALTER DOMAIN small OWNER TO staff;
+GRANT USAGE ON SCHEMA closed TO clerk, reader;
+GRANT SELECT, UPDATE ON closed.t TO clerk WITH GRANT OPTION;
+GRANT SELECT ON closed.t TO reader WITH GRANT OPTION;
+SET SESSION AUTHORIZATION reader;
+GRANT SELECT ON closed.t TO \"Odd \"\"one\";
+RESET SESSION AUTHORIZATION;
+REVOKE DELETE, TRUNCATE ON closed.t FROM staff;
+GRANT UPDATE (a), REFERENCES (id) ON closed.t TO \"Odd \"\"one\";
+GRANT SELECT ON closed.v TO PUBLIC;
+GRANT USAGE ON SEQUENCE closed.free TO reader;
+REVOKE USAGE ON TYPE mood FROM PUBLIC;
+REVOKE USAGE ON SCHEMA public FROM PUBLIC;
+GRANT CREATE ON SCHEMA public TO clerk;
+ALTER DEFAULT PRIVILEGES FOR ROLE staff GRANT SELECT ON TABLES TO reader;
+ALTER DEFAULT PRIVILEGES FOR ROLE staff REVOKE USAGE ON TYPES FROM PUBLIC;
+ALTER DEFAULT PRIVILEGES FOR ROLE clerk IN SCHEMA closed GRANT USAGE ON SEQUENCES TO reader WITH GRANT OPTION;
+CREATE POLICY own ON closed.t TO clerk, reader USING (a > 0);
+ALTER TABLE closed.t ENABLE ROW LEVEL SECURITY;
+";
+
+/// What two servers must have alike of that. The first superuser has another name on each.
+const RIGHTS: [&str; 9] = [
+    "SELECT rolname, rolsuper, rolinherit, rolcreaterole, rolcreatedb, rolcanlogin, rolreplication, rolbypassrls, rolconnlimit, rolvaliduntil, \
+     rolpassword FROM pg_authid WHERE rolname IN ('Odd \"one', 'staff', 'clerk', 'reader') ORDER BY 1",
+    "SELECT pg_get_userbyid(roleid), pg_get_userbyid(member), replace(pg_get_userbyid(grantor), 'postgres', 'telesto'), admin_option \
+     FROM pg_auth_members WHERE pg_get_userbyid(member) IN ('Odd \"one', 'clerk', 'reader') ORDER BY 1, 2",
+    "SELECT setdatabase = 0, CASE setrole WHEN 0 THEN '' ELSE pg_get_userbyid(setrole) END, setconfig::text FROM pg_db_role_setting ORDER BY 1, 2",
+    "SELECT nspname, replace(pg_get_userbyid(nspowner), 'postgres', 'telesto'), nspacl::text FROM pg_namespace WHERE nspname IN ('closed', 'public') ORDER BY 1",
+    "SELECT relname, pg_get_userbyid(relowner), relacl::text FROM pg_class WHERE relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = 'closed') \
+     AND relkind IN ('r', 'v', 'S') AND relname <> 'free' ORDER BY 1",
+    "SELECT relname, replace(relacl::text, 'postgres', 'telesto') FROM pg_class WHERE relname = 'free'",
+    "SELECT attname, attacl::text FROM pg_attribute WHERE attacl IS NOT NULL AND attrelid = 'closed.t'::regclass ORDER BY 1",
+    "SELECT typname, pg_get_userbyid(typowner), typacl::text FROM pg_type WHERE typname IN ('mood', 'small') ORDER BY 1",
+    "SELECT pg_get_userbyid(defaclrole), defaclnamespace = 0, defaclobjtype, defaclacl::text FROM pg_default_acl ORDER BY 1, 2, 3",
+];
+
+/// A Telesto as it was before, all but `public`.
+const UNDO: &str = "RESET ROLE; ALTER ROLE ALL RESET ALL; DROP OWNED BY \"Odd \"\"one\", staff, clerk, reader CASCADE; \
+    DROP ROLE \"Odd \"\"one\", staff, clerk, reader";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn roles_and_rights_go_to_postgres_and_back() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (_first, first) = node(dir.path(), "first");
+    let (_second, second) = node(dir.path(), "second");
+    let ours = connect(&first).await;
+    ours.batch_execute(ROLES).await.expect("roles");
+    let before = answers(&ours, &RIGHTS).await;
+    assert_eq!(before.len(), 32, "{before:?}");
+    let (a, b) = (file("a.sql"), file("b.sql"));
+    well(&telesto(&["dump", "--roles", "--url", &first, "--file", &a]));
+    let there = fresh("dump_roles").await;
+    // Of a run before that failed.
+    let left = "DROP ROLE IF EXISTS \"Odd \"\"one\", clerk, reader, staff, telesto";
+    connect(&postgres()).await.batch_execute(left).await.expect("a server without them");
+    psql(&there, &a);
+    let theirs = connect(&there).await;
+    same(&before, &answers(&theirs, &RIGHTS).await);
+    well(&telesto(&["dump", "--roles", "--url", &there, "--file", &b]));
+    // Roles are a whole server's: they go with the database that has what is theirs.
+    drop(theirs);
+    let admin = connect(&postgres()).await;
+    for statement in ["ALTER ROLE ALL RESET ALL", "DROP DATABASE dump_roles WITH (FORCE)", left] {
+        admin.batch_execute(statement).await.expect(statement);
+    }
+    // Twice: the second time into one transaction, where the first superuser is there as well.
+    for restore in
+        [&["restore", &b, "--url", &second][..], &["restore", &b, "--url", &second, "-1"]]
+    {
+        let output = telesto(restore);
+        well(&output);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("role \"telesto\" was here already"), "{said}");
+        let back = connect(&second).await;
+        same(&before, &answers(&back, &RIGHTS).await);
+        let row = answers(&back, &["SELECT count(*) FROM closed.t"]).await;
+        assert_eq!(row[0], "2");
+        back.batch_execute(UNDO).await.expect("empty again");
+        let public = "DROP TYPE IF EXISTS mood CASCADE; DROP DOMAIN IF EXISTS small CASCADE; GRANT USAGE ON SCHEMA public TO PUBLIC";
+        back.batch_execute(public).await.expect("empty again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn roles_alone_are_those_that_pg_dumpall_reads_and_restores() {
+    let dir = tempfile::tempdir().expect("folder");
+    let file = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_owned();
+    let (first_node, first) = node(dir.path(), "first");
+    let (_second, second) = node(dir.path(), "second");
+    let (_third, third) = node(dir.path(), "third");
+    let ours = connect(&first).await;
+    ours.batch_execute(ROLES).await.expect("roles");
+    let more = "ALTER DATABASE telesto SET statement_timeout = '90s'; ALTER ROLE clerk IN DATABASE telesto SET work_mem = '6MB'";
+    ours.batch_execute(more).await.expect("settings");
+    let roles = &RIGHTS[..3];
+    let before = answers(&ours, roles).await;
+    let (a, b) = (file("roles.sql"), file("all.sql"));
+    well(&telesto(&["dump", "--roles-only", "--url", &first, "--file", &a]));
+    well(&telesto(&["restore", &a, "--url", &second]));
+    same(&before, &answers(&connect(&second).await, roles).await);
+
+    // The real tool, of Telesto: what it writes of roles is loaded unmodified. It has no ALTER ROLE ALL, and settings of databases elsewhere.
+    let dumped = Command::new("pg_dumpall")
+        .args(["--globals-only", "-h", "127.0.0.1", "-U", "telesto", "-l", "telesto", "-f", &b])
+        .args(["-p", &first_node.port.to_string()])
+        .env("PGSSLMODE", "disable")
+        .output();
+    well(&dumped.expect("pg_dumpall runs"));
+    well(&telesto(&["restore", &b, "--url", &third]));
+    let back = connect(&third).await;
+    same(&answers(&ours, &roles[..2]).await, &answers(&back, &roles[..2]).await);
+    let of_roles =
+        ["SELECT rolname, rolconfig::text FROM pg_roles WHERE rolconfig IS NOT NULL ORDER BY 1"];
+    same(&answers(&ours, &of_roles).await, &answers(&back, &of_roles).await);
+
+    // Passwords are for superusers.
+    ours.batch_execute("ALTER ROLE clerk RESET ALL").await.expect("no other role");
+    let clerk = first.replace("telesto@", "clerk@");
+    let refused = telesto(&["dump", "--roles-only", "--url", &clerk]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("--no-role-passwords"), "{said}");
+    let written = well(&telesto(&["dump", "--roles-only", "--no-role-passwords", "--url", &clerk]));
+    assert!(
+        written.contains("ALTER ROLE \"Odd \"\"one\" WITH") && !written.contains("PASSWORD"),
+        "{written}"
+    );
+}

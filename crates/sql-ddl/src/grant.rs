@@ -171,6 +171,7 @@ impl Ddl<'_> {
                 Ok(())
             }
             GrantKind::Type => {
+                self.schema_usage(name)?;
                 let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
                 let mut ty = (*ty).clone();
                 ty.acl = self.changed(&Guarded::user_type(&ty), Rights::NONE, change)?;

@@ -89,14 +89,14 @@ impl Ddl<'_> {
             match option {
                 RoleOption::InRole(of) => {
                     for of in self.named_roles(of)? {
-                        self.add_member(&of, oid, false)?;
+                        self.add_member(&of, oid, (self.actor.oid, false))?;
                     }
                 }
                 RoleOption::Role(members) | RoleOption::Admin(members) => {
                     let admin = matches!(option, RoleOption::Admin(_));
                     for member in self.named_roles(members)? {
                         let role = self.role_by_oid(oid)?;
-                        self.add_member(&role, member.oid, admin)?;
+                        self.add_member(&role, member.oid, (self.actor.oid, admin))?;
                     }
                 }
                 _ => {}
@@ -351,11 +351,12 @@ impl Ddl<'_> {
     }
 
     pub(super) fn grant_role(&mut self, given: &GrantRole) -> Result<()> {
-        if let Some(by) = &given.by {
-            let by = self.role_of(by)?;
-            if by.oid != self.actor.oid && !self.actor.superuser {
-                return Err(denied("must be superuser to set grantor"));
-            }
+        let by = match &given.by {
+            Some(by) => self.role_of(by)?.oid,
+            None => self.actor.oid,
+        };
+        if by != self.actor.oid && !self.actor.superuser {
+            return Err(denied("must be superuser to set grantor"));
         }
         let members = self.named_roles(&given.roles)?;
         for of in &given.of {
@@ -363,7 +364,7 @@ impl Ddl<'_> {
             for member in &members {
                 let of = self.role_by_oid(of.oid)?;
                 if given.grant {
-                    self.add_member(&of, member.oid, given.with_option)?;
+                    self.add_member(&of, member.oid, (by, given.with_option))?;
                 } else {
                     self.remove_member(&of, member.oid, given.only_option)?;
                 }
@@ -386,7 +387,13 @@ impl Ddl<'_> {
         Err(denied(format!("must have admin option on role \"{}\"", role.name)))
     }
 
-    fn add_member(&mut self, role: &Role, member: u32, admin: bool) -> Result<()> {
+    /// Has one role be a member of another, by whom and whether with the right to have others be.
+    fn add_member(
+        &mut self,
+        role: &Role,
+        member: u32,
+        (grantor, admin): (u32, bool),
+    ) -> Result<()> {
         let known = self.role_by_oid(member)?;
         self.may_admit(role)?;
         if role.oid == DATABASE_OWNER {
@@ -405,7 +412,6 @@ impl Ddl<'_> {
             return Err(grant_error(text));
         }
         let mut changed = (*known).clone();
-        let grantor = self.actor.oid;
         match changed.member_of.iter_mut().find(|m| m.role == role.oid) {
             Some(membership) if membership.admin || !admin => {
                 self.context.notices.notice(format!(

@@ -140,6 +140,15 @@ impl Ddl<'_> {
         .is_break()
     }
 
+    /// Fails unless the role may look into each schema that the query names. What it may read there is asked when the view is read.
+    fn may_name(&self, query: &Query) -> Result<()> {
+        let named = visit_relations(query, |name| match self.schema_usage(name) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        });
+        named.break_value().map_or(Ok(()), Err)
+    }
+
     pub(super) async fn view_columns(&self, query: &Query) -> Result<Vec<(String, SqlType)>> {
         // Elements of CREATE SCHEMA see those before them.
         self.view_columns_in(&Arc::new(self.catalog().clone()), query).await
@@ -221,6 +230,7 @@ impl Ddl<'_> {
         }
         let options = view_options(create)?;
         // What is wrong with the query is told before who may make it where.
+        self.may_name(&create.query)?;
         let mut columns = self.view_columns(&create.query).await?;
         let own = columns.clone();
         let (schema, name) = split(&create.name)?;

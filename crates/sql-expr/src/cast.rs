@@ -397,7 +397,14 @@ pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result
     match to {
         _ if shown == "-" => Ok(Datum::Oid(0)),
         SqlType::RegClass => context.relation_oid(shown).map(Datum::Oid),
-        SqlType::RegType => context.type_of_name(shown).map(|ty| Datum::Oid(ty.oid())),
+        SqlType::RegType => {
+            if let [schema, _] = super::context::identifier_parts(shown).as_slice()
+                && context.catalog.schema(schema).is_some()
+            {
+                context.may_look_into(schema)?;
+            }
+            context.type_of_name(shown).map(|ty| Datum::Oid(ty.oid()))
+        }
         SqlType::RegNamespace => match context.catalog.schema(shown) {
             Some(schema) => Ok(Datum::Oid(schema.oid)),
             None => Err(fault::error("3F000", format!("schema \"{shown}\" does not exist"))),

@@ -283,7 +283,14 @@ impl<'a> EvalContext<'a> {
         if let Some(table) = telesto_sql_catalog::builtin::tables::find(schema, relation) {
             return Ok(table.oid);
         }
-        match self.catalog.resolve(schema, relation, &self.settings.effective_search_path()) {
+        let path = match schema {
+            Some(schema) => {
+                self.may_look_into(schema)?;
+                Vec::new()
+            }
+            None => self.open_path(),
+        };
+        match self.catalog.resolve(schema, relation, &path) {
             Some(Relation::Table(table)) => Ok(table.id.0),
             Some(Relation::View(view)) => Ok(view.oid),
             Some(Relation::Sequence(sequence)) => Ok(sequence.oid),
@@ -293,6 +300,36 @@ impl<'a> EvalContext<'a> {
                 format!("relation \"{name}\" does not exist"),
             )),
         }
+    }
+
+    /// Fails when there is no schema of this name, or names in it are not for the role whose rights count.
+    ///
+    /// # Errors
+    /// 3F000, 42501.
+    pub(crate) fn may_look_into(&self, schema: &str) -> Result<()> {
+        let Some(found) = self.catalog.schema(schema) else {
+            return Err(fault::error("3F000", format!("schema \"{schema}\" does not exist")));
+        };
+        if self.sees(found) {
+            return Ok(());
+        }
+        Err(telesto_sql_catalog::rights::denied(format!("permission denied for schema {schema}")))
+    }
+
+    /// The schemas of the search path that names without a schema are looked for in.
+    fn open_path(&self) -> Vec<String> {
+        let mut path = self.settings.effective_search_path();
+        path.retain(|name| self.catalog.schema(name).is_none_or(|schema| self.sees(schema)));
+        path
+    }
+
+    fn sees(&self, schema: &telesto_sql_catalog::Schema) -> bool {
+        use telesto_sql_catalog::{Guarded, Rights};
+        let actor = self.catalog.actor(self.settings.current_role);
+        self.settings.superuser
+            || actor.superuser
+            || telesto_sql_catalog::temp::is_temporary(schema.oid)
+            || Guarded::schema(schema).rights_of(&actor).has(Rights::USAGE)
     }
 }
 

@@ -3,10 +3,14 @@
 //! # Invariants
 //! An item's text is PostgreSQL's: `grantee=letters/grantor`, a `*` after each letter that may be handed on.
 
+use super::objects::PG_NAMESPACE;
 use super::rows::RowSet;
-use telesto_sql_catalog::acl::EVERYBODY;
-use telesto_sql_catalog::rights::is_predefined;
-use telesto_sql_catalog::{Acl, AclItem, Actor, CatalogSnapshot, Granted, Guarded, Rights, Role};
+use telesto_sql_catalog::acl::{BOOTSTRAP, EVERYBODY, Owner};
+use telesto_sql_catalog::rights::{DATABASE_OWNER, is_predefined};
+use telesto_sql_catalog::{
+    Acl, AclItem, Actor, CatalogSnapshot, Granted, Guarded, PG_CATALOG_OID, PUBLIC_OID, Rights,
+    Role,
+};
 use telesto_sql_types::Datum;
 
 /// A role's name inside an item: in quotes where it has more than letters, digits and underlines.
@@ -55,6 +59,25 @@ pub(super) fn defaults(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
+/// Rows of `pg_init_privs`: what schemas were granted before anybody could change it, and pg_dump therefore does not write.
+pub(super) fn initial(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+    for (schema, owner) in [(PG_CATALOG_OID, BOOTSTRAP), (PUBLIC_OID, DATABASE_OWNER)] {
+        let mut acl = Acl::default_of(Granted::Schema, Owner(owner));
+        acl.0.push(AclItem {
+            grantee: EVERYBODY,
+            grantor: owner,
+            rights: Rights::USAGE,
+            options: Rights::NONE,
+        });
+        out.row()
+            .set("objoid", schema)
+            .set("classoid", PG_NAMESPACE)
+            .set("objsubid", 0)
+            .set("privtype", "i")
+            .set("initprivs", shown(catalog, Some(&acl)));
+    }
+}
+
 /// Rows of `pg_auth_members`.
 pub(super) fn members(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for role in catalog.roles() {
@@ -99,11 +122,11 @@ pub(super) fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
 
 /// The first role of databases that were made before these attributes had one has them all the same.
 fn replicates(role: &Role) -> bool {
-    role.replication || role.oid == telesto_sql_catalog::acl::BOOTSTRAP
+    role.replication || role.oid == BOOTSTRAP
 }
 
 fn passes(role: &Role) -> bool {
-    role.bypass_rls || role.oid == telesto_sql_catalog::acl::BOOTSTRAP
+    role.bypass_rls || role.oid == BOOTSTRAP
 }
 
 fn limit(role: &Role) -> i64 {

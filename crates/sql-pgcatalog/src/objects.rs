@@ -56,6 +56,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_group" => super::acls::groups(out, catalog),
         "pg_auth_members" => super::acls::members(out, catalog),
         "pg_default_acl" => super::acls::defaults(out, catalog),
+        "pg_init_privs" => super::acls::initial(out, catalog),
         "pg_database" => databases(out, catalog),
         "pg_proc" => procedures::rows(out),
         "pg_range" => super::range_types::rows(out),
@@ -415,7 +416,7 @@ const PG_CONSTRAINT: u32 = 2606;
 /// OID of pg_type.
 const PG_TYPE: u32 = 1247;
 /// OID of pg_namespace.
-const PG_NAMESPACE: u32 = 2615;
+pub(super) const PG_NAMESPACE: u32 = 2615;
 
 fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     let mut one = |object: u32, class: u32, column: u32, comment: &Option<String>| {

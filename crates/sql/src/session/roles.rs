@@ -4,7 +4,8 @@
 //! - A session begins as a role that the catalog has, and that may log in; or, where nobody is asked for a password, under a name
 //!   that no role has, as the bootstrap superuser.
 //! - A role changes here and nowhere else: not by `set_config`, nor by a start-up parameter.
-//! - Who may become whom is asked of the role that the session is of, not of the one it acts as: SET ROLE gives up nothing.
+//! - Who may become whom is asked of the role that the session is of, not of the one it acts as: SET ROLE gives up nothing. Of the
+//!   way back to what a session began as, it is asked of the role that logged in.
 //!
 //! # On failure
 //! 28000 where no session begins, 42501 for a role that the session may not become, 22023 for one there is not.
@@ -171,6 +172,19 @@ impl Session {
         }
     }
 
+    /// The role that the session began as, where it is another than the one that logged in.
+    fn began_as(&self, catalog: &CatalogSnapshot) -> Result<Option<(u32, String)>> {
+        if self.defaults.current_role == self.defaults.session_role {
+            return Ok(None);
+        }
+        let began = catalog.role(self.defaults.current_role);
+        let began = began.ok_or_else(|| no_role(&self.defaults.current_user))?;
+        if !catalog.may_become(self.defaults.session_role, began.oid) {
+            return Err(denied(format!("permission denied to set role \"{}\"", began.name)));
+        }
+        Ok(Some((began.oid, began.name.clone())))
+    }
+
     pub(super) async fn change_role(&mut self, asked: &Asked) -> Result<()> {
         let catalog = self.roles_now().await?;
         let named = |name: &str| {
@@ -182,12 +196,7 @@ impl Session {
         };
         let target = match &asked.role {
             Some(name) => Some(named(name).ok_or_else(|| no_role(name))?),
-            // A session may have begun with another role than its own.
-            None if asked.back && self.defaults.current_role != self.defaults.session_role => {
-                let began = catalog.role(self.defaults.current_role);
-                let began = began.ok_or_else(|| no_role(&self.defaults.current_user))?;
-                Some((began.oid, began.name.clone()))
-            }
+            None if asked.back => self.began_as(&catalog)?,
             None => None,
         };
         let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);
@@ -199,13 +208,21 @@ impl Session {
             if oid != authenticated && !is_super(authenticated) {
                 return Err(denied("permission denied to set session authorization"));
             }
-            let superuser = is_super(oid);
+            // Back at the role that logged in the session acts as what it began with, as after RESET ROLE.
+            let began = match asked.role {
+                None => self.began_as(&catalog)?,
+                Some(_) => None,
+            };
+            let superuser = is_super(began.as_ref().map_or(oid, |(began, _)| *began));
             return self.apply_role(asked.local, |settings| {
                 settings.become_session(oid, &name);
+                settings.become_role(began.as_ref().map(|(oid, name)| (*oid, name.as_str())));
                 settings.superuser = superuser;
             });
         }
+        // What it began as was asked of the role that logged in, whoever the session is of now.
         if let Some((oid, name)) = &target
+            && !asked.back
             && !catalog.may_become(self.settings.session_role, *oid)
         {
             return Err(denied(format!("permission denied to set role \"{name}\"")));

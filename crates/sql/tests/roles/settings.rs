@@ -250,6 +250,12 @@ async fn session_begins_with_another_role_where_it_may_become_that() {
         ("RESET ALL", "bob"),
         ("DISCARD ALL", "staff"),
         ("SET SESSION AUTHORIZATION bob", "bob"),
+        ("SET SESSION AUTHORIZATION DEFAULT", "staff"),
+        ("SET ROLE NONE", "bob"),
+        ("RESET SESSION AUTHORIZATION", "staff"),
+        ("SET ROLE NONE", "bob"),
+        ("DISCARD ALL", "staff"),
+        ("SET SESSION AUTHORIZATION DEFAULT", "staff"),
     ] {
         run(&mut bob, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
         assert_eq!(told(&mut bob, who).await, format!("{current}|bob"), "{statement}");
@@ -257,8 +263,39 @@ async fn session_begins_with_another_role_where_it_may_become_that() {
     // Not any more: only sessions to come are told.
     run(&mut boss, "REVOKE staff FROM bob").await.expect("revoked");
     assert!(told(&mut bob, "RESET ROLE").await.starts_with("!42501"));
+    assert!(told(&mut bob, "RESET SESSION AUTHORIZATION").await.starts_with("!42501"));
     let bob = as_role(&engine, "bob").await;
     assert_eq!(bob.take_notices().len(), 1);
+}
+
+#[tokio::test]
+async fn way_back_from_another_session_authorization_is_to_the_role_that_was_stored() {
+    let (engine, mut boss) = town().await;
+    for statement in ["CREATE ROLE chief LOGIN SUPERUSER", "ALTER ROLE chief SET role = staff"] {
+        run(&mut boss, statement).await.expect(statement);
+    }
+    let who = "SELECT session_user, current_user, current_setting('role'), current_setting('is_superuser')";
+    let mut chief = as_role(&engine, "chief").await;
+    assert_eq!(told(&mut chief, who).await, "chief|staff|staff|off");
+    // As PostgreSQL 15.20 answers them.
+    for (statements, answer) in [
+        (&["SET SESSION AUTHORIZATION ann"][..], "ann|ann|none|off"),
+        (&["RESET ROLE"], "ann|staff|staff|off"),
+        (&["SET ROLE NONE"], "ann|ann|none|off"),
+        (&["RESET SESSION AUTHORIZATION"], "chief|staff|staff|off"),
+        (&["SET ROLE NONE"], "chief|chief|none|on"),
+        (&["BEGIN", "SET LOCAL session_authorization = ann"], "ann|ann|none|off"),
+        (&["COMMIT"], "chief|chief|none|on"),
+        (&["BEGIN", "SET LOCAL session_authorization = DEFAULT"], "chief|staff|staff|off"),
+        (&["COMMIT"], "chief|chief|none|on"),
+        (&["RESET ALL"], "chief|chief|none|on"),
+        (&["SET SESSION AUTHORIZATION chief"], "chief|chief|none|on"),
+    ] {
+        for statement in statements {
+            run(&mut chief, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        }
+        assert_eq!(told(&mut chief, who).await, answer, "{statements:?}");
+    }
 }
 
 #[tokio::test]

@@ -89,11 +89,11 @@ pub(super) fn cell(row: &Row, at: usize) -> String {
     row.get(at).cloned().flatten().unwrap_or_default()
 }
 
-fn number(row: &Row, at: usize) -> u64 {
+pub(super) fn number(row: &Row, at: usize) -> u64 {
     cell(row, at).parse().unwrap_or_default()
 }
 
-fn yes(row: &Row, at: usize) -> bool {
+pub(super) fn yes(row: &Row, at: usize) -> bool {
     cell(row, at) == "t"
 }
 
@@ -371,7 +371,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Roles are not dumped; a policy names those it is for, and is refused where one is missing.
+    /// A policy names the roles it is for, and is refused where one is missing.
     async fn policies(&mut self, client: &Client) -> Result<(), String> {
         let names = "SELECT r.oid, r.rolname FROM pg_catalog.pg_roles r";
         let mut roles = BTreeMap::from([(0, "PUBLIC".to_owned())]);

@@ -1,26 +1,29 @@
 //! `telesto dump`: a database as plain SQL that PostgreSQL 15 and Telesto load.
 //!
 //! ```text
-//!   BEGIN REPEATABLE READ, READ ONLY -> refuse what cannot be written -> schemas, types, sequences, tables
-//!     -> COPY … FROM stdin, table by table -> sequences' positions -> indexes -> foreign keys -> views -> comments
-//!     -> placement, if it is asked for
+//!   settings of its own -> BEGIN REPEATABLE READ, READ ONLY -> refuse what cannot be written -> roles, if they are asked for
+//!     -> schemas, types, sequences, tables -> COPY … FROM stdin, table by table -> sequences' positions -> indexes -> foreign keys
+//!     -> views -> comments -> placement, and owners and rights, if they are asked for
 //! ```
 //!
 //! # Invariants
 //! - All of it is one snapshot. Sequences alone move outside of transactions; their positions are read last.
 //! - What the catalog shows and this cannot write is refused by name before anything is written: no dump is silently short.
+//! - Nothing that is stored for the role or the database, or comes with the URL, changes a text: see [`OWN`].
 //! - A file has its name once it is whole; until then it is called `….part`.
 //!
 //! # On failure
 //! One line saying what could not be read; the `.part` file stays for looking at.
 //!
 //! # Limits
-//! Roles, rights and settings are not in it. Primary and unique keys are written with their tables: Telesto would otherwise
+//! Roles, rights and settings are in it with `--roles` alone. Primary and unique keys are written with their tables: Telesto would otherwise
 //! move every row when they are added.
 
 mod catalog;
 mod objects;
 mod placement;
+mod rights;
+mod roles;
 mod write;
 
 use std::fs::File;
@@ -53,7 +56,41 @@ pub struct Dump {
     /// Also where tables are placed among regions, for a database that has regions of the same names
     #[arg(long, conflicts_with = "data_only")]
     placement: bool,
+    /// Also roles with their passwords, memberships and settings, settings of the database, owners, grants and default privileges
+    #[arg(long, conflicts_with = "data_only")]
+    roles: bool,
+    /// Roles, their passwords, memberships and settings, and settings of the database, alone
+    #[arg(long, conflicts_with_all = ["data_only", "schema_only", "placement", "roles"])]
+    roles_only: bool,
+    /// No passwords of roles, which only superusers may read
+    #[arg(long)]
+    no_role_passwords: bool,
+    /// The role to dump as. Default: the one that logs in, whatever role is stored for its sessions
+    #[arg(long, value_name = "NAME")]
+    role: Option<String>,
 }
+
+/// What the session of a dump is to have, whatever is stored for its role and the database: settings that change which rows are read, whether
+/// a question is answered, or how a value or a definition is written. Types come with their schemas' names when no schema is searched.
+const OWN: [&str; 16] = [
+    "statement_timeout = 0",
+    "search_path = ''",
+    "client_min_messages = warning",
+    "datestyle = 'ISO, MDY'",
+    "intervalstyle = postgres",
+    "extra_float_digits = 1",
+    "bytea_output = hex",
+    "timezone = 'UTC'",
+    "standard_conforming_strings = on",
+    "quote_all_identifiers = off",
+    "lock_timeout = 0",
+    "idle_in_transaction_session_timeout = 0",
+    "row_security = off",
+    // PostgreSQL takes any name with a dot.
+    "telesto.executor = auto",
+    "telesto.consistency = strict",
+    "telesto.local_rows = off",
+];
 
 /// Runs `telesto dump`.
 ///
@@ -129,23 +166,38 @@ async fn dump(
     bar: &ProgressBar,
 ) -> Result<(), String> {
     let said = |error: tokio_postgres::Error| full(&error);
-    // Types come with their schemas' names from PostgreSQL when no schema is searched.
-    let begin = "SET search_path = ''; SET client_min_messages = warning; SET datestyle = 'ISO, MDY'; SET intervalstyle = postgres; \
-        SET extra_float_digits = 1; SET statement_timeout = 0; SET row_security = off; BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
-    for statement in begin.split(';') {
-        client.batch_execute(statement.trim()).await.map_err(said)?;
+    for setting in OWN {
+        let set = client.batch_execute(&format!("SET {setting}")).await;
+        set.map_err(|error| format!("setting {setting}: {}", full(&error)))?;
+    }
+    let role = asked.role.as_deref().map_or_else(|| "NONE".to_owned(), write::ident);
+    client.batch_execute(&format!("SET ROLE {role}")).await.map_err(said)?;
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+    client.batch_execute(begin).await.map_err(said)?;
+    if asked.roles_only {
+        out.line("--\n-- Telesto dump of roles\n--\n")?;
+        out.line("SET client_encoding = 'UTF8';\nSET standard_conforming_strings = on;")?;
+        roles::write(client, !asked.no_role_passwords, out).await?;
+        out.line("\n--\n-- Telesto dump of roles complete\n--")?;
+        return client.batch_execute("COMMIT").await.map_err(said);
     }
     let catalog = Catalog::read(client).await?;
     out.line("--\n-- Telesto database dump\n--\n")?;
     for setting in [
         "statement_timeout = 0",
+        "lock_timeout = 0",
+        "idle_in_transaction_session_timeout = 0",
         "client_encoding = 'UTF8'",
         "standard_conforming_strings = on",
         "check_function_bodies = false",
         "client_min_messages = warning",
+        "row_security = off",
         "search_path = public",
     ] {
         out.line(&format!("SET {setting};"))?;
+    }
+    if asked.roles {
+        roles::write(client, !asked.no_role_passwords, out).await?;
     }
     if !asked.data_only {
         write::before(&catalog, out)?;
@@ -169,6 +221,9 @@ async fn dump(
         write::after(&catalog, out)?;
         let placed = placement::read(client).await?;
         placement::write(&placed, asked.placement, out)?;
+    }
+    if asked.roles {
+        rights::write(client, &catalog, out).await?;
     }
     out.line("--\n-- Telesto database dump complete\n--")?;
     client.batch_execute("COMMIT").await.map_err(said)

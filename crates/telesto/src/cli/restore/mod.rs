@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //! - The file is read as a stream: memory holds one statement, or one chunk of COPY's lines.
-//! - Nothing is skipped but comments, what only psql itself heeds (`\restrict` and `\unrestrict`), and statements about owners and rights
-//!   of roles that are not here, which are counted and told.
+//! - Nothing is skipped but comments, what only psql itself heeds (`\restrict` and `\unrestrict`), statements about owners and rights
+//!   of roles that are not here, and CREATE ROLE of roles that are: these are counted and told.
+//! - An executor that is stored for the role is not used: it may refuse what the file has.
 //!
 //! # On failure
 //! The first error ends it, naming file and line; what was committed before stays, unless `--single-transaction`.
@@ -73,6 +74,7 @@ pub async fn run(asked: Restore) -> Result<(), String> {
         bar.set_style(style);
     }
     let said = |error: tokio_postgres::Error| full(&error);
+    client.batch_execute("SET telesto.executor = auto").await.map_err(said)?;
     if asked.single_transaction {
         client.batch_execute("BEGIN").await.map_err(said)?;
     }
@@ -85,10 +87,12 @@ pub async fn run(asked: Restore) -> Result<(), String> {
         statements: 0,
         rows: 0,
         passed_over: BTreeMap::new(),
+        there: Vec::new(),
     };
     let restored = restoring.all().await;
     let (statements, rows) = (restoring.statements, restoring.rows);
     let passed_over = std::mem::take(&mut restoring.passed_over);
+    let there = std::mem::take(&mut restoring.there);
     drop(restoring);
     bar.finish_and_clear();
     restored?;
@@ -96,6 +100,9 @@ pub async fn run(asked: Restore) -> Result<(), String> {
         client.batch_execute("COMMIT").await.map_err(said)?;
     }
     println!("restored {name}: {statements} statements, {rows} rows copied");
+    for role in there {
+        eprintln!("role \"{role}\" was here already; it has what the dump says of it now");
+    }
     for (role, count) in passed_over {
         eprintln!(
             "passed over {count} statements about owners and rights of role \"{role}\", which is not here; what they name belongs to who restored it (CREATE ROLE first, to have them)"
@@ -132,6 +139,13 @@ fn is_about_rights(text: &str) -> bool {
     }
 }
 
+/// Whether a statement makes a role.
+fn makes_a_role(text: &str) -> bool {
+    let mut words = text.split_whitespace().map(str::to_uppercase);
+    words.next().is_some_and(|word| word == "CREATE")
+        && words.next().is_some_and(|word| matches!(word.as_str(), "ROLE" | "USER" | "GROUP"))
+}
+
 struct Restoring<'a, R> {
     client: &'a Client,
     script: Script<R>,
@@ -143,6 +157,8 @@ struct Restoring<'a, R> {
     rows: u64,
     /// Statements about rights of roles that are not here, by role.
     passed_over: BTreeMap<String, u64>,
+    /// Roles that were to be made and were here.
+    there: Vec<String>,
 }
 
 impl<R: BufRead> Restoring<'_, R> {
@@ -153,8 +169,10 @@ impl<R: BufRead> Restoring<'_, R> {
             let line = self.script.line();
             match step.map_err(|reason| format!("{}, line {line}: {reason}", self.name))? {
                 None => return Ok(()),
-                Some(Step::Statement { text, line }) if is_about_rights(&text) => {
-                    self.rights(&text, line).await?;
+                Some(Step::Statement { text, line })
+                    if is_about_rights(&text) || makes_a_role(&text) =>
+                {
+                    self.roles(&text, line).await?;
                 }
                 Some(Step::Statement { text, line }) => {
                     let done = self.client.batch_execute(&text).await;
@@ -169,27 +187,32 @@ impl<R: BufRead> Restoring<'_, R> {
         }
     }
 
-    /// A statement about owners and rights: a dump names roles of where it was made, which may not be here.
-    async fn rights(&mut self, text: &str, line: u64) -> Result<(), String> {
+    /// A statement about owners and rights: a dump names roles of where it was made, which may not be here. Or one that makes a role, which
+    /// may be here: the first superuser always is.
+    async fn roles(&mut self, text: &str, line: u64) -> Result<(), String> {
         let said = |error: tokio_postgres::Error| full(&error);
         if self.single {
             self.client.batch_execute(SAVEPOINT).await.map_err(said)?;
         }
         let done = self.client.batch_execute(text).await;
-        let unknown = |error: &tokio_postgres::Error| {
-            let error = error.as_db_error()?;
-            let about = error.message().strip_prefix("role \"")?;
-            let name = about.strip_suffix("\" does not exist")?;
-            (error.code() == &SqlState::UNDEFINED_OBJECT).then(|| name.to_owned())
-        };
         let end = match done {
             Ok(()) => {
                 self.statements += 1;
                 RELEASE
             }
             Err(error) => {
-                let role = unknown(&error).ok_or_else(|| self.failed(&error, text, line))?;
-                *self.passed_over.entry(role).or_default() += 1;
+                let of = |code: &SqlState, rest: &str| {
+                    let error = error.as_db_error().filter(|error| error.code() == code)?;
+                    let about = error.message().strip_prefix("role \"")?;
+                    about.strip_suffix(rest).map(str::to_owned)
+                };
+                let unknown = of(&SqlState::UNDEFINED_OBJECT, "\" does not exist");
+                let known = of(&SqlState::DUPLICATE_OBJECT, "\" already exists");
+                match (makes_a_role(text), unknown, known) {
+                    (true, _, Some(role)) => self.there.push(role),
+                    (false, Some(role), _) => *self.passed_over.entry(role).or_default() += 1,
+                    _ => return Err(self.failed(&error, text, line)),
+                }
                 ROLLBACK
             }
         };
