@@ -21,10 +21,10 @@ impl Conditions {
         let Some(at) = table.columns.iter().position(|column| column.id == rule.column) else {
             return self;
         };
-        let asked = (self.eq.iter().map(|(column, ..)| column))
+        let mut asked = (self.eq.iter().map(|(column, ..)| column))
             .chain(self.ranges.iter().map(|(column, ..)| column))
             .chain(self.prefixes.iter().map(|(column, _)| column));
-        if asked.into_iter().any(|column| *column == at) {
+        if asked.any(|column| *column == at) {
             return self;
         }
         let ty = &table.columns[at].ty;
