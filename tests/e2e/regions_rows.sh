@@ -58,6 +58,17 @@ is "$(ask us -c "delete from people where region = 'eu' and mail = '$EU-from-us-
 is "$(own eu -c "select count(*) from people where region = 'eu'")" 490 "eu's rows"
 ok "rows are added, changed and deleted from a region that does not have them, and keys taken once"
 
+# Where the condition does not say where a row is, it is found wherever it is.
+is "$(ask us -c "update people set mail = mail || '-found' where mail = '$EU-7' returning region, id")" "eu|7" "a row of eu, found from us"
+is "$(ask eu -c "update people set mail = mail || '-found' where mail = '$US-7' returning region, id")" "us|7" "a row of us, found from eu"
+is "$(ask us -c "update people set mail = '$US-7' where mail = '$US-7-found' returning region, id")" "us|7" "an own row, looked for in eu too"
+is "$(ask us -c "update people set mail = '$EU-7' where region || id = 'eu7' returning mail")" "$EU-7" "a row of eu, found without an index"
+if said="$(ask us -c "update people set mail = mail || '-both' where id = 7" 2>&1)"; then die "rows of two homes were changed: $said"; fi
+grep -q 'writes in two regions' <<<"$said" || die "unclear: $said"
+is "$(ask us -c "select count(*) from people where region = 'us' and mail like '%-both'")" 0 "rows of two homes"
+is "$(ask us -c begin -c "select mail from people where region = 'eu' and id = 8 for update" -c "update people set mail = mail || '' where region = 'eu' and id = 8" -c commit)" "$EU-8" "a row of eu, locked from us"
+ok "a condition that does not say where rows are finds them, and rows elsewhere are locked"
+
 sleep 4
 holds us "$US" && holds eu "$EU" || die "the search finds nothing"
 ! holds us "$EU" || die "a row of eu is in us: $(grep -rlaF "$EU" "$WORK/us")"
@@ -65,6 +76,9 @@ holds us "$US" && holds eu "$EU" || die "the search finds nothing"
 ok "no file of a region holds a row that is not placed there"
 
 kill -9 "${pids[eu]}"; wait "${pids[eu]}" 2>/dev/null || true
+if said="$(ask us -v VERBOSITY=verbose -c "delete from people where mail = '$US-9'" 2>&1)"; then die "eu is away and may have the row: $said"; fi
+grep -q 08006 <<<"$said" || die "unclear: $said"
+is "$(own us -c "select count(*) from people where region = 'us' and mail = '$US-9'")" 1 "a row that was looked for while eu was away"
 start_region eu
 is "$(own eu -c "select count(*), count(distinct mail) from people where region = 'eu'")" "490|490" "after kill -9"
 wait_for 60 gives 490 ask us -c "select count(*) from people where region = 'eu'" || die "us does not reach eu again"

@@ -12,11 +12,12 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
-use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp, TxnId};
 use telesto_log::record::Write;
 use telesto_txn::service::CheckedWrite;
-use telesto_txn::{Durability, ReadRange, Reads};
+use telesto_txn::{Durability, Reads};
+
+use crate::question::{put_reads, take_reads};
 
 /// Bytes of a request, at most: the writes, and what was read beside them.
 pub(crate) const MAX_BYTES: usize = 40 << 20;
@@ -89,17 +90,7 @@ impl Forwarded {
             Some(Durability::Bucket) => 1,
             Some(Durability::Quorum) => 2,
         });
-        put_varint(&mut out, self.reads.points.len() as u64);
-        for (key, since) in &self.reads.points {
-            put_string(&mut out, key);
-            out.put_u64_le(since.0);
-        }
-        put_varint(&mut out, self.reads.ranges.len() as u64);
-        for ReadRange { range, since } in &self.reads.ranges {
-            put_string(&mut out, &range.start);
-            put_string(&mut out, &range.end);
-            out.put_u64_le(since.0);
-        }
+        put_reads(&self.reads, &mut out);
         put_varint(&mut out, self.writes.len() as u64);
         for CheckedWrite { write, since } in &self.writes {
             put_string(&mut out, &write.key);
@@ -140,14 +131,7 @@ impl Forwarded {
             2 => Some(Durability::Quorum),
             other => return Err(format!("durability {other} is not known")),
         };
-        let mut reads = Reads::default();
-        for _ in 0..cursor.count(9)? {
-            reads.points.push((cursor.string()?, Timestamp(cursor.u64()?)));
-        }
-        for _ in 0..cursor.count(10)? {
-            let range = KeyRange::new(cursor.string()?, cursor.string()?);
-            reads.ranges.push(ReadRange { range, since: Timestamp(cursor.u64()?) });
-        }
+        let reads = take_reads(&mut cursor)?;
         let mut writes: Vec<CheckedWrite> = Vec::new();
         for _ in 0..cursor.count(11)? {
             let key = cursor.string()?;
@@ -265,6 +249,8 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use telesto_common::key::KeyRange;
 
     use super::*;
 

@@ -14,7 +14,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::key::KeyRange;
 use telesto_common::{RegionId, Timestamp};
-use telesto_txn::Wanted;
+use telesto_txn::{ReadRange, Reads, Wanted};
 
 use crate::past::Past;
 use crate::wire::{LabelledRow, pack_rows, unpack_rows};
@@ -43,7 +43,7 @@ pub(crate) enum Question {
     /// The labels of these keys, of those that are deleted too.
     LabelsOf { keys: Vec<Bytes> },
     /// Rows that you keep, for a transaction of mine that changes them and has seen everything of my region up to `seen`: as of `at`, or of
-    /// now, where your definitions are those with this stamp. See [`crate::rows_away`].
+    /// now, where your definitions are those with this stamp; or whether they are as they were. See [`crate::rows_away`].
     Rows { seen: Timestamp, at: Option<Timestamp>, stamp: Bytes, wanted: Wanted },
 }
 
@@ -115,6 +115,7 @@ const LABELS: u8 = 7;
 const LABELS_OF: u8 = 8;
 const ROWS_OF_KEYS: u8 = 9;
 const ROWS_OF_RANGE: u8 = 10;
+const UNCHANGED: u8 = 11;
 
 /// Of a label: the key has a value.
 const THERE: u8 = 1;
@@ -158,6 +159,7 @@ impl Question {
                 let kind = match wanted {
                     Wanted::Keys(_) => ROWS_OF_KEYS,
                     Wanted::Range { .. } => ROWS_OF_RANGE,
+                    Wanted::Unchanged(_) => UNCHANGED,
                 };
                 out.put_u8(kind);
                 out.put_u64_le(seen.0);
@@ -173,6 +175,7 @@ impl Question {
                         out.put_u8(u8::from(*reverse));
                         put_varint(&mut out, *limit);
                     }
+                    Wanted::Unchanged(reads) => put_reads(reads, &mut out),
                 }
             }
         }
@@ -194,7 +197,7 @@ impl Question {
                 let keys = (0..count).map(|_| cursor.string()).collect::<Result<_, _>>()?;
                 Self::LabelsOf { keys }
             }
-            kind @ (ROWS_OF_KEYS | ROWS_OF_RANGE) => {
+            kind @ (ROWS_OF_KEYS | ROWS_OF_RANGE | UNCHANGED) => {
                 let (seen, at) = (Timestamp(cursor.u64()?), Timestamp(cursor.u64()?));
                 let stamp = cursor.string()?;
                 let wanted = match kind {
@@ -203,6 +206,7 @@ impl Question {
                         let keys = (0..count).map(|_| cursor.string()).collect::<Result<_, _>>()?;
                         Wanted::Keys(keys)
                     }
+                    UNCHANGED => Wanted::Unchanged(take_reads(&mut cursor)?),
                     _ => {
                         let range = take_range(&mut cursor)?;
                         let reverse = cursor.u8()? != 0;
@@ -226,6 +230,33 @@ fn put_range(range: &KeyRange, out: &mut BytesMut) {
 
 fn take_range(cursor: &mut Cursor) -> Result<KeyRange, Malformed> {
     Ok(KeyRange { start: cursor.string()?, end: cursor.string()? })
+}
+
+/// Keys and ranges that were read, each with the time since when it is to be as it was.
+pub(crate) fn put_reads(reads: &Reads, out: &mut BytesMut) {
+    put_varint(out, reads.points.len() as u64);
+    for (key, since) in &reads.points {
+        put_string(out, key);
+        out.put_u64_le(since.0);
+    }
+    put_varint(out, reads.ranges.len() as u64);
+    for ReadRange { range, since } in &reads.ranges {
+        put_range(range, out);
+        out.put_u64_le(since.0);
+    }
+}
+
+/// Reads what [`put_reads`] made.
+pub(crate) fn take_reads(cursor: &mut Cursor) -> Result<Reads, Malformed> {
+    let mut reads = Reads::default();
+    for _ in 0..cursor.count(9)? {
+        reads.points.push((cursor.string()?, Timestamp(cursor.u64()?)));
+    }
+    for _ in 0..cursor.count(10)? {
+        let range = take_range(cursor)?;
+        reads.ranges.push(ReadRange { range, since: Timestamp(cursor.u64()?) });
+    }
+    Ok(reads)
 }
 
 impl Place {
@@ -385,6 +416,7 @@ pub(crate) fn unpack_labels(bytes: Bytes) -> Result<Vec<Labelled>, Malformed> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use telesto_common::TxnId;
     use telesto_geo::RegionSet;
 
     use telesto_txn::RowsGiven;
@@ -434,6 +466,15 @@ mod tests {
                         limit: number,
                     },
                 },
+                Question::Rows {
+                    seen: Timestamp(number),
+                    at: None,
+                    stamp: key.clone(),
+                    wanted: Wanted::Unchanged(Reads {
+                        points: vec![(key.clone(), Timestamp(number))],
+                        ranges: vec![ReadRange { range: range.clone(), since: Timestamp(7) }],
+                    }),
+                },
                 Question::Labels { range },
                 Question::LabelsOf { keys: vec![key.clone(), Bytes::new()] },
             ];
@@ -467,7 +508,8 @@ mod tests {
                 rows: vec![(range_key.clone(), Bytes::new())],
                 more: number % 2 == 0,
             };
-            for told in [Told::Rows(given), Told::Defined(at)] {
+            let changed = Told::Changed { other: TxnId(9), at, key: range_key.clone() };
+            for told in [Told::Rows(given), Told::Defined(at), changed] {
                 prop_assert_eq!(Told::decode(told.encode()), Ok(told));
             }
             let garbage = Bytes::from(garbage);

@@ -4,6 +4,7 @@
 //!  this region                                        home
 //!  S, a snapshot ─ keys or a range, S, definitions ─► everything of this region up to S is there ─► H, its newest snapshot ─► rows, H
 //!                 ─ more, H ────────────────────────► rows as of H
+//!                 ─ what was read, and when ────────► is it as it was, up to the newest commit?
 //! ```
 //! # Invariants
 //! - The home tells rows that it keeps by the definitions of who asks, and only when those who wrote them before have stopped.
@@ -21,9 +22,9 @@ use std::collections::BTreeSet;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{RegionId, Timestamp, TxnId};
-use telesto_shard::{Read, ScanSpec};
-use telesto_txn::service::{Freshness, ScanRequest};
-use telesto_txn::{AskRows, Error as Txn, ROWS_BYTES, RowsGiven, Wanted};
+use telesto_shard::{Change, Read, ScanSpec};
+use telesto_txn::service::{ChangedRequest, Freshness, ScanRequest};
+use telesto_txn::{AskRows, Error as Txn, ROWS_BYTES, Reads, ReadsSince, RowsGiven, Wanted};
 
 use crate::error::{Error, Result};
 use crate::forward::{self, ARRIVAL};
@@ -40,6 +41,12 @@ const MOST_ROWS: u64 = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Rows(RowsGiven),
+    /// Something is not as it was read: what was written under this key then, by another transaction.
+    Changed {
+        other: TxnId,
+        at: Timestamp,
+        key: Bytes,
+    },
     /// The home has other definitions, up to this time of its log.
     Defined(Timestamp),
 }
@@ -105,6 +112,9 @@ async fn of_told(
 ) -> telesto_txn::Result<RowsGiven> {
     match told {
         Told::Rows(given) => Ok(given),
+        Told::Changed { other, at, key } => {
+            Err(forward::conflict(shared, home, txn, other, at, key).await)
+        }
         Told::Defined(at) => {
             let key = stamp.unwrap_or_default();
             Err(forward::conflict(shared, home, txn, TxnId(0), at, key).await)
@@ -163,6 +173,10 @@ async fn tell(
     let keys: BTreeSet<Bytes> = match &wanted {
         Wanted::Keys(keys) => keys.iter().cloned().collect(),
         Wanted::Range { range, .. } => std::iter::once(range.start.clone()).collect(),
+        Wanted::Unchanged(reads) => {
+            let starts = reads.ranges.iter().map(|read| read.range.start.clone());
+            reads.points.iter().map(|(key, _)| key.clone()).chain(starts).collect()
+        }
     };
     home::check_keeps(shared, &meaning, keys.iter(), at).await?;
     let mut given = RowsGiven { at, incarnation: shared.incarnation(), ..RowsGiven::default() };
@@ -199,10 +213,27 @@ async fn tell(
                 given.rows.push((row.key, row.value));
             }
         }
+        Wanted::Unchanged(reads) => {
+            if let Some(change) = changed(&shared.store, reads).await? {
+                return Ok(Told::Changed { other: change.txn, at: change.at, key: change.key });
+            }
+        }
     }
     metrics::counter!("telesto_regions_rows_told_total")
         .increment((given.rows.len() + given.values.len()) as u64);
     Ok(Told::Rows(given))
+}
+
+/// What was written of `reads` since they were read, as far as everything is applied here.
+async fn changed(store: &Store, reads: Reads) -> Result<Option<Change>> {
+    for ReadsSince { since, keys, ranges } in reads.by_since() {
+        let request =
+            ChangedRequest { shard: store.shard, keys, ranges, since, timeout: store.timeout };
+        if let Some(change) = store.service.changed(request).await?.change {
+            return Ok(Some(change));
+        }
+    }
+    Ok(None)
 }
 
 impl Told {
@@ -229,6 +260,12 @@ impl Told {
                 out.put_u8(2);
                 out.put_u64_le(at.0);
             }
+            Self::Changed { other, at, key } => {
+                out.put_u8(3);
+                out.put_u128_le(other.0);
+                out.put_u64_le(at.0);
+                put_string(&mut out, key);
+            }
         }
         out.freeze()
     }
@@ -253,6 +290,11 @@ impl Told {
                 Self::Rows(given)
             }
             2 => Self::Defined(Timestamp(cursor.u64()?)),
+            3 => Self::Changed {
+                other: TxnId(u128::from_le_bytes(cursor.array16()?)),
+                at: Timestamp(cursor.u64()?),
+                key: cursor.string()?,
+            },
             kind => {
                 return Err(format!(
                     "an answer of kind {kind} to a question for rows is not known"

@@ -301,18 +301,17 @@ impl RegionControl for Through {
             Relayed::Said(told) => RowsTold::decode(told).map_err(|reason| unanswered(&reason))?,
             other => return Err(unanswered(&strange(&other))),
         };
-        match told {
-            RowsTold::Rows(given) => Ok(given),
-            RowsTold::Defined(at) => {
-                // What was in the way is to be here when it is tried again.
-                let limit = forward::ARRIVAL;
-                if let Err(reason) = self.here(&Relay::Arrive { home, at, limit }, limit).await {
-                    tracing::debug!(%reason, "definitions that another region has are not here yet");
-                }
-                let (txn, other, key) = (asked.txn, TxnId(0), self.stamp.clone());
-                Err(Txn::Conflict { txn, other, at, key })
-            }
+        let (other, at, key) = match told {
+            RowsTold::Rows(given) => return Ok(given),
+            RowsTold::Changed { other, at, key } => (other, at, key),
+            RowsTold::Defined(at) => (TxnId(0), at, self.stamp.clone()),
+        };
+        // What was in the way is to be here when it is tried again.
+        let limit = forward::ARRIVAL;
+        if let Err(reason) = self.here(&Relay::Arrive { home, at, limit }, limit).await {
+            tracing::debug!(%reason, "what another region has changed is not here yet");
         }
+        Err(Txn::Conflict { txn: asked.txn, other, at, key })
     }
 
     async fn arrive(

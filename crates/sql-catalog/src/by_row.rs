@@ -175,6 +175,14 @@ impl RowParts {
         &self.parts
     }
 
+    /// Whether all keys of `range` are of this table.
+    #[must_use]
+    pub fn holds(&self, range: &KeyRange) -> bool {
+        let ends =
+            self.whole.end.is_empty() || (!range.end.is_empty() && range.end <= self.whole.end);
+        self.whole.start <= range.start && ends
+    }
+
     /// The part that `key` is of.
     #[must_use]
     pub fn part_of(&self, key: &[u8]) -> Option<&Part> {

@@ -19,6 +19,7 @@
 
 pub mod estimate;
 mod keys;
+mod placed;
 mod prefix;
 
 use std::ops::Range;

@@ -5,7 +5,7 @@
 //! get, scan ── all of it placed here? ── yes ─► transaction below
 //!                   └ no ─► telesto.local_rows? ── on ─► what is here of it
 //!                                               └ off ─► NotPlaced: which regions have it
-//! get, scan of a statement that changes rows, of what another region keeps ─► get_there, scan_there: as it is in its home
+//! get, scan of a statement that changes or locks rows, of what other regions keep ─► get_there, scan_there: each as it is in its home
 //! put, delete ── home of the key ─► write_in(here | there) ─► transaction below
 //! key of a new row, or of one that it references, that is not here ─► expect: its home finds it free, or there, when it commits
 //! ```
@@ -20,18 +20,20 @@
 //! A scan tells it when it is first asked for rows.
 //!
 //! # Limits
-//! A range that is read in its home is of one value: else statements name the value, or are executed where all rows are.
+//! Ranges of several values are read one value after the other, a round trip each at least. What decides a constraint is of one value.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use parking_lot::Mutex;
 use telesto_common::key::KeyRange;
 use telesto_common::{RegionId, TableId, Timestamp, TxnId};
 use telesto_sql_catalog::CatalogSnapshot;
-use telesto_sql_catalog::by_row::{Part, ValuePlace};
+use telesto_sql_catalog::by_row::{Part, ValuePlace, intersection};
 use telesto_sql_catalog::regions::{acknowledged, acknowledgement_key};
 use telesto_sql_expr::Settings;
 use telesto_txn::regions::RegionControl;
@@ -42,7 +44,7 @@ use telesto_txn::{
 
 mod scans;
 
-use self::scans::{OneByOne, Refused};
+use self::scans::{OneByOne, Refused, Where};
 use crate::away::AwayHome;
 use crate::homes;
 
@@ -62,7 +64,7 @@ struct Shared {
     control: Option<Arc<dyn RegionControl>>,
     local_rows: bool,
     forwards: bool,
-    /// The statement changes rows: it reads those that are not here in their home.
+    /// The statement changes or locks rows: it reads those that are not here in their home.
     changes: bool,
     /// The values that may be written, as this transaction has found.
     written: Mutex<BTreeSet<(TableId, String)>>,
@@ -198,18 +200,31 @@ impl PlacedRows {
         let homes = self.shared.homes_of(keys)?;
         let mut values = self.get_here(keys, &homes, read_for).await?;
         let all: BTreeSet<RegionId> = homes.iter().flatten().copied().collect();
-        for home in all {
+        let asked = all.into_iter().map(|home| {
             let there = homes.iter().enumerate().filter(|(_, of)| **of == Some(home));
             let there: Vec<usize> = there.map(|(at, _)| at).collect();
-            let asked: Vec<Bytes> = there.iter().map(|at| keys[*at].clone()).collect();
-            self.shared.is_told(asked.iter());
-            let away = self.shared.away(home)?;
-            let found = self.below.get_there(&away, &asked, read_for).await?;
+            self.get_at(home, there, keys, read_for)
+        });
+        for (there, found) in try_join_all(asked).await? {
             for (at, value) in there.into_iter().zip(found) {
                 values[at] = value;
             }
         }
         Ok(values)
+    }
+
+    /// The values of those of `keys` that `home` keeps, with where they are among them.
+    async fn get_at(
+        &self,
+        home: RegionId,
+        there: Vec<usize>,
+        keys: &[Bytes],
+        read_for: ReadFor,
+    ) -> Result<(Vec<usize>, Vec<Option<Bytes>>)> {
+        let asked: Vec<Bytes> = there.iter().map(|at| keys[*at].clone()).collect();
+        self.shared.is_told(asked.iter());
+        let away = self.shared.away(home)?;
+        Ok((there, self.below.get_there(&away, &asked, read_for).await?))
     }
 
     /// Waits for nobody: fails while one of those who wrote rows of the value before has not said that it has stopped.
@@ -264,11 +279,34 @@ impl Shared {
         keys.iter().map(home).collect()
     }
 
-    /// The home of a range that is all of one value, which is not here, of a statement that changes rows.
-    fn home_of_range(&self, range: &KeyRange) -> Option<RegionId> {
-        let part = self.catalog.row_parts_of(&range.start)?.part_of(&range.start)?;
-        let within = !range.end.is_empty() && range.end <= part.range.end;
-        self.home_of(&range.start).filter(|_| self.changes && within)
+    /// Where each part of a range is read that is not all here; nothing, where it is not read.
+    fn places_of(&self, range: &KeyRange, read_for: ReadFor) -> Result<Option<VecDeque<Where>>> {
+        let Some(parts) = self.catalog.row_parts_of(&range.start).filter(|_| self.changes) else {
+            return Ok(None);
+        };
+        // A range of several tables is none that a statement changes rows of.
+        if !parts.holds(range) {
+            return Ok(None);
+        }
+        let mut aways: BTreeMap<RegionId, Arc<dyn Away>> = BTreeMap::new();
+        let mut places = VecDeque::new();
+        for part in parts.meeting(range) {
+            let range = intersection(&part.range, range);
+            if self.catalog.check_placed(&range).is_ok() {
+                places.push_back((range, None));
+                continue;
+            }
+            let Some(home) = self.home_of(&range.start) else { return Ok(None) };
+            let away = match aways.entry(home) {
+                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Vacant(place) => Arc::clone(place.insert(self.away(home)?)),
+            };
+            self.is_told(std::iter::once(&range.start));
+            places.push_back((range, Some(away)));
+        }
+        // What is found in a home that does not commit is not validated there.
+        let constrains = read_for == ReadFor::Constraint && places.len() > 1;
+        Ok(Some(places).filter(|_| !constrains))
     }
 
     /// Rows of these values may be written.
@@ -470,17 +508,16 @@ impl Transaction for PlacedRows {
         let Err(what) = shared.catalog.check_placed(&range) else {
             return self.below.scan(range, options);
         };
-        if !self.clips(options.read_for) {
-            let Some(home) = shared.home_of_range(&range) else {
-                return Box::new(Refused(Error::NotPlaced(what)));
-            };
-            shared.is_told(std::iter::once(&range.start));
-            return match shared.away(home) {
-                Ok(away) => self.below.scan_there(away, range, options),
-                Err(error) => Box::new(Refused(error)),
-            };
-        }
-        let mut ranges: VecDeque<KeyRange> = shared.catalog.placed_of(&range).into();
+        let mut ranges: VecDeque<Where> = if self.clips(options.read_for) {
+            let here = shared.catalog.placed_of(&range).into_iter();
+            here.map(|range| (range, None)).collect()
+        } else {
+            match shared.places_of(&range, options.read_for) {
+                Ok(Some(places)) => places,
+                Ok(None) => return Box::new(Refused(Error::NotPlaced(what))),
+                Err(error) => return Box::new(Refused(error)),
+            }
+        };
         if options.reverse {
             ranges.make_contiguous().reverse();
         }

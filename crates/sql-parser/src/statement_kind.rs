@@ -37,6 +37,12 @@ pub fn changes_rows(statement: &Statement) -> bool {
     }
 }
 
+/// Whether a statement is a query that locks the rows it gives: FOR UPDATE and its kin.
+#[must_use]
+pub fn locks_rows(statement: &Statement) -> bool {
+    matches!(statement, Statement::Query(query) if !query.locks.is_empty())
+}
+
 /// Whether a query surely writes nothing and locks nothing.
 pub fn query_reads(query: &Query) -> bool {
     fn body_reads(body: &SetExpr) -> bool {

@@ -82,6 +82,8 @@ pub enum Wanted {
         /// Rows at a time, at most.
         limit: u64,
     },
+    /// None: that nothing of this has changed, which was read there by that region's times, up to its newest commit.
+    Unchanged(Reads),
 }
 
 /// A question for rows of another region.
@@ -154,7 +156,8 @@ pub trait Away: Debug + Send + Sync {
     /// Rows of it, for a transaction that changes them.
     ///
     /// # Errors
-    /// [`Error::Elsewhere`] when it does not answer, or does not keep them; [`Error::Conflict`] when its definitions are others.
+    /// [`Error::Elsewhere`] when it does not answer, or does not keep them; [`Error::Conflict`] when its definitions are others, or what
+    /// was to be unchanged is not.
     async fn rows(&self, asked: AskRows) -> Result<RowsGiven>;
 
     /// Waits, for `limit` at most, until everything of it up to `at` of its clock is here.

@@ -65,7 +65,7 @@ pub use forward::{Owners, Unanswered};
 pub use options::{
     ClusterOptions, EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits,
 };
-pub use read_set::{ReadRange, Reads};
+pub use read_set::{ReadRange, Reads, ReadsSince};
 pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
 pub use telesto_log::{Change as LogChange, LogKind};
 pub use telesto_shard::{IndexPrefix, IndexSpace, Space};

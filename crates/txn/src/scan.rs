@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{BufMut as _, Bytes, BytesMut};
-use telesto_common::Timestamp;
 use telesto_common::key::KeyRange;
 use telesto_common::wait::{self, Wait};
+use telesto_common::{RegionId, Timestamp};
 use telesto_shard::{Row, ScanSpec};
 
 use crate::api::{Scan, ScanOptions};
@@ -26,14 +26,22 @@ const MAX_BATCH_ROWS: usize = 4096;
 /// A batch ends when it holds this much, bytes.
 const MAX_BATCH_BYTES: usize = 1 << 20;
 
+/// Where the rows of a scan are.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Here, as of this snapshot.
+    Here(Timestamp),
+    /// In another region, as of what the transaction reads there.
+    There(RegionId),
+}
+
 pub(crate) struct TxnScan {
     core: Arc<Core>,
     /// What is not recorded yet.
     rest: KeyRange,
     reverse: bool,
     record: bool,
-    /// The snapshot here; nothing: rows are of another region.
-    at: Option<Timestamp>,
+    at: Place,
     rows: Box<dyn RowStream>,
     fetched: VecDeque<Row>,
     rows_ended: bool,
@@ -63,16 +71,26 @@ impl TxnScan {
             spec: ScanSpec { reverse: options.reverse, limit },
             timeout: core.timeout,
         });
-        Self::of(core, rows, (range, options), seen, Some(at))
+        Self::of(core, rows, (range, options), seen, Place::Here(at))
     }
 
-    /// A scan of `rows`, which are those of the range as of `at` here, or of another region's.
-    pub fn of(
+    /// A scan of `rows`, which are those of the range in `home`.
+    pub fn there(
+        core: Arc<Core>,
+        rows: Box<dyn RowStream>,
+        range: (KeyRange, ScanOptions),
+        seen: Option<&Visible>,
+        home: RegionId,
+    ) -> Self {
+        Self::of(core, rows, range, seen, Place::There(home))
+    }
+
+    fn of(
         core: Arc<Core>,
         rows: Box<dyn RowStream>,
         (range, options): (KeyRange, ScanOptions),
         seen: Option<&Visible>,
-        at: Option<Timestamp>,
+        at: Place,
     ) -> Self {
         let own =
             core.buffer.used().then(|| core.buffer.scan(range.clone(), options.reverse, seen));
@@ -132,8 +150,8 @@ impl TxnScan {
         };
         if self.record {
             match self.at {
-                Some(at) => self.core.record_range(walked, at),
-                None => self.core.record_there(walked),
+                Place::Here(at) => self.core.record_range(walked, at),
+                Place::There(home) => self.core.record_there(home, walked),
             }
         }
     }

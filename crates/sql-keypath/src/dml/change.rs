@@ -88,8 +88,8 @@ pub(crate) async fn update(update: &ast::Update, context: &mut PlanContext<'_>) 
     let (target, set) = match bound {
         Some((condition, set)) => {
             let eval = EvalContext::planning(context.settings, context.catalog);
-            let (access, filter) =
-                Conditions::over(condition, &info.forms).choose_among(&written.table, None, &eval);
+            let conditions = Conditions::over(condition, &info.forms).placed_in(&written.table);
+            let (access, filter) = conditions.choose_among(&written.table, None, &eval);
             (Target::Path(Box::new(access), filter), set)
         }
         None => {
@@ -280,8 +280,8 @@ pub(crate) async fn delete(delete: &ast::Delete, context: &mut PlanContext<'_>) 
     let target = match bound {
         Some(condition) => {
             let eval = EvalContext::planning(context.settings, context.catalog);
-            let (access, filter) =
-                Conditions::over(condition, &info.forms).choose_among(&written.table, None, &eval);
+            let conditions = Conditions::over(condition, &info.forms).placed_in(&written.table);
+            let (access, filter) = conditions.choose_among(&written.table, None, &eval);
             Target::Path(Box::new(access), filter)
         }
         None => {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::key::KeyRange;
-use telesto_txn::{Error, Result, Scan, ScanOptions, Transaction};
+use telesto_txn::{Away, Error, Result, Scan, ScanOptions, Transaction};
 
 /// A scan of what is not all here.
 pub(super) struct Refused(pub Error);
@@ -24,10 +24,13 @@ impl Scan for Refused {
     }
 }
 
+/// A range, and the region where it is read; nothing: here.
+pub(super) type Where = (KeyRange, Option<Arc<dyn Away>>);
+
 /// Scans of several ranges, one after the other.
 pub(super) struct OneByOne {
     pub below: Arc<dyn Transaction>,
-    pub ranges: VecDeque<KeyRange>,
+    pub ranges: VecDeque<Where>,
     pub options: ScanOptions,
     pub open: Option<Box<dyn Scan>>,
     pub left: Option<u64>,
@@ -40,9 +43,12 @@ impl Scan for OneByOne {
             let scan = match &mut self.open {
                 Some(scan) => scan,
                 none => {
-                    let Some(range) = self.ranges.pop_front() else { break };
+                    let Some((range, away)) = self.ranges.pop_front() else { break };
                     let options = ScanOptions { limit: self.left, ..self.options };
-                    none.insert(self.below.scan(range, options))
+                    none.insert(match away {
+                        None => self.below.scan(range, options),
+                        Some(away) => self.below.scan_there(away, range, options),
+                    })
                 }
             };
             let mut batch = scan.next_batch(max_rows).await?;

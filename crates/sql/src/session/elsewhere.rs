@@ -83,9 +83,13 @@ impl Session {
         }
         let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
         let mut rows = rows_of(&given, &types)?;
-        if matches!(statement, Statement::Explain { .. }) && types == [SqlType::Text] {
-            let line = explained(&context.catalog.region_name(region.0), round_trip);
-            rows.insert(0, vec![Datum::text(line)]);
+        if matches!(statement, Statement::Explain { .. }) {
+            let name = context.catalog.region_name(region.0);
+            match &types[..] {
+                [SqlType::Text] => rows.insert(0, vec![Datum::text(explained(&name, round_trip))]),
+                [SqlType::Json] => explain_json(&mut rows, &name, round_trip)?,
+                _ => {}
+            }
         }
         let rows = match rest {
             None => Rows::Ready(rows),
@@ -154,6 +158,24 @@ fn explained(region: &str, round_trip: Option<Duration>) -> String {
         None => "not measured yet".to_owned(),
     };
     format!("Reads: forwarded to region \"{region}\" (round trip {measured})")
+}
+
+/// Adds the same to a plan in JSON: the region, and the round trip in milliseconds, NULL when it is not measured yet.
+fn explain_json(rows: &mut [Row], region: &str, round_trip: Option<Duration>) -> Result<()> {
+    for value in rows.iter_mut().flatten() {
+        let Datum::Json(text) = value else { continue };
+        let faulty = |error| Error::internal(format!("a plan of another region as JSON: {error}"));
+        let mut plans: serde_json::Value = serde_json::from_str(text).map_err(faulty)?;
+        for plan in plans.as_array_mut().into_iter().flatten() {
+            let Some(plan) = plan.as_object_mut() else { continue };
+            let millis = round_trip.map(|time| time.as_secs_f64() * 1000.0);
+            plan.insert("Reads Forwarded To".to_owned(), region.into());
+            plan.insert("Round Trip".to_owned(), millis.into());
+        }
+        let told = serde_json::to_string_pretty(&plans).map_err(faulty)?;
+        *value = Datum::Json(Arc::from(told));
+    }
+    Ok(())
 }
 
 /// The other region has other definitions. It is tried again when they are here.

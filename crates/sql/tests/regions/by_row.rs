@@ -130,8 +130,6 @@ fn what_is_here_is_read_and_what_is_not_is_said_to_be_elsewhere() {
             ("SELECT name FROM p ORDER BY region DESC, n DESC LIMIT 1", &[0]),
             ("SELECT 1 WHERE EXISTS (SELECT 1 FROM p WHERE n = 77)", &[0]),
             ("SELECT a.id FROM p a JOIN p b ON a.id = b.id WHERE a.region = 'eu'", &[0]),
-            ("UPDATE p SET n = 1", &[0]),
-            ("DELETE FROM p WHERE id = 1", &[0]),
             ("SELECT telesto_check_table('p')", &[0]),
         ] {
             let mut session = sites.session(1).await;
@@ -437,14 +435,8 @@ fn rows_elsewhere_are_changed_as_they_are_there() {
             // Rows of two homes, and of values that are not named.
             ("UPDATE p SET region = 'ap' WHERE region = 'eu' AND id = 7", "0A000"),
             ("UPDATE p SET n = 0 WHERE region IN ('eu', 'us') AND id = 1", "0A000"),
-            ("UPDATE p SET n = 0 WHERE id = 1", "55000"),
-            ("DELETE FROM p", "55000"),
-            ("SELECT 1 FROM p WHERE region = 'eu' AND id = 1 FOR UPDATE", "55000"),
-            // What is read there decides what is committed there.
-            (
-                "INSERT INTO p SELECT 'ap', 1000, name FROM p WHERE region = 'eu' AND id = 1",
-                "0A000",
-            ),
+            ("UPDATE p SET n = 0 WHERE id = 1", "0A000"),
+            ("DELETE FROM p", "0A000"),
         ] {
             sites.refuses(2, sql, code).await;
         }
@@ -517,6 +509,192 @@ fn rows_elsewhere_are_changed_as_they_are_there() {
         sites.settled().await;
         sites.verify().await;
     });
+}
+
+/// A condition that does not say where rows are finds them wherever they are; those of two homes are not changed in one transaction.
+#[test]
+fn rows_are_changed_wherever_they_are_found() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        sites.must(0, "INSERT INTO p VALUES ('eu', 61, 'one', 1)").await;
+        sites.quiet().await;
+        for (sql, gives) in [
+            // By the rest of the primary key, by an index, by none; in eu, us and here.
+            ("UPDATE p SET n = n + 1 WHERE id = 61 RETURNING region, n", rows(&[&["eu", "2"]])),
+            (
+                "UPDATE p SET n = n + 1 WHERE name = 'us3' RETURNING region, n",
+                rows(&[&["us", "4"]]),
+            ),
+            (
+                "UPDATE p SET n = n + 1 WHERE name = 'ap3' RETURNING region, n",
+                rows(&[&["ap", "4"]]),
+            ),
+            ("UPDATE p SET n = n + 1 WHERE name || '!' = 'eu3!' RETURNING n", rows(&[&["4"]])),
+            (
+                "UPDATE p SET n = 20 WHERE n = 4 AND name LIKE 'us%' RETURNING name",
+                rows(&[&["us3"]]),
+            ),
+            ("UPDATE p SET n = n WHERE id = 99 RETURNING n", Vec::new()),
+            (
+                "UPDATE p SET n = 21 WHERE id = (SELECT 60 + 1) RETURNING region, n",
+                rows(&[&["eu", "21"]]),
+            ),
+            (
+                "UPDATE p SET n = n + v.by FROM (VALUES (61, 9)) AS v (id, by) WHERE p.id = v.id RETURNING p.n",
+                rows(&[&["30"]]),
+            ),
+            (
+                "UPDATE p SET n = 31 WHERE id IN (SELECT max(q.id) FROM p q WHERE q.region = 'eu') AND region <> 'us' AND name = 'one' RETURNING n",
+                rows(&[&["31"]]),
+            ),
+            ("DELETE FROM p WHERE id = 61 RETURNING region, n", rows(&[&["eu", "31"]])),
+            ("DELETE FROM p WHERE id = 61 RETURNING region", Vec::new()),
+        ] {
+            assert_eq!(sites.must(2, sql).await, gives, "{sql}");
+        }
+        // Rows of two homes: nothing is changed.
+        for sql in [
+            "UPDATE p SET n = 0 WHERE id = 1",
+            "DELETE FROM p WHERE id = 1",
+            "UPDATE p SET n = 0",
+            "BEGIN; UPDATE p SET n = 0 WHERE name = 'us3'; UPDATE p SET n = 0 WHERE name = 'eu3'; COMMIT",
+        ] {
+            let refused = sites.refuses(2, sql, "0A000").await;
+            assert!(refused.to_string().contains("writes in two regions"), "{sql}: {refused}");
+        }
+        assert!(sites.must(0, "SELECT 1 FROM p WHERE n = 0").await.is_empty());
+        // A block goes on at what it has found, and one that writes what is here may have looked for more elsewhere.
+        let mut session = sites.session(2).await;
+        for (sql, gives) in [
+            ("BEGIN", Vec::new()),
+            ("UPDATE p SET n = n + 1 WHERE name = 'eu3' RETURNING n", rows(&[&["5"]])),
+            ("UPDATE p SET n = n + 1 WHERE name = 'eu3' RETURNING n", rows(&[&["6"]])),
+            ("DELETE FROM p WHERE name = 'nobody'", Vec::new()),
+            ("COMMIT", Vec::new()),
+            (
+                "INSERT INTO p SELECT 'ap', 1000, 'of ' || name FROM p WHERE region = 'eu' AND id = 1",
+                Vec::new(),
+            ),
+            ("DELETE FROM p WHERE name = 'of eu1' RETURNING region, id", rows(&[&["ap", "1000"]])),
+        ] {
+            let given = run(&mut session, sql).await;
+            assert_eq!(given.unwrap_or_else(|error| panic!("{sql}: {error}")), gives, "{sql}");
+        }
+        // What was found there and changed since is told.
+        let taken = "BEGIN; UPDATE p SET n = n + 1 WHERE name = 'eu3' RETURNING n";
+        run(&mut session, taken).await.expect("updates");
+        sites.must(1, "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 3").await;
+        let late = run(&mut session, "COMMIT").await.expect_err("somebody else was first");
+        assert_eq!(late.code().0, "40001", "{late}");
+        // So is a row that came where none was found.
+        let none = "BEGIN; UPDATE p SET n = n + 1 WHERE name = 'us3' RETURNING n; UPDATE p SET n = 0 WHERE name = 'new' RETURNING n";
+        run(&mut session, none).await.expect("updates");
+        sites.must(1, "INSERT INTO p VALUES ('eu', 70, 'new')").await;
+        let late = run(&mut session, "COMMIT").await.expect_err("somebody else was first");
+        assert_eq!(late.code().0, "40001", "{late}");
+        // A home that is away may have the row.
+        sites.net.cut("eu", "ap");
+        sites.refuses(2, "UPDATE p SET n = 0 WHERE name = 'us3'", "08006").await;
+        sites.net.heal();
+        sites.quiet().await;
+        assert_eq!(sites.must(0, "SELECT n FROM p WHERE name = 'us3'").await, rows(&[&["20"]]));
+        let off = sites.run_at_home(2, "UPDATE p SET n = 0 WHERE name = 'us3'").await;
+        assert_eq!(off.expect_err("kept elsewhere").code().0, "55000");
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// Rows elsewhere that are locked are validated with what is written at their home.
+#[test]
+fn rows_elsewhere_are_locked_for_what_is_written_there() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        for executor in ["auto", "datafusion"] {
+            let mut session = sites.session(2).await;
+            run(&mut session, &format!("SET telesto.executor = {executor}")).await.expect("sets");
+            // What it shows changes: else the block would be done again by itself.
+            let locked = "SELECT n FROM p WHERE region = 'eu' AND id = 1 FOR UPDATE";
+            assert_eq!(run(&mut session, locked).await.expect(locked).len(), 1);
+            let found = "SELECT region FROM p WHERE name = 'eu2' FOR SHARE";
+            assert_eq!(run(&mut session, found).await.expect(found), rows(&[&["eu"]]));
+            for level in ["SERIALIZABLE", "REPEATABLE READ", "READ COMMITTED"] {
+                for changed in [false, true] {
+                    let case = format!("{executor}, {level}, {changed}");
+                    let begin = format!("BEGIN ISOLATION LEVEL {level}");
+                    run(&mut session, &begin).await.expect("begins");
+                    assert_eq!(run(&mut session, locked).await.expect(locked).len(), 1);
+                    let write = "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 2";
+                    run(&mut session, write).await.expect(write);
+                    if changed {
+                        sites
+                            .must(1, "UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 1")
+                            .await;
+                    }
+                    match run(&mut session, "COMMIT").await {
+                        Ok(_) => assert!(!changed, "{case}"),
+                        Err(error) => {
+                            assert!(changed, "{case}: {error}");
+                            assert_eq!(error.code().0, "40001", "{case}: {error}");
+                        }
+                    }
+                }
+            }
+        }
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// A row that goes from one home to another is never met at both: what is read at several homes is of one cut.
+#[test]
+fn what_is_read_at_several_homes_is_one_cut() {
+    let (mut found, mut none) = (0, 0);
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let sites = Sites::running(&world).await;
+            for sql in [
+                "CREATE TABLE r (place text, id int, n int, PRIMARY KEY (place, id))",
+                "INSERT INTO r VALUES ('a', 1, 0)",
+                "ALTER TABLE r SET (telesto.regions = 'by row (place): a = us; b = eu; c = ap')",
+            ] {
+                sites.must(0, sql).await;
+            }
+            sites.settles().await;
+            for turn in 0..30 {
+                let weather =
+                    Weather { delay: Duration::from_millis(below(&world, 60)), ..Weather::CALM };
+                sites.net.set_weather(weather);
+                let (from, to) = if turn % 2 == 0 { ('a', 'b') } else { ('b', 'a') };
+                let wait = Duration::from_millis(below(&world, 200));
+                let moves = async {
+                    world.sleep(wait).await;
+                    sites
+                        .must(0, &format!("DELETE FROM r WHERE place = '{from}' AND id = 1"))
+                        .await;
+                    sites.must(0, &format!("INSERT INTO r VALUES ('{to}', 1, 0)")).await;
+                };
+                // By ranges, one after the other, and by keys, at the same time.
+                let looks = match turn % 4 / 2 {
+                    0 => "SELECT place FROM r WHERE id = 1 FOR UPDATE",
+                    _ => "SELECT place FROM r WHERE place IN ('a', 'b', 'c') AND id = 1 FOR UPDATE",
+                };
+                let (looked, ()) = futures::join!(sites.run(2, looks), moves);
+                match looked {
+                    Ok(places) => {
+                        assert!(places.len() < 2, "seed {seed}, turn {turn}: {places:?}");
+                        *(if places.is_empty() { &mut none } else { &mut found }) += 1;
+                    }
+                    Err(error) => assert_eq!(error.code().0, "40001", "seed {seed}: {error}"),
+                }
+            }
+            sites.quiet().await;
+            sites.settled().await;
+        });
+    }
+    assert!(found > 10, "{found}, {none}");
 }
 
 /// Counters that every region increments, wherever their rows are, while links are cut and regions killed, and two rows of which one at least

@@ -136,6 +136,13 @@ fn table_that_is_not_here_is_read_where_it_is() {
             assert!(lines[0].starts_with(said), "{lines:?}");
             assert!(lines.iter().any(|line| line.contains("key path")), "{lines:?}");
         }
+        let sql = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT v FROM e WHERE id = 1";
+        let plan = run(&mut session, sql).await.expect("explains");
+        let plan = plan[0][0].as_deref().expect("a plan");
+        let plan: serde_json::Value = serde_json::from_str(plan).expect("JSON");
+        assert_eq!(plan[0]["Reads Forwarded To"], "eu", "{plan}");
+        assert!(plan[0]["Round Trip"].as_f64().is_some_and(|millis| millis > 0.0), "{plan}");
+        assert!(plan[0].get("Execution Time").is_some(), "{plan}");
         // A cursor is pulled from there.
         let block = "BEGIN TRANSACTION READ ONLY ISOLATION LEVEL READ COMMITTED";
         run(&mut session, block).await.expect("begins");

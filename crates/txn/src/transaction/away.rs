@@ -104,7 +104,7 @@ impl Core {
             write.write.fresh = false;
         }
         let expected = self.expected.lock().of(&writes);
-        let there = self.there.lock().take();
+        let there = self.there.lock().take(away.home());
         let reads = self.reads.lock().take();
         let stamp = away.stamp();
         let snapshot = self.snapshot();

@@ -1,27 +1,30 @@
-//! Reads of rows that this region does not have, for a transaction that changes them: they are read in the region that keeps them.
+//! Reads of rows that this region does not have, for a transaction that changes them: they are read in the regions that keep them.
 //!
 //! ```text
 //! first read there ─► H, a snapshot there that has everything of this one's ─► all others as of H ─► commit:
-//!   everything up to H is here ─► what was read here is still so ─► what was read there, from H on, is validated with the writes
+//!   everything up to each H is here ─► what was read here is still so ─► of each other home than the one that commits: what was read
+//!   there is still so ─► what was read in the one that commits, from H on, is validated with the writes
 //! ```
 //! # Invariants
-//! - Rows there are of one snapshot, H, of one region; under READ COMMITTED of one for each statement.
-//! - What was read here and there makes one cut: before the commit everything that H had seen is here, and nothing has changed here of
-//!   what was read.
-//! - What was read there is validated by who commits there: a transaction that reads there writes there, or nothing.
+//! - Rows of a region are of one snapshot of it, H; under READ COMMITTED of one for each statement.
+//! - What was read here and there makes one cut: before the commit everything that each H had seen is here, nothing has changed here of
+//!   what was read, and nothing of it in the other homes, at a moment after the last H.
+//! - What was read in the region that commits is validated by it. What decides a constraint is read nowhere else.
 //! - Own writes come before rows there, as before rows here.
 //!
 //! # On failure
-//! [`Error::Elsewhere`] when the region does not answer; [`Error::Conflict`] when its definitions are not this region's, or something has
+//! [`Error::Elsewhere`] when a region does not answer; [`Error::Conflict`] when its definitions are not this region's, or something has
 //! changed; [`Error::TwoHomes`].
 //!
 //! # Limits
 //! What is asked for at a time: [`crate::away::ROWS_BYTES`], about.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::try_join_all;
 use telesto_common::key::KeyRange;
 use telesto_common::wait::{self, Wait};
 use telesto_common::{RegionId, Timestamp, TxnId};
@@ -36,81 +39,115 @@ use crate::read_set::{ReadSet, Reads};
 use crate::scan::TxnScan;
 use crate::service::RowStream;
 
-/// What was read in another region.
+/// What was read in other regions.
 #[derive(Debug, Default)]
-pub(crate) struct There {
+pub(crate) struct There(BTreeMap<RegionId, AtHome>);
+
+/// What was read in one of them.
+#[derive(Debug)]
+struct AtHome {
+    away: Arc<dyn Away>,
     /// Where this statement reads.
-    now: Option<Snapshot>,
+    now: Option<Timestamp>,
     /// The newest snapshot that was read.
-    newest: Option<Snapshot>,
+    newest: Timestamp,
+    incarnation: u64,
+    /// Something of it decides a constraint.
+    constrains: bool,
     reads: Option<ReadSet>,
 }
 
-#[derive(Clone, Debug)]
-struct Snapshot {
-    away: Arc<dyn Away>,
-    at: Timestamp,
-    incarnation: u64,
-}
-
 impl There {
-    /// The next statement reads at a snapshot of its own.
+    /// The next statement reads at snapshots of its own.
     pub fn next_statement(&mut self) {
-        self.now = None;
+        self.0.values_mut().for_each(|home| home.now = None);
     }
 
-    /// Where something was read.
-    pub fn home(&self) -> Option<RegionId> {
-        self.newest.as_ref().map(|newest| newest.away.home())
+    /// What was read in `home`, and in which of its incarnations.
+    pub fn take(&mut self, home: RegionId) -> Option<(Reads, u64)> {
+        let home = self.0.remove(&home)?;
+        let reads = home.reads.map(|mut reads| reads.take()).unwrap_or_default();
+        Some((reads, home.incarnation))
     }
 
-    /// What was read, and in which incarnation of the region.
-    pub fn take(&mut self) -> Option<(Reads, u64)> {
-        let newest = self.newest.take()?;
-        let reads = self.reads.take().map(|mut reads| reads.take()).unwrap_or_default();
-        Some((reads, newest.incarnation))
+    fn now(&self, home: RegionId) -> Option<Timestamp> {
+        self.0.get(&home)?.now
     }
 
-    /// Takes the snapshot of an answer; whether it is the one that the others are of.
-    fn settle(&mut self, away: &Arc<dyn Away>, given: &RowsGiven) -> Result<bool> {
-        if let Some(now) = &self.now {
-            return Ok(now.at == given.at);
+    /// Takes the snapshot of an answer; whether it is the one that the others of its region are of.
+    fn settle(
+        &mut self,
+        away: &Arc<dyn Away>,
+        given: &RowsGiven,
+        constrains: bool,
+    ) -> Result<bool> {
+        let home = self.0.entry(away.home()).or_insert_with(|| AtHome {
+            away: Arc::clone(away),
+            now: None,
+            newest: given.at,
+            incarnation: given.incarnation,
+            constrains: false,
+            reads: None,
+        });
+        if let Some(now) = home.now {
+            home.constrains |= constrains;
+            return Ok(now == given.at);
         }
-        let known = self.newest.as_ref().filter(|newest| newest.incarnation != given.incarnation);
-        if known.is_some() {
-            return Err(Error::Elsewhere(
-                "the region that keeps rows of this transaction has lost commits meanwhile; run it again"
-                    .to_owned(),
-            ));
+        if home.incarnation != given.incarnation {
+            return Err(lost());
         }
-        let (at, incarnation) = (given.at, given.incarnation);
-        let taken = Snapshot { away: Arc::clone(away), at, incarnation };
-        self.newest = Some(taken.clone());
-        self.now = Some(taken);
+        home.constrains |= constrains;
+        home.newest = given.at;
+        home.now = Some(given.at);
         Ok(true)
     }
 
-    fn reads(&mut self, limit_bytes: usize) -> &mut ReadSet {
-        self.reads.get_or_insert_with(|| ReadSet::new(limit_bytes))
+    /// Where reads of `home` are recorded; nothing, where it has told nothing.
+    fn reads(&mut self, home: RegionId, limit_bytes: usize) -> Option<&mut ReadSet> {
+        let home = self.0.get_mut(&home)?;
+        Some(home.reads.get_or_insert_with(|| ReadSet::new(limit_bytes)))
     }
+
+    /// Of each region that was read: the way to it, the newest snapshot, the incarnation, and what was read.
+    fn read(&self) -> Vec<ReadThere> {
+        let one = |home: &AtHome| ReadThere {
+            away: Arc::clone(&home.away),
+            newest: home.newest,
+            incarnation: home.incarnation,
+            constrains: home.constrains,
+            reads: home.reads.as_ref().map(ReadSet::copied).unwrap_or_default(),
+        };
+        self.0.values().map(one).collect()
+    }
+}
+
+/// What was read in one region, as a commit looks at it.
+struct ReadThere {
+    away: Arc<dyn Away>,
+    newest: Timestamp,
+    incarnation: u64,
+    constrains: bool,
+    reads: Reads,
+}
+
+fn lost() -> Error {
+    Error::Elsewhere(
+        "a region that keeps rows of this transaction has lost commits meanwhile; run it again"
+            .to_owned(),
+    )
 }
 
 impl Core {
     /// Rows of the region behind `away`, all of one snapshot.
-    async fn ask_there(&self, away: &Arc<dyn Away>, wanted: Wanted) -> Result<RowsGiven> {
+    async fn ask_there(
+        &self,
+        away: &Arc<dyn Away>,
+        wanted: Wanted,
+        read_for: ReadFor,
+    ) -> Result<RowsGiven> {
         self.open()?;
         loop {
-            let (at, other) = {
-                let there = self.there.lock();
-                let other = there.home().filter(|home| *home != away.home());
-                (there.now.as_ref().map(|now| now.at), other)
-            };
-            if let Some(other) = other {
-                return Err(Error::TwoHomes(format!(
-                    "a transaction that changes rows of two regions is not supported: it has read rows of region {other} to change them, and asks for some of region {}; change them in transactions of their own",
-                    away.home()
-                )));
-            }
+            let at = self.there.lock().now(away.home());
             let asked = AskRows {
                 txn: self.id,
                 snapshot: self.snapshot(),
@@ -119,7 +156,8 @@ impl Core {
                 timeout: self.timeout,
             };
             let given = wait::on(Wait::Rows, away.rows(asked)).await?;
-            if self.there.lock().settle(away, &given)? {
+            let constrains = read_for == ReadFor::Constraint;
+            if self.there.lock().settle(away, &given, constrains)? {
                 return Ok(given);
             }
         }
@@ -145,7 +183,7 @@ impl Core {
         let mut missing = &missing[..];
         while !missing.is_empty() {
             let asked = missing.iter().map(|at| keys[*at].clone()).collect();
-            let given = self.ask_there(away, Wanted::Keys(asked)).await?;
+            let given = self.ask_there(away, Wanted::Keys(asked), read_for).await?;
             let told = given.values.len().min(missing.len());
             if told == 0 {
                 return Err(Error::Elsewhere(
@@ -154,10 +192,11 @@ impl Core {
                 ));
             }
             for (at, value) in missing.iter().zip(given.values) {
-                if self.records(read_for) {
-                    let limit = self.shared.limits.read_set_bytes;
-                    let absent = value.is_none();
-                    self.there.lock().reads(limit).point(keys[*at].clone(), given.at, absent);
+                let limit = self.shared.limits.read_set_bytes;
+                if self.records(read_for)
+                    && let Some(reads) = self.there.lock().reads(away.home(), limit)
+                {
+                    reads.point(keys[*at].clone(), given.at, value.is_none());
                 }
                 values[*at] = value;
             }
@@ -174,21 +213,25 @@ impl Core {
         options: ScanOptions,
         seen: Option<&Visible>,
     ) -> TxnScan {
+        let home = away.home();
         let rows = RowsThere {
             core: Arc::clone(core),
             away,
             rest: Some(range.clone()),
             reverse: options.reverse,
+            read_for: options.read_for,
         };
-        TxnScan::of(Arc::clone(core), Box::new(rows), (range, options), seen, None)
+        TxnScan::there(Arc::clone(core), Box::new(rows), (range, options), seen, home)
     }
 
-    /// A scan has walked over `range` there.
-    pub fn record_there(&self, range: KeyRange) {
+    /// A scan has walked over `range` in `home`.
+    pub fn record_there(&self, home: RegionId, range: KeyRange) {
         let limit = self.shared.limits.read_set_bytes;
         let mut there = self.there.lock();
-        if let Some(at) = there.now.as_ref().map(|now| now.at) {
-            there.reads(limit).range(range, at);
+        if let Some(at) = there.now(home)
+            && let Some(reads) = there.reads(home, limit)
+        {
+            reads.range(range, at);
         }
     }
 
@@ -197,18 +240,44 @@ impl Core {
         &self,
         writes_in: Option<RegionId>,
     ) -> Result<Option<Timestamp>> {
-        let Some(newest) = self.there.lock().newest.clone() else { return Ok(None) };
-        let home = newest.away.home();
-        if writes_in.is_some_and(|writes_in| writes_in != home) {
+        let read = self.there.lock().read();
+        if read.is_empty() {
+            return Ok(None);
+        }
+        let beside = |home: &&ReadThere| writes_in.is_some_and(|at| at != home.away.home());
+        if let Some(home) = read.iter().filter(beside).find(|home| home.constrains) {
             return Err(Error::TwoHomes(format!(
-                "a transaction that reads rows of region {home} to change something, and writes in another region, is not supported: read them in a statement of its own"
+                "a transaction that writes in one region what rows of region {} decide about is not supported: write them in transactions of their own",
+                home.away.home()
             )));
         }
-        newest.away.arrive(newest.at, self.timeout).await?;
+        let arrivals = read.iter().map(|home| home.away.arrive(home.newest, self.timeout));
+        try_join_all(arrivals).await?;
         let now = self.tail().await?;
         let reads = self.unwritten.lock().with(self.reads.lock().copied());
         self.unchanged(reads, now).await?;
+        // Where all of it is of one region, and nothing is written elsewhere, its snapshot is the cut's.
+        if read.len() > 1 || writes_in.is_some() {
+            let others = read.into_iter().filter(|home| Some(home.away.home()) != writes_in);
+            try_join_all(others.map(|home| self.unchanged_there(home))).await?;
+        }
         Ok(Some(now))
+    }
+
+    /// Fails if something has changed of what was read in another region, up to a moment after all that was read anywhere.
+    async fn unchanged_there(&self, read: ReadThere) -> Result<()> {
+        if read.reads.is_empty() {
+            return Ok(());
+        }
+        let asked = AskRows {
+            txn: self.id,
+            snapshot: self.snapshot(),
+            at: None,
+            wanted: Wanted::Unchanged(read.reads),
+            timeout: self.timeout,
+        };
+        let given = wait::on(Wait::Rows, read.away.rows(asked)).await?;
+        if given.incarnation == read.incarnation { Ok(()) } else { Err(lost()) }
     }
 }
 
@@ -219,6 +288,7 @@ struct RowsThere {
     /// What was not told yet.
     rest: Option<KeyRange>,
     reverse: bool,
+    read_for: ReadFor,
 }
 
 #[async_trait]
@@ -227,7 +297,7 @@ impl RowStream for RowsThere {
         let Some(range) = self.rest.take() else { return Ok(Vec::new()) };
         let (reverse, limit) = (self.reverse, max_rows as u64);
         let wanted = Wanted::Range { range: range.clone(), reverse, limit };
-        let given = self.core.ask_there(&self.away, wanted).await?;
+        let given = self.core.ask_there(&self.away, wanted, self.read_for).await?;
         if given.more
             && let Some((last, _)) = given.rows.last()
         {
