@@ -283,11 +283,13 @@ impl Deparse<'_> {
                     subscripts.iter().map(|s| format!("[{}]", self.expr(s, Place::Item))).collect();
                 format!("{}{subscripts}", self.primary(value))
             }
-            Node::Slice(value, low, high) => {
+            Node::Slice(value, bounds) => {
                 let end = |e: &Option<Box<Expr>>| {
                     e.as_ref().map_or_else(String::new, |e| self.expr(e, Place::Item))
                 };
-                format!("{}[{}:{}]", self.primary(value), end(low), end(high))
+                let bounds =
+                    bounds.iter().map(|(low, high)| format!("[{}:{}]", end(low), end(high)));
+                format!("{}{}", self.primary(value), bounds.collect::<String>())
             }
         }
     }

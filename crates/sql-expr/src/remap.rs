@@ -50,9 +50,11 @@ impl Expr {
                 }
                 otherwise.iter_mut().for_each(|e| each(e));
             }
-            Node::Slice(a, low, high) => {
+            Node::Slice(a, bounds) => {
                 each(a);
-                low.iter_mut().chain(high).for_each(|e| each(e));
+                for (low, high) in bounds {
+                    low.iter_mut().chain(high).for_each(|e| each(e));
+                }
             }
         }
     }
