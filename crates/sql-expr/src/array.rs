@@ -62,15 +62,17 @@ pub fn build(items: Vec<Datum>, ty: &SqlType, nested: bool) -> Result<Datum> {
 /// # Errors
 /// 22004 and 2202E for arrays that do not fit beside each other.
 pub fn accumulate(items: &[Datum], element: &SqlType) -> Result<Datum> {
-    if items.iter().any(Datum::is_null) {
-        return Err(fault::error("22004", "cannot accumulate null arrays"));
-    }
-    match items.first() {
-        None => return Ok(array(element.clone(), Vec::new())),
-        Some(Datum::Array(first)) if first.elements.is_empty() => {
-            return Err(fault::error("2202E", "cannot accumulate empty arrays"));
+    for item in items {
+        match item {
+            Datum::Array(part) if part.elements.is_empty() => {
+                return Err(fault::error("2202E", "cannot accumulate empty arrays"));
+            }
+            Datum::Array(_) => {}
+            _ => return Err(fault::error("22004", "cannot accumulate null arrays")),
         }
-        Some(_) => {}
+    }
+    if items.is_empty() {
+        return Ok(array(element.clone(), Vec::new()));
     }
     stacked(items, element, "cannot accumulate arrays of different dimensionality")
 }
