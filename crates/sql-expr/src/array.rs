@@ -79,7 +79,8 @@ pub fn accumulate(items: &[Datum], element: &SqlType) -> Result<Datum> {
 
 /// Arrays as the parts of one; `wrong`: what is said of parts that differ in their dimensions.
 fn stacked(items: &[Datum], element: &SqlType, wrong: &'static str) -> Result<Datum> {
-    let (mut elements, mut inner): (Vec<Datum>, Option<&[(i32, i32)]>) = (Vec::new(), None);
+    let mut elements: Vec<Datum> = Vec::new();
+    let mut inner: Option<&[(i32, i32)]> = None;
     for item in items {
         let Datum::Array(part) = item else { return Err(fault::kind("an array")) };
         if *inner.get_or_insert(&part.dimensions) != part.dimensions.as_slice() {

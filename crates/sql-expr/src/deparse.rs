@@ -12,7 +12,7 @@
 
 mod values;
 
-use super::bound::{Comparison, Expr, Node};
+use super::bound::{Bounds, Comparison, Expr, Node};
 use super::context::EvalContext;
 use super::ty::CastContext;
 use telesto_sql_parser::rewrite::collation::KEY;
@@ -284,14 +284,18 @@ impl Deparse<'_> {
                 format!("{}{subscripts}", self.primary(value))
             }
             Node::Slice(value, bounds) => {
-                let end = |e: &Option<Box<Expr>>| {
-                    e.as_ref().map_or_else(String::new, |e| self.expr(e, Place::Item))
-                };
-                let bounds =
-                    bounds.iter().map(|(low, high)| format!("[{}:{}]", end(low), end(high)));
-                format!("{}{}", self.primary(value), bounds.collect::<String>())
+                let bounds: String = bounds.iter().map(|pair| self.bounds(pair)).collect();
+                format!("{}{bounds}", self.primary(value))
             }
         }
+    }
+
+    /// `[low:high]`.
+    fn bounds(&self, (low, high): &Bounds) -> String {
+        let end = |e: &Option<Box<Expr>>| {
+            e.as_ref().map_or_else(String::new, |e| self.expr(e, Place::Item))
+        };
+        format!("[{}:{}]", end(low), end(high))
     }
 
     /// What a cast or a subscript may follow: in parentheses unless it is a column.
