@@ -28,6 +28,7 @@ use datafusion::logical_expr::{
 
 use self::aside::state_types;
 pub(crate) use self::combined::Combined;
+use super::arrays;
 use super::evaluate::Evaluation;
 use super::fault;
 use super::json_folds;
@@ -381,7 +382,9 @@ impl FoldState {
             Fold::Ranges if !self.items.is_empty() => gathered::ranges(&self.items, &self.returns)?,
             Fold::Joined if !self.items.is_empty() => self.joined()?,
             Fold::Array if self.items.is_empty() => Datum::Null,
-            Fold::Array | Fold::ArrayOrEmpty => self.column(0, &self.args[0])?,
+            Fold::Array | Fold::ArrayOrEmpty => {
+                arrays::of_rows(self.column(0, &self.args[0])?, &self.args[0])?
+            }
             Fold::JsonArray if !self.items.is_empty() => {
                 json_folds::array(&self.items, &self.args, &self.evaluation, &self.returns)?
             }

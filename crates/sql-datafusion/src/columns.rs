@@ -20,7 +20,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::types::{array_of, epoch_days, epoch_micros};
-use super::{decimal, fault};
+use super::{arrays, decimal, fault};
 use telesto_sql_catalog::codec::value::{Input, NUMERIC_FINITE, get_value};
 use telesto_sql_catalog::codec::{Cell, RowCodec};
 use telesto_sql_types::error::{Error, Result};
@@ -54,6 +54,8 @@ enum Builder {
     Timestamp(TimestampMicrosecondBuilder),
     Text(StringBuilder),
     Numeric(LargeBinaryBuilder, Vec<u8>),
+    /// Arrays that travel as they are stored.
+    Array(BinaryBuilder),
     Other(Vec<Datum>),
 }
 
@@ -138,6 +140,9 @@ impl Column {
                 let builder = LargeBinaryBuilder::with_capacity(rows, rows * 16);
                 Builder::Numeric(builder, Vec::with_capacity(32))
             }
+            SqlType::Array(element) if arrays::is_plain(element) => {
+                Builder::Array(BinaryBuilder::with_capacity(rows, rows * 32))
+            }
             _ => Builder::Other(Vec::with_capacity(rows)),
         };
         Self { ty: ty.clone(), builder }
@@ -169,6 +174,7 @@ impl Column {
             Builder::Timestamp(mut builder) => Arc::new(builder.finish()),
             Builder::Text(mut builder) => Arc::new(builder.finish()),
             Builder::Numeric(mut builder, _) => Arc::new(builder.finish()),
+            Builder::Array(mut builder) => Arc::new(builder.finish()),
             Builder::Other(values) => return array_of(&self.ty, values.iter()),
         })
     }
@@ -187,6 +193,7 @@ impl Builder {
             Self::Timestamp(builder) => builder.append_null(),
             Self::Text(builder) => builder.append_null(),
             Self::Numeric(builder, _) => builder.append_null(),
+            Self::Array(builder) => builder.append_null(),
             Self::Other(values) => values.push(Datum::Null),
         }
         Ok(())
@@ -225,6 +232,11 @@ impl Builder {
                     },
                 }
                 builder.append_value(&*room);
+            }
+            Self::Array(builder) => {
+                let before = input.0;
+                input.sized()?;
+                builder.append_value(&before[..before.len() - input.0.len()]);
             }
             Self::Other(values) => values.push(get_value(input, ty)?),
         }

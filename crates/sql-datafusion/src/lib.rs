@@ -20,6 +20,7 @@
 mod aggregate;
 mod apply;
 mod arithmetic;
+mod arrays;
 mod asked;
 mod bind;
 mod columns;

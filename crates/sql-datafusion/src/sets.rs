@@ -95,9 +95,10 @@ pub(crate) fn resolve(name: &str, types: &[SqlType]) -> Option<SetFunction> {
             Some(SetFunction { args: vec![row.clone(), whole], columns, named: true })
         }
         ("unnest", [array]) => one(vec![array.clone()], array.element()?.clone()),
-        ("generate_subscripts", [array, _]) => {
+        ("generate_subscripts", [array, rest @ ..]) if matches!(rest.len(), 1 | 2) => {
             array.element()?;
-            one(vec![array.clone(), SqlType::Int4], SqlType::Int4)
+            let args = [array.clone(), SqlType::Int4, SqlType::Bool];
+            one(args[..types.len()].to_vec(), SqlType::Int4)
         }
         ("regexp_split_to_table" | "string_to_table", [_, _])
         | ("regexp_split_to_table" | "string_to_table", [_, _, _]) => {
@@ -168,10 +169,15 @@ pub(crate) fn rows(
         ("unnest", [Datum::Multirange(ranges)]) => {
             single(ranges.parts().iter().cloned().map(Datum::range).collect())
         }
-        ("generate_subscripts", [Datum::Array(array), Datum::Int4(1)]) => {
-            let low = array.dimensions.first().map_or(1, |(_, low)| *low);
-            let count = array.elements.len() as i32;
-            single((low..low + count).map(Datum::Int4).collect())
+        ("generate_subscripts", [Datum::Array(array), Datum::Int4(dimension), rest @ ..]) => {
+            let at = usize::try_from(*dimension).ok().and_then(|at| at.checked_sub(1));
+            let (length, low) =
+                at.and_then(|at| array.dimensions.get(at)).copied().unwrap_or((0, 1));
+            let places = (low..low + length).map(Datum::Int4);
+            match rest {
+                [Datum::Bool(true)] => single(places.rev().collect()),
+                _ => single(places.collect()),
+            }
         }
         ("regexp_split_to_table", _) => {
             single(elements(&via("regexp_split_to_array", args, values, context)?))

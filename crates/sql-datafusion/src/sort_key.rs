@@ -6,6 +6,7 @@
 //! # On failure
 //! 0A000 for rows of unknown fields.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
@@ -77,6 +78,7 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
                 escaped(&key_of(item, &array.element)?, &mut out);
             }
             out.push(0);
+            dimensions_key(&array.dimensions, &mut out);
             out
         }
         Datum::Bool(v) => vec![u8::from(*v)],
@@ -99,6 +101,27 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
         Datum::Enum(v) => v.order.clone(),
         Datum::Null => Vec::new(),
     })
+}
+
+/// What tells arrays of the same elements apart: how many dimensions they have, how long these are, and where they begin. Of most
+/// arrays, which have one dimension that begins with 1, two bytes.
+fn dimensions_key(dimensions: &[(i32, i32)], out: &mut Vec<u8>) {
+    out.push(u8::try_from(dimensions.len()).unwrap_or(u8::MAX));
+    let ordered = |number: &i32| (*number as u32 ^ (1 << 31)).to_be_bytes();
+    // The elements tell the length of one.
+    for (length, _) in dimensions.iter().skip(usize::from(dimensions.len() == 1)) {
+        out.extend_from_slice(&ordered(length));
+    }
+    for (_, low) in dimensions {
+        out.push(match low.cmp(&1) {
+            Ordering::Less => 0,
+            Ordering::Equal => 1,
+            Ordering::Greater => 2,
+        });
+        if *low != 1 {
+            out.extend_from_slice(&ordered(low));
+        }
+    }
 }
 
 fn float_key(value: f64) -> Vec<u8> {

@@ -15,7 +15,8 @@
 //! | inet, cidr, timetz | Binary: their order bytes |
 //! | ranges, multiranges | Binary: their order bytes; over numeric their stored form, which has the display scales |
 //! | composite types, records | Utf8: the text of their fields |
-//! | arrays | List |
+//! | arrays, int2vector, oidvector | Binary: as they are stored, with their dimensions ([`super::arrays`]) |
+//! | what a set-returning call gives | List, until it is unnested |
 //!
 //! # Why numeric is not Decimal128
 //! PostgreSQL's numeric has a scale of its own in every value (`1.0`, `1.00`, quotients, averages) and no
@@ -27,7 +28,7 @@
 //!   their extreme integers.
 //!
 //! # Limits
-//! Arrays of several dimensions and intervals whose time part passes 292 years are refused (0A000, 22008).
+//! Intervals whose time part passes 292 years are refused (22008).
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ use arrow::datatypes::{
 };
 use datafusion::common::ScalarValue;
 
-use super::{decimal, fault};
+use super::{arrays, decimal, fault};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{
     ArrayValue, BitString, Datum, Interval, Multirange, Network, Range, RangeKind, SqlType,
@@ -109,17 +110,20 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
             DataType::UInt32
         }
-        T::Array(element) => DataType::List(element_field(element)),
-        T::Int2Vector => DataType::List(element_field(&T::Int2)),
-        T::OidVector => DataType::List(element_field(&T::Oid)),
+        T::Array(_) | T::Int2Vector | T::OidVector => DataType::Binary,
         T::Unknown => DataType::Null,
         T::Domain(domain) => arrow_type(&domain.base),
     }
 }
 
 /// The field of a list's elements.
-pub(crate) fn element_field(element: &SqlType) -> Arc<Field> {
+fn element_field(element: &SqlType) -> Arc<Field> {
     Arc::new(Field::new_list_field(arrow_type(element), true))
+}
+
+/// The Arrow type of lists of `element`, which no expression sees as values: they are made to be unnested, or of a subquery's rows.
+pub(crate) fn list_type(element: &SqlType) -> DataType {
+    DataType::List(element_field(element))
 }
 
 fn days(value: i32, shift: i32) -> i32 {
@@ -243,19 +247,46 @@ pub(crate) fn array_of<'a>(
         T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
             build!(UInt32Builder::with_capacity(len), Datum::Oid(v) => *v)
         }
-        T::Int2Vector => list_of(&T::Int2, values, true)?,
-        T::OidVector => list_of(&T::Oid, values, true)?,
-        T::Array(element) => list_of(element, values, false)?,
+        T::Array(_) | T::Int2Vector | T::OidVector => packed(ty, values)?,
         T::Unknown => Arc::new(NullArray::new(len)),
         T::Domain(domain) => array_of(&domain.base, values)?,
     })
 }
 
-/// Lists of `element`; `vector`: of int2vector or oidvector, which count from 0.
-fn list_of<'a>(
+/// Arrays in the form of [`arrays::put`].
+fn packed<'a>(ty: &SqlType, values: impl ExactSizeIterator<Item = &'a Datum>) -> Result<ArrayRef> {
+    let len = values.len();
+    let mut builder = BinaryBuilder::with_capacity(len, len * 32);
+    let (mut room, mut steps) = (Vec::new(), telesto_sql_types::interrupt::Steps::default());
+    for value in values {
+        steps.step()?;
+        match value {
+            Datum::Null => builder.append_null(),
+            Datum::Array(_) => {
+                room.clear();
+                arrays::put(&mut room, value, ty)?;
+                if i32::try_from(builder.values_slice().len() + room.len()).is_err() {
+                    return Err(too_much());
+                }
+                builder.append_value(&room);
+            }
+            other => return Err(mismatch(other, ty)),
+        }
+    }
+    Ok(Arc::new(builder.finish()))
+}
+
+fn too_much() -> Error {
+    Error::new(
+        SqlState::PROGRAM_LIMIT_EXCEEDED,
+        "arrays of one batch take more than 2^31 bytes or elements",
+    )
+}
+
+/// Lists of `element`, of arrays whose dimensions do not matter.
+pub(crate) fn list_of<'a>(
     element: &SqlType,
     values: impl ExactSizeIterator<Item = &'a Datum>,
-    vector: bool,
 ) -> Result<ArrayRef> {
     let len = values.len();
     let mut offsets = vec![0_i32];
@@ -265,28 +296,12 @@ fn list_of<'a>(
         match value {
             Datum::Null => valid.push(false),
             Datum::Array(array) => {
-                if array.dimensions.len() > 1 {
-                    return Err(fault::unsupported("a query over multi-dimensional arrays"));
-                }
-                // A list has no place for where it begins to count. Vectors count from 0, which their type says, and so do the
-                // arrays that system tables' vectors are cast to, whose subscripts nobody asks for.
-                let begins = |low: i32| low == 1 || low == 0;
-                if !vector && array.dimensions.iter().any(|(_, low)| !begins(*low)) {
-                    return Err(fault::unsupported(
-                        "a query, other than by key, over an array whose subscripts begin with neither 0 nor 1",
-                    ));
-                }
                 valid.push(true);
                 items.extend(array.elements.iter());
             }
             other => return Err(mismatch(other, element)),
         }
-        offsets.push(i32::try_from(items.len()).map_err(|_| {
-            Error::new(
-                SqlState::PROGRAM_LIMIT_EXCEEDED,
-                "arrays of one batch hold more than 2^31 elements",
-            )
-        })?);
+        offsets.push(i32::try_from(items.len()).map_err(|_| too_much())?);
     }
     let items = array_of(element, items.into_iter())?;
     Ok(Arc::new(
@@ -432,25 +447,26 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
         T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
             Datum::Oid(primitive!(UInt32Type))
         }
-        T::Array(element) => {
-            let items = array.as_list_opt::<i32>().ok_or_else(wrong)?.value(row);
-            let mut out = Vec::with_capacity(items.len());
-            let mut steps = telesto_sql_types::interrupt::Steps::default();
-            for at in 0..items.len() {
-                steps.step()?;
-                out.push(datum_at(&items, at, element)?);
-            }
-            Datum::Array(Arc::new(ArrayValue::new((**element).clone(), out)))
-        }
-        T::Int2Vector | T::OidVector => {
-            let element = ty.element_type().unwrap_or(&T::Int2);
-            let Datum::Array(items) = datum_at(array, row, &element.clone().array_of())? else {
-                return Err(wrong());
-            };
-            let vector = ArrayValue::vector(element.clone(), items.elements.clone());
-            Datum::Array(Arc::new(vector))
+        T::Array(_) | T::Int2Vector | T::OidVector => {
+            arrays::get(array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row), ty)?
         }
     })
+}
+
+/// The list at `row`, of elements of type `element`, as an array.
+pub(crate) fn list_at(array: &dyn Array, row: usize, element: &SqlType) -> Result<Datum> {
+    if array.is_null(row) {
+        return Ok(Datum::Null);
+    }
+    let list = array.as_list_opt::<i32>();
+    let items = list.ok_or_else(|| Error::internal("values that are no lists"))?.value(row);
+    let mut out = Vec::with_capacity(items.len());
+    let mut steps = telesto_sql_types::interrupt::Steps::default();
+    for at in 0..items.len() {
+        steps.step()?;
+        out.push(datum_at(&items, at, element)?);
+    }
+    Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), out))))
 }
 
 /// The value as a constant of a plan.

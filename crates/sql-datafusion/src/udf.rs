@@ -20,13 +20,14 @@ use datafusion::logical_expr::{
 };
 
 use super::arithmetic::{self, Arithmetic};
+use super::arrays::ArrayWork;
 pub(crate) use super::evaluate::Evaluation;
 use super::evaluate::call;
 use super::fault;
 pub(crate) use super::quantified::Test;
 use super::quantified::{compare, quantified_value};
 use super::sort_key::sort_keys;
-use super::types::{array_of, arrow_type, datum_at, datum_of};
+use super::types::{array_of, arrow_type, datum_at, datum_of, list_at, list_of, list_type};
 use telesto_sql_expr::cast;
 use telesto_sql_expr::context::EvalContext;
 use telesto_sql_expr::members::Members;
@@ -45,24 +46,32 @@ enum Work {
     Cast { from: SqlType, to: SqlType },
     /// `value op ANY (array)` or `ALL`.
     Quantified { test: Test, element: SqlType, all: bool },
-    /// `ARRAY[…]`.
-    MakeArray { element: SqlType },
+    /// A call that makes an array, or takes one apart.
+    Array(ArrayWork),
     /// `GREATEST`, else `LEAST`; NULLs are passed over.
     Extreme { greatest: bool, ty: SqlType },
-    /// `array[i]`.
-    ElementAt,
     /// Bytes that are equal, and sort, as the values do.
     SortKey { ty: SqlType },
     /// A set-returning function: its results as one list a row.
     Set { name: String, args: Vec<SqlType>, element: SqlType, column: usize },
-    /// 1, 2, … for as many elements as a list has.
-    Ordinals,
-    /// An empty list as NULL.
-    NullIfEmpty,
     /// A boolean as a number: 0 or 1.
     NumberOfTruth,
     /// What was made a number, as a boolean.
     TruthOfNumber,
+}
+
+impl Work {
+    fn gives_list(&self) -> bool {
+        match self {
+            Self::Set { .. } => true,
+            Self::Array(work) => work.gives_list(),
+            _ => false,
+        }
+    }
+
+    fn takes_list(&self) -> bool {
+        matches!(self, Self::Array(work) if work.takes_list())
+    }
 }
 
 /// A call with everything it needs.
@@ -101,6 +110,7 @@ impl Function {
         };
         let arrow = match &work {
             Work::SortKey { .. } => DataType::Binary,
+            work if work.gives_list() => returns.element_type().map_or(DataType::Null, list_type),
             _ => arrow_type(&returns),
         };
         let name = name.into();
@@ -144,17 +154,7 @@ impl Function {
                 };
                 quantified_value(*all, values, item)
             }
-            Work::MakeArray { element } => {
-                Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), values.to_vec()))))
-            }
-            Work::ElementAt => match (&values[0], &values[1]) {
-                (Datum::Array(array), Datum::Int4(at)) => Ok(usize::try_from(*at)
-                    .ok()
-                    .and_then(|at| at.checked_sub(1))
-                    .and_then(|at| array.elements.get(at).cloned())
-                    .unwrap_or(Datum::Null)),
-                _ => Ok(Datum::Null),
-            },
+            Work::Array(work) => work.value(values),
             Work::SortKey { .. } => Err(Error::internal("sort keys are computed by column")),
             Work::Set { name, args, element, column } => {
                 let items = super::sets::rows(name, args, values, context()?)?;
@@ -163,18 +163,6 @@ impl Function {
                     .filter_map(|mut row| (*column < row.len()).then(|| row.swap_remove(*column)));
                 Ok(Datum::Array(Arc::new(ArrayValue::new(element.clone(), items.collect()))))
             }
-            Work::Ordinals => match &values[0] {
-                Datum::Array(array) => {
-                    let count = i64::try_from(array.elements.len()).unwrap_or(i64::MAX);
-                    let numbers = (1..=count).map(Datum::Int8).collect();
-                    Ok(Datum::Array(Arc::new(ArrayValue::new(SqlType::Int8, numbers))))
-                }
-                _ => Ok(Datum::Null),
-            },
-            Work::NullIfEmpty => Ok(match &values[0] {
-                Datum::Array(array) if array.elements.is_empty() => Datum::Null,
-                other => other.clone(),
-            }),
             Work::NumberOfTruth => Ok(match &values[0] {
                 Datum::Bool(truth) => Datum::Int2(i16::from(*truth)),
                 _ => Datum::Null,
@@ -183,6 +171,21 @@ impl Function {
                 Datum::Int2(number) => Datum::Bool(*number != 0),
                 _ => Datum::Null,
             }),
+        }
+    }
+
+    fn value_at(&self, array: &ArrayRef, row: usize, ty: &SqlType) -> Result<Datum> {
+        match ty.element_type().filter(|_| self.work.takes_list()) {
+            Some(element) => list_at(array.as_ref(), row, element),
+            None => datum_at(array.as_ref(), row, ty),
+        }
+    }
+
+    /// Results as a column.
+    fn column(&self, values: &[Datum]) -> Result<ArrayRef> {
+        match self.returns.element_type().filter(|_| self.work.gives_list()) {
+            Some(element) => list_of(element, values.iter()),
+            None => array_of(&self.returns, values.iter()),
         }
     }
 
@@ -197,7 +200,7 @@ impl Function {
         for (argument, ty) in arguments.iter().zip(&self.args) {
             values.push(match argument {
                 Argument::Same(value) => value.clone(),
-                Argument::Column(array) => datum_at(array.as_ref(), row, ty)?,
+                Argument::Column(array) => self.value_at(array, row, ty)?,
             });
         }
         if self.strict && values.iter().any(Datum::is_null) {
@@ -235,6 +238,10 @@ impl Function {
     fn arguments(&self, args: &ScalarFunctionArgs) -> Result<Vec<Argument>> {
         let argument = |(arg, ty): (&ColumnarValue, &SqlType)| match arg {
             ColumnarValue::Array(array) => Ok(Argument::Column(Arc::clone(array))),
+            ColumnarValue::Scalar(value) if self.work.takes_list() => {
+                let list = value.to_array_of_size(1).map_err(fault::from_datafusion)?;
+                self.value_at(&list, 0, ty).map(Argument::Same)
+            }
             ColumnarValue::Scalar(value) => datum_of(value, ty).map(Argument::Same),
         };
         args.args.iter().zip(&self.args).map(argument).collect()
@@ -277,12 +284,12 @@ impl Function {
                     }
                     out.push(self.row_of(&arguments, row, &mut values, context.as_ref())?);
                     if held.bytes() > PIECE_BYTES {
-                        pieces.push(array_of(&self.returns, out.iter())?);
+                        pieces.push(self.column(&out)?);
                         out.clear();
                         held.restart();
                     }
                 }
-                joined(array_of(&self.returns, out.iter())?, pieces)?
+                joined(self.column(&out)?, pieces)?
             }
         };
         if scalar {
@@ -478,12 +485,18 @@ pub(crate) fn quantified(
     Function::udf(name, work, args, SqlType::Bool, volatility, false, Some(evaluation))
 }
 
-/// `ARRAY[…]` of `count` items.
-pub(crate) fn make_array(element: &SqlType, count: usize) -> Arc<ScalarUDF> {
-    let args = vec![element.clone(); count];
-    let work = Work::MakeArray { element: element.clone() };
-    let returns = element.clone().array_of();
-    Function::udf("array", work, args, returns, Volatility::Immutable, false, None)
+/// A call of arrays, of arguments of these types.
+pub(crate) fn array_call(work: ArrayWork, args: Vec<SqlType>, returns: SqlType) -> Arc<ScalarUDF> {
+    let name = match &work {
+        ArrayWork::Make { .. } => "array",
+        ArrayWork::Element => "subscript",
+        ArrayWork::Slice => "slice",
+        ArrayWork::Rows { .. } => "rows",
+        ArrayWork::Ordinals => "ordinals",
+        ArrayWork::NullIfEmpty => "null_if_empty",
+    };
+    let strict = !matches!(work, ArrayWork::Make { .. });
+    Function::udf(name, Work::Array(work), args, returns, Volatility::Immutable, strict, None)
 }
 
 /// `GREATEST` or `LEAST` of `count` values.
@@ -492,13 +505,6 @@ pub(crate) fn extreme(greatest: bool, ty: &SqlType, count: usize) -> Arc<ScalarU
     let work = Work::Extreme { greatest, ty: ty.clone() };
     let args = vec![ty.clone(); count];
     Function::udf(name, work, args, ty.clone(), Volatility::Immutable, false, None)
-}
-
-/// `array[i]`.
-pub(crate) fn element_at(element: &SqlType) -> Arc<ScalarUDF> {
-    let args = vec![element.clone().array_of(), SqlType::Int4];
-    let work = Work::ElementAt;
-    Function::udf("subscript", work, args, element.clone(), Volatility::Immutable, true, None)
 }
 
 /// Bytes that are equal, and sort, as the values do.
@@ -537,21 +543,6 @@ pub(crate) fn set_call(
     )
 }
 
-/// 1, 2, … beside the elements of a list.
-pub(crate) fn ordinals(element: &SqlType) -> Arc<ScalarUDF> {
-    let work = Work::Ordinals;
-    let args = vec![element.clone().array_of()];
-    Function::udf(
-        "ordinals",
-        work,
-        args,
-        SqlType::Int8.array_of(),
-        Volatility::Immutable,
-        true,
-        None,
-    )
-}
-
 /// A boolean as a number, and back: a CASE of numbers stays one, where the optimiser makes AND and OR of one of booleans, which
 /// compute all their parts.
 pub(crate) fn number_of_truth() -> Arc<ScalarUDF> {
@@ -576,21 +567,11 @@ pub(crate) fn may_fail(call: &ScalarUDF, pattern: bool) -> bool {
         }
         Work::Cast { from, to } => cast_may_fail(from, to),
         Work::Set { .. } => true,
+        Work::Array(work) => work.may_fail(),
         Work::Quantified { .. }
-        | Work::MakeArray { .. }
         | Work::Extreme { .. }
-        | Work::ElementAt
         | Work::SortKey { .. }
-        | Work::Ordinals
-        | Work::NullIfEmpty
         | Work::NumberOfTruth
         | Work::TruthOfNumber => false,
     }
-}
-
-/// An empty list as NULL.
-pub(crate) fn null_if_empty(element: &SqlType) -> Arc<ScalarUDF> {
-    let work = Work::NullIfEmpty;
-    let ty = element.clone().array_of();
-    Function::udf("null_if_empty", work, vec![ty.clone()], ty, Volatility::Immutable, true, None)
 }

@@ -334,6 +334,8 @@ impl<'a> Binder<'a> {
             }
             None => {
                 let (items, element) = self.unify(bound, "ARRAY")?;
+                // A literal beside an array is one.
+                let nested = nested || matches!(element, SqlType::Array(_));
                 let ty = if nested { element } else { element.array_of() };
                 Ok(Expr { node: Node::Array(items, nested), ty })
             }
@@ -380,17 +382,15 @@ impl<'a> Binder<'a> {
                         self.resolve_call("->", vec![value, key])?
                     };
                 }
-                ast::Subscript::Index { index } => subscripts.push(self.position(index)?),
+                ast::Subscript::Index { index } => {
+                    subscripts.push(Subscripted::At(self.position(index)?));
+                }
                 ast::Subscript::Slice { lower_bound, upper_bound, stride: None } => {
                     let mut bound = |e: &Option<ast::Expr>| {
                         e.as_ref().map(|e| self.position(e).map(Box::new)).transpose()
                     };
                     let (low, high) = (bound(lower_bound)?, bound(upper_bound)?);
-                    let Some(element) = value.ty.element_type() else {
-                        return Err(not_subscriptable(&value.ty));
-                    };
-                    let ty = element.clone().array_of();
-                    value = Expr { node: Node::Slice(Box::new(value), low, high), ty };
+                    subscripts.push(Subscripted::Between(low, high));
                 }
                 ast::Subscript::Slice { .. } => {
                     return Err(Error::syntax("syntax error at or near \":\""));
@@ -513,16 +513,36 @@ pub(super) fn number(text: &str, negative: bool) -> Result<Expr> {
         .ok_or_else(|| fault::out_of_range(&SqlType::Numeric(None)))
 }
 
-/// The element of an array in these places; the value itself when there are none.
-fn subscripted(value: Expr, places: Vec<Expr>) -> Result<Expr> {
+/// What stands in brackets behind an array.
+enum Subscripted {
+    At(Expr),
+    Between(Option<Box<Expr>>, Option<Box<Expr>>),
+}
+
+/// The element of an array in these places, or the slice between these bounds; the value itself when there are none.
+fn subscripted(value: Expr, places: Vec<Subscripted>) -> Result<Expr> {
     if places.is_empty() {
         return Ok(value);
     }
     let Some(element) = value.ty.element_type() else {
         return Err(not_subscriptable(&value.ty));
     };
-    let ty = element.clone();
-    Ok(Expr { node: Node::Subscript(Box::new(value), places), ty })
+    let element = element.clone();
+    // One slice makes slices of all: a place alone is the end of one that begins with 1.
+    if places.iter().any(|place| matches!(place, Subscripted::Between(..))) {
+        let first = || Some(Box::new(Expr::constant(Datum::Int4(1), SqlType::Int4)));
+        let bounds = places.into_iter().map(|place| match place {
+            Subscripted::At(end) => (first(), Some(Box::new(end))),
+            Subscripted::Between(low, high) => (low, high),
+        });
+        let node = Node::Slice(Box::new(value), bounds.collect());
+        return Ok(Expr { node, ty: element.array_of() });
+    }
+    let places = places.into_iter().filter_map(|place| match place {
+        Subscripted::At(at) => Some(at),
+        Subscripted::Between(..) => None,
+    });
+    Ok(Expr { node: Node::Subscript(Box::new(value), places.collect()), ty: element })
 }
 
 fn not_subscriptable(ty: &SqlType) -> Error {

@@ -73,6 +73,9 @@ impl Comparison {
     }
 }
 
+/// The lower and upper bound of a slice; one that is left out is the array's own.
+pub type Bounds = (Option<Box<Expr>>, Option<Box<Expr>>);
+
 /// What a node does.
 #[derive(Clone, Debug)]
 pub enum Node {
@@ -124,8 +127,8 @@ pub enum Node {
     Array(Vec<Expr>, bool),
     /// Array, subscripts.
     Subscript(Box<Expr>, Vec<Expr>),
-    /// Array, lower and upper bound.
-    Slice(Box<Expr>, Option<Box<Expr>>, Option<Box<Expr>>),
+    /// Array, lower and upper bound of each dimension.
+    Slice(Box<Expr>, Vec<Bounds>),
 }
 
 /// A typed expression.
@@ -279,11 +282,12 @@ impl Expr {
                     subscripts.iter().map(|s| s.eval(row, context)).collect::<Result<Vec<_>>>()?;
                 super::array::element(&value, &at)
             }
-            Node::Slice(value, low, high) => {
+            Node::Slice(value, bounds) => {
                 let value = value.eval(row, context)?;
                 let bound =
                     |e: &Option<Box<Expr>>| e.as_ref().map(|e| e.eval(row, context)).transpose();
-                super::array::slice(&value, bound(low)?, bound(high)?)
+                let bounds = bounds.iter().map(|(low, high)| Ok((bound(low)?, bound(high)?)));
+                super::array::slice(&value, &bounds.collect::<Result<Vec<_>>>()?)
             }
         }
     }

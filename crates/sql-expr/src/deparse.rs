@@ -12,7 +12,7 @@
 
 mod values;
 
-use super::bound::{Comparison, Expr, Node};
+use super::bound::{Bounds, Comparison, Expr, Node};
 use super::context::EvalContext;
 use super::ty::CastContext;
 use telesto_sql_parser::rewrite::collation::KEY;
@@ -285,11 +285,9 @@ impl Deparse<'_> {
                     subscripts.iter().map(|s| format!("[{}]", self.expr(s, Place::Item))).collect();
                 format!("{}{subscripts}", self.primary(value))
             }
-            Node::Slice(value, low, high) => {
-                let end = |e: &Option<Box<Expr>>| {
-                    e.as_ref().map_or_else(String::new, |e| self.expr(e, Place::Item))
-                };
-                format!("{}[{}:{}]", self.primary(value), end(low), end(high))
+            Node::Slice(value, bounds) => {
+                let bounds: String = bounds.iter().map(|pair| self.bounds(pair)).collect();
+                format!("{}{bounds}", self.primary(value))
             }
         }
     }
@@ -307,6 +305,14 @@ impl Deparse<'_> {
             out = out.replacen(&before, &after, 1);
         }
         out
+    }
+
+    /// `[low:high]`.
+    fn bounds(&self, (low, high): &Bounds) -> String {
+        let end = |e: &Option<Box<Expr>>| {
+            e.as_ref().map_or_else(String::new, |e| self.expr(e, Place::Item))
+        };
+        format!("[{}:{}]", end(low), end(high))
     }
 
     /// What a cast or a subscript may follow: in parentheses unless it is a column.

@@ -67,7 +67,12 @@ impl Expr {
                 n == m && self.ty.same_base(&other.ty) && all_same(a, b)
             }
             (N::Subscript(a, x), N::Subscript(b, y)) => a.same_as(b) && all_same(x, y),
-            (N::Slice(a, x, y), N::Slice(b, v, w)) => a.same_as(b) && both(x, v) && both(y, w),
+            (N::Slice(a, x), N::Slice(b, y)) => {
+                let same = |((a, b), (c, d))| both(a, c) && both(b, d);
+                a.same_as(b)
+                    && x.len() == y.len()
+                    && x.iter().map(|(a, b)| (a, b)).zip(y.iter().map(|(a, b)| (a, b))).all(same)
+            }
             _ => false,
         }
     }

@@ -366,6 +366,15 @@ impl Candidate {
                     }
                     (SqlType::Array(Box::new(SqlType::Text)), Tag::TextArray)
                 }
+                Tag::Int4Array => {
+                    match ty {
+                        SqlType::Array(inner)
+                            if matches!(**inner, SqlType::Int2 | SqlType::Int4) => {}
+                        _ if *own == Tag::Unknown => {}
+                        _ => return None,
+                    }
+                    (SqlType::Int4.array_of(), Tag::Int4Array)
+                }
                 fixed => {
                     if !can_cast(*own, *fixed, CastContext::Implicit) {
                         return None;
@@ -425,7 +434,7 @@ impl Candidate {
 fn same(declared: Tag, own: Tag) -> bool {
     declared == own
         || (declared == Tag::Text && own == Tag::Varchar)
-        || (declared == Tag::TextArray && own == Tag::Array)
+        || (matches!(declared, Tag::TextArray | Tag::Int4Array) && own == Tag::Array)
 }
 
 /// The element type that polymorphic arguments agree on; outer `None`: they do not.

@@ -65,9 +65,9 @@ impl Expr {
                 }
                 visit(otherwise);
             }
-            Node::Slice(a, low, high) => {
+            Node::Slice(a, bounds) => {
                 visit(a);
-                low.iter().chain(high).for_each(|e| visit(e));
+                bounds.iter().flat_map(|(low, high)| low.iter().chain(high)).for_each(|e| visit(e));
             }
         }
     }
@@ -112,9 +112,11 @@ impl Expr {
                 }
                 otherwise.iter_mut().for_each(|e| each(e));
             }
-            Node::Slice(a, low, high) => {
+            Node::Slice(a, bounds) => {
                 each(a);
-                low.iter_mut().chain(high).for_each(|e| each(e));
+                for (low, high) in bounds {
+                    low.iter_mut().chain(high).for_each(|e| each(e));
+                }
             }
         }
     }

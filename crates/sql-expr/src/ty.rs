@@ -74,6 +74,8 @@ pub enum Tag {
     AnyMultirange,
     /// `text[]`.
     TextArray,
+    /// `integer[]`.
+    Int4Array,
 }
 
 /// Type category (PostgreSQL 15 manual, table 53.65).
@@ -129,7 +131,7 @@ impl Tag {
             Self::Inet | Self::Cidr => Category::Network,
             Self::Bit | Self::Varbit => Category::BitString,
             Self::Range(_) | Self::Multirange(_) => Category::Range,
-            Self::Array | Self::TextArray => Category::Array,
+            Self::Array | Self::TextArray | Self::Int4Array => Category::Array,
             Self::Enum | Self::AnyEnum => Category::Enum,
             _ => Category::User,
         }
@@ -181,14 +183,15 @@ pub enum CastContext {
 #[must_use]
 pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
     use Tag::{
-        Array, Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int8, Interval, Json, Jsonb, Name,
-        Numeric, Oid, Reg, Text, TextArray, Time, Timestamp, TimestampTz, Unknown, Varchar,
+        Array, Bool, Bpchar, Date, Float4, Float8, Int2, Int4, Int4Array, Int8, Interval, Json,
+        Jsonb, Name, Numeric, Oid, Reg, Text, TextArray, Time, Timestamp, TimestampTz, Unknown,
+        Varchar,
     };
     if from == to || from == Unknown {
         return true;
     }
     let needed = match (from, to) {
-        (Array, TextArray) | (TextArray, Array) => CastContext::Implicit,
+        (Array, TextArray | Int4Array) | (TextArray | Int4Array, Array) => CastContext::Implicit,
         // Integers and numbers: upwards implicitly, downwards on assignment.
         (Int2, Int4 | Int8 | Numeric | Float4 | Float8 | Oid)
         | (Int4, Int8 | Numeric | Float4 | Float8 | Oid)
@@ -386,6 +389,7 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Record => SqlType::Record(None),
         Tag::Void => SqlType::Void,
         Tag::TextArray => SqlType::Text.array_of(),
+        Tag::Int4Array => SqlType::Int4.array_of(),
         Tag::Text
         | Tag::Array
         | Tag::Any

@@ -259,9 +259,18 @@ impl Datum {
                         return order;
                     }
                 }
+                let lengths = |array: &'_ ArrayValue| -> Vec<i32> {
+                    array.dimensions.iter().map(|(length, _)| *length).collect()
+                };
                 (a.elements.len(), a.dimensions.len())
                     .cmp(&(b.elements.len(), b.dimensions.len()))
-                    .then_with(|| a.dimensions.cmp(&b.dimensions))
+                    .then_with(|| match a.dimensions == b.dimensions {
+                        true => Ordering::Equal,
+                        // All lengths first, then where they begin.
+                        false => lengths(a)
+                            .cmp(&lengths(b))
+                            .then_with(|| a.dimensions.cmp(&b.dimensions)),
+                    })
             }
             _ => match (self.as_i64(), other.as_i64()) {
                 (Some(a), Some(b)) => a.cmp(&b),

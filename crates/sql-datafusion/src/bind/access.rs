@@ -1,14 +1,16 @@
 //! `array[i]`, `array[low:high]`, `json['key']`, and a character of a name.
 //!
-//! # Limits
-//! Arrow's lists have one dimension: an array is subscripted, or sliced, once (0A000).
+//! # Invariants
+//! One slice among the brackets behind an array makes slices of all, as in PostgreSQL: `a[1:2][2]` is `a[1:2][1:2]`.
 
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Scope, fold};
 use super::select::Output;
 use super::{Binder, Typed};
+use crate::arrays::ArrayWork;
 use crate::fault;
+use crate::udf;
 use telesto_sql_expr::{ROW_FIELD, field_names, field_place};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
@@ -21,8 +23,6 @@ impl Binder<'_> {
         chain: &[ast::AccessExpr],
         scope: &Scope<'_>,
     ) -> Result<Typed> {
-        /// Arrow's lists have one dimension.
-        const SEVERAL: &str = "a query over multi-dimensional arrays";
         if let Some((field, rest)) = self.field_of_relation(root, chain, scope) {
             return match rest {
                 [] => self.expr(&field, scope),
@@ -30,47 +30,40 @@ impl Binder<'_> {
             };
         }
         let mut typed = self.expr(root, scope)?;
-        let (mut taken, mut sliced) = (false, false);
+        let mut places = Vec::new();
         for step in chain {
-            typed = match step {
+            match step {
                 ast::AccessExpr::Subscript(ast::Subscript::Index { index }) => {
-                    let array = typed.ty.element_type().is_some();
-                    if sliced || (taken && !array && typed.ty != SqlType::Jsonb) {
-                        return Err(fault::unsupported(SEVERAL));
-                    }
-                    taken |= array;
                     let index = self.expr(index, scope)?;
-                    match typed.ty {
+                    if typed.ty.element_type().is_some() {
+                        places.push(Place::At(self.position(index)?));
+                        continue;
+                    }
+                    typed = match typed.ty {
                         SqlType::Name => self.character(typed, index)?,
                         _ => self.subscript(typed, index)?,
-                    }
+                    };
                 }
                 ast::AccessExpr::Subscript(ast::Subscript::Slice {
                     lower_bound,
                     upper_bound,
                     stride: None,
                 }) => {
-                    if taken || sliced {
-                        return Err(fault::unsupported(SEVERAL));
-                    }
-                    sliced = true;
                     // A bound that is left out is the array's own.
                     let bound = |given: &Option<ast::Expr>, end: i32| match given {
                         Some(expr) => self.position(self.expr(expr, scope)?),
                         None => Ok(Typed::int(end)),
                     };
                     let low = bound(lower_bound, i32::MIN)?;
-                    let high = bound(upper_bound, i32::MAX)?;
-                    self.call("array#slice", vec![typed, low, high])?
+                    places.push(Place::Between(low, bound(upper_bound, i32::MAX)?));
                 }
                 ast::AccessExpr::Dot(ast::Expr::Identifier(name)) => {
-                    (taken, sliced) = (false, false);
-                    self.field(typed, &fold(name))?
+                    typed = self.field(within(typed, std::mem::take(&mut places))?, &fold(name))?;
                 }
                 _ => return Err(fault::unsupported("this kind of field access")),
-            };
+            }
         }
-        Ok(typed)
+        within(typed, places)
     }
 
     /// The field `name` of a composite value or record, as the text that no setting changes, cast to its type.
@@ -149,4 +142,42 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)?;
         Ok(Typed::of(chosen, SqlType::InternalChar))
     }
+}
+
+/// What stands in brackets behind an array.
+enum Place {
+    At(Typed),
+    Between(Typed, Typed),
+}
+
+/// The element of an array in these places, or the slice between these bounds; the value itself when there are none.
+fn within(array: Typed, places: Vec<Place>) -> Result<Typed> {
+    if places.is_empty() {
+        return Ok(array);
+    }
+    let Some(element) = array.ty.element_type().cloned() else {
+        let message = format!(
+            "cannot subscript type {} because it does not support subscripting",
+            array.ty.without_modifier()
+        );
+        return Err(fault::new("42804", message));
+    };
+    let slice = places.iter().any(|place| matches!(place, Place::Between(..)));
+    let mut args = vec![array.expr];
+    for place in places {
+        match place {
+            Place::At(at) => {
+                args.extend(slice.then(|| Typed::int(1).expr));
+                args.push(at.expr);
+            }
+            Place::Between(low, high) => args.extend([low.expr, high.expr]),
+        }
+    }
+    let (work, ty) = match slice {
+        true => (ArrayWork::Slice, element.array_of()),
+        false => (ArrayWork::Element, element),
+    };
+    let mut types = vec![SqlType::Int4; args.len()];
+    types[0] = array.ty;
+    Ok(Typed::of(udf::array_call(work, types, ty.clone()).call(args), ty))
 }

@@ -1,9 +1,10 @@
 //! `ARRAY(SELECT …)`.
 //!
 //! # Limits
-//! A subquery that gives arrays is refused (0A000): lists have one dimension here.
+//! A subquery that gives int2vector or oidvector is refused (0A000).
 
-use datafusion::common::ScalarValue;
+use std::sync::Arc;
+
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
@@ -13,10 +14,12 @@ use super::scope::Scope;
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
 use crate::apply::Shape;
+use crate::arrays::{ArrayWork, gathered_type};
 use crate::fault;
-use crate::types::{TypeShape, arrow_type};
-use telesto_sql_types::SqlType;
+use crate::types::{TypeShape, list_type, scalar};
+use crate::udf;
 use telesto_sql_types::error::Result;
+use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 impl Binder<'_> {
     /// `ARRAY(SELECT …)`: the subquery's column gathered in its order, `{}` when it has no rows.
@@ -26,15 +29,16 @@ impl Binder<'_> {
             return Err(fault::syntax("subquery must return only one column"));
         };
         let element = column.ty.clone();
-        if element.element().is_some() {
-            return Err(fault::unsupported("ARRAY(…) of a subquery that gives arrays"));
-        }
-        let ty = element.clone().array_of();
+        let Some(ty) = gathered_type(&element) else {
+            return Err(fault::unsupported("ARRAY(…) of a subquery that gives vectors"));
+        };
         if query.order_by.is_some()
-            && let Some(call) =
-                self.applied(Shape::Array, &relation, &arrow_type(&ty), None, false, scope)?
+            && let Some(rows) =
+                self.applied(Shape::Array, &relation, &list_type(&element), None, false, scope)?
         {
-            return Ok(Typed::of(call, ty));
+            let list = vec![element.clone().array_of()];
+            let call = udf::array_call(ArrayWork::Rows { element }, list, ty.clone());
+            return Ok(Typed::of(call.call(vec![rows]), ty));
         }
         let value = Expr::Column(column.column.clone());
         let gather = folding(Fold::ArrayOrEmpty, &[element], &ty, &self.evaluation());
@@ -54,10 +58,8 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)?;
         relation.columns.clear();
         // A correlated subquery without matching rows comes back as null from the join it is turned into.
-        let empty = ScalarValue::List(ScalarValue::new_list_nullable(
-            &[],
-            &arrow_type(ty.element().unwrap_or(&SqlType::Text)),
-        ));
+        let inner = ty.element().cloned().unwrap_or(SqlType::Text);
+        let empty = scalar(&Datum::Array(Arc::new(ArrayValue::new(inner, Vec::new()))), &ty)?;
         let gathered = self.scalar_of(relation, &ty, scope)?;
         let whole = coalesce(gathered, Expr::Literal(empty, None))?;
         Ok(Typed::of(whole, ty))

@@ -19,6 +19,7 @@ use super::scope::{Scope, fold};
 use super::window_call::window_function;
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
+use crate::arrays::gathered_type;
 use crate::spread::{self, Measure};
 use crate::types::{TypeShape, arrow_type};
 use crate::udf::extreme;
@@ -349,10 +350,10 @@ impl Binder<'_> {
             "array_agg" => {
                 arity(1)?;
                 let (arg, ty) = first()?;
-                if ty.element().is_some() {
-                    return Err(fault::unsupported("array_agg of arrays"));
-                }
-                folded(Fold::Array, vec![arg], std::slice::from_ref(&ty), ty.clone().array_of())
+                let Some(whole) = gathered_type(&ty) else {
+                    return Err(fault::unsupported("array_agg of int2vector or oidvector"));
+                };
+                folded(Fold::Array, vec![arg], &[ty], whole)
             }
             "string_agg" => {
                 arity(2)?;

@@ -12,6 +12,7 @@ use super::expr::negate;
 use super::scope::{Relation, ScopeColumn};
 use super::{Binder, Typed};
 use crate::aggregate::{Fold, folding};
+use crate::arrays::ArrayWork;
 use crate::evaluate::call;
 use crate::fault;
 use crate::types::{TypeShape, arrow_type, datum_of, scalar};
@@ -437,8 +438,11 @@ impl Binder<'_> {
 
     /// `ARRAY[…]` of items already of the element type.
     pub(super) fn make_array(&self, items: Vec<Typed>, element: SqlType) -> Result<Typed> {
-        let ty = element.clone().array_of();
-        let call = udf::make_array(&element, items.len());
+        // Of arrays it is one of a dimension more.
+        let nested = matches!(element, SqlType::Array(_));
+        let ty = if nested { element.clone() } else { element.clone().array_of() };
+        let work = ArrayWork::Make { ty: ty.clone(), nested };
+        let call = udf::array_call(work, vec![element; items.len()], ty.clone());
         Ok(Typed::of(call.call(items.into_iter().map(|i| i.expr).collect()), ty))
     }
 
@@ -450,29 +454,18 @@ impl Binder<'_> {
         self.cast(index, &SqlType::Int4)
     }
 
-    /// `array[i]`, `json['key']`.
+    /// `json['key']`.
     pub(super) fn subscript(&self, base: Typed, index: Typed) -> Result<Typed> {
-        match base.ty.element().cloned() {
-            Some(element) => {
-                let mut index = self.position(index)?;
-                if base.ty.is_vector() {
-                    // Counted from 0; the list it travels as from 1.
-                    index.expr = index.expr + datafusion::logical_expr::lit(1_i32);
-                }
-                let call = udf::element_at(&element);
-                Ok(Typed::of(call.call(vec![base.expr, index.expr]), element))
-            }
-            None if base.ty == SqlType::Jsonb => {
-                // Beside integers and texts nothing is a subscript; a scalar has no parts.
-                let fits = index.ty.is_unknown() || index.ty.is_integer() || index.ty.is_string();
-                if !fits {
-                    return self.binary("->", base, index);
-                }
-                let index = self.cast(index, &SqlType::Text)?;
-                self.call("jsonb_extract_path", vec![base, index])
-            }
-            None => self.binary("->", base, index),
+        if base.ty != SqlType::Jsonb {
+            return self.binary("->", base, index);
         }
+        // Beside integers and texts nothing is a subscript; a scalar has no parts.
+        let fits = index.ty.is_unknown() || index.ty.is_integer() || index.ty.is_string();
+        if !fits {
+            return self.binary("->", base, index);
+        }
+        let index = self.cast(index, &SqlType::Text)?;
+        self.call("jsonb_extract_path", vec![base, index])
     }
 }
 

@@ -57,6 +57,9 @@ impl Binder<'_> {
         if value.ty == SqlType::Unknown {
             value = self.cast(value, &SqlType::Text)?;
         }
+        if value.ty.element().is_some() {
+            return Err(fault::unsupported("an ordered-set aggregate of arrays"));
+        }
         let intervals = function == CONTINUOUS && value.ty == SqlType::Interval;
         if function == CONTINUOUS && !intervals {
             if !value.ty.is_number() {

@@ -8,6 +8,7 @@ use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 
 use super::scope::{Relation, ScopeColumn};
 use super::{Binder, Typed};
+use crate::arrays::ArrayWork;
 use crate::fault;
 use crate::series::Series;
 use crate::sets;
@@ -153,13 +154,18 @@ impl Binder<'_> {
 
     /// The expression itself, or with an empty list as NULL (which LEFT JOIN keeps).
     pub(super) fn list_or_null(&self, expr: Expr, element: &SqlType, keep_empty: bool) -> Expr {
-        if keep_empty { udf::null_if_empty(element).call(vec![expr]) } else { expr }
+        if !keep_empty {
+            return expr;
+        }
+        let ty = element.clone().array_of();
+        udf::array_call(ArrayWork::NullIfEmpty, vec![ty.clone()], ty).call(vec![expr])
     }
 
     /// 1, 2, … beside a list; 1 beside a plain value.
     pub(super) fn ordinals(&self, list: Expr, element: &SqlType, unnest: bool) -> Expr {
         if unnest {
-            udf::ordinals(element).call(vec![list])
+            let (ty, numbers) = (element.clone().array_of(), SqlType::Int8.array_of());
+            udf::array_call(ArrayWork::Ordinals, vec![ty], numbers).call(vec![list])
         } else {
             datafusion::logical_expr::lit(1_i64)
         }

@@ -1,13 +1,14 @@
 //! Arrays.
 //!
 //! # Limits
-//! Functions that build arrays give one-dimensional ones with lower bound 1; slices and element access understand any
-//! lower bound of one dimension.
+//! `array_to_json` does not break lines.
+
+use std::sync::Arc;
 
 use crate::context::Call;
 use crate::fault;
 use crate::registry::{Function, Returns, function, function_returning};
-use crate::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Text};
+use crate::ty::Tag::{Any, AnyArray, AnyElement, Bool, Int4, Int4Array, Text};
 use crate::value::{array, array_of, bool_datum, i32_datum, i64_of, text};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::held;
@@ -31,15 +32,38 @@ pub const TABLE: &[Function] = &[
     building("array_append", &[AnyArray, AnyElement], |a, c| append(&a[0], &a[1], c)),
     building("array_prepend", &[AnyElement, AnyArray], |a, c| prepend(&a[0], &a[1], c)),
     building("array_remove", &[AnyArray, AnyElement], |a, _| {
-        let element = element_of(&a[0])?;
-        rebuilt(&a[0], |items| {
-            items.iter().filter(|v| !same(v, &a[1], &element)).cloned().collect()
-        })
+        if a[0].is_null() {
+            return Ok(Datum::Null);
+        }
+        let value = array_of(&a[0])?;
+        let low = match value.dimensions[..] {
+            [] => return Ok(a[0].clone()),
+            [(_, low)] => low,
+            _ => {
+                let what = "removing elements from multidimensional arrays";
+                return Err(fault::unsupported(what));
+            }
+        };
+        held::charge(value.elements.len(), 0)?;
+        let others = value.elements.iter().filter(|v| !same(v, &a[1], &value.element));
+        along(value, low, others.cloned().collect())
     }),
     building("array_replace", &[AnyArray, AnyElement, AnyElement], |a, _| {
         let element = element_of(&a[0])?;
         let replaced = |v: &Datum| if same(v, &a[1], &element) { a[2].clone() } else { v.clone() };
-        rebuilt(&a[0], |items| items.iter().map(replaced).collect())
+        if a[0].is_null() {
+            return Ok(Datum::Null);
+        }
+        let value = array_of(&a[0])?;
+        held::charge(value.elements.len(), 0)?;
+        let elements = value.elements.iter().map(replaced).collect();
+        made(value, value.dimensions.clone(), elements)
+    }),
+    building("array_fill", &[AnyElement, Int4Array], |a, c| {
+        crate::array::filled(&a[0], &element_type(c), &a[1], None)
+    }),
+    building("array_fill", &[AnyElement, Int4Array, Int4Array], |a, c| {
+        crate::array::filled(&a[0], &element_type(c), &a[1], Some(&a[2]))
     }),
     function("@>", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[0], &a[1])),
     function("<@", &[AnyArray, AnyArray], Bool, |a, _| contains(&a[1], &a[0])),
@@ -47,10 +71,6 @@ pub const TABLE: &[Function] = &[
         let (x, y) = (array_of(&a[0])?, array_of(&a[1])?);
         let there = Members::of(y, x.elements.len())?;
         there.any(&x.elements, true).map(bool_datum)
-    }),
-    // `a[low:high]` outside of the key path.
-    building("array#slice", &[AnyArray, Int4, Int4], |a, _| {
-        crate::array::slice(&a[0], Some(a[1].clone()), Some(a[2].clone()))
     }),
     function("array_length", &[AnyArray, Int4], Int4, |a, _| {
         Ok(dimension(a)?.map_or(Datum::Null, |(length, _)| Datum::Int4(length)))
@@ -93,7 +113,7 @@ pub const TABLE: &[Function] = &[
         if a[0].is_null() {
             return Ok(Datum::Null);
         }
-        let array = array_of(&a[0])?;
+        let array = searched(&a[0])?;
         let low = array.dimensions.first().map_or(1, |(_, low)| *low);
         let found = array.elements.iter().position(|v| same(v, &a[1], &array.element));
         found.map_or(Ok(Datum::Null), |at| match i32_datum(at)? {
@@ -110,7 +130,7 @@ pub const TABLE: &[Function] = &[
             if a[0].is_null() {
                 return Ok(Datum::Null);
             }
-            let source = array_of(&a[0])?;
+            let source = searched(&a[0])?;
             let low = source.dimensions.first().map_or(1, |(_, low)| *low);
             let found = source.elements.iter().enumerate();
             let found = found.filter(|(_, v)| same(v, &a[1], &source.element));
@@ -128,17 +148,15 @@ pub const TABLE: &[Function] = &[
     .lax(),
     building("trim_array", &[AnyArray, Int4], |a, _| {
         let count = i64_of(&a[1])?;
-        let items = &array_of(&a[0])?.elements;
-        let keep = usize::try_from(count)
-            .ok()
-            .and_then(|c| items.len().checked_sub(c))
-            .ok_or_else(|| {
-                fault::error(
-                    "2202E",
-                    format!("number of elements to trim must be between 0 and {}", items.len()),
-                )
-            })?;
-        rebuilt(&a[0], |items| items[..keep].to_vec())
+        let (length, low) = array_of(&a[0])?.dimensions.first().copied().unwrap_or((0, 1));
+        if count < 0 || count > i64::from(length) {
+            return Err(fault::error(
+                "2202E",
+                format!("number of elements to trim must be between 0 and {length}"),
+            ));
+        }
+        let last = i64::from(low) + i64::from(length) - count - 1;
+        crate::array::slice(&a[0], &[(None, Some(Datum::Int8(last)))])
     }),
     function("num_nulls", &[Any], Int4, |a, _| i32_datum(a.iter().filter(|v| v.is_null()).count()))
         .lax()
@@ -150,47 +168,89 @@ pub const TABLE: &[Function] = &[
     .variadic(),
 ];
 
-fn one_dimension(value: &ArrayValue) -> Result<()> {
-    if value.dimensions.len() > 1 {
-        return Err(fault::unsupported("changing multi-dimensional arrays"));
+/// An array that is searched: of one dimension.
+fn searched(value: &Datum) -> Result<&ArrayValue> {
+    let array = array_of(value)?;
+    if array.dimensions.len() > 1 {
+        return Err(fault::unsupported("searching for elements in multidimensional arrays"));
     }
-    Ok(())
+    Ok(array)
 }
 
-fn rebuilt(value: &Datum, change: impl FnOnce(&[Datum]) -> Vec<Datum>) -> Result<Datum> {
-    if value.is_null() {
-        return Ok(Datum::Null);
-    }
-    let value = array_of(value)?;
-    one_dimension(value)?;
-    held::charge(value.elements.len(), 0)?;
-    Ok(array(value.element.clone(), change(&value.elements)))
+/// An array of these elements, of the type of `like`.
+fn made(like: &ArrayValue, dimensions: Vec<(i32, i32)>, elements: Vec<Datum>) -> Result<Datum> {
+    Ok(Datum::Array(Arc::new(ArrayValue { element: like.element.clone(), dimensions, elements })))
 }
 
+/// An array of one dimension that begins with `low`.
+fn along(like: &ArrayValue, low: i32, elements: Vec<Datum>) -> Result<Datum> {
+    let count = i32::try_from(elements.len()).unwrap_or(i32::MAX);
+    if low.checked_add(count).is_none() {
+        return Err(fault::program_limit(format!("array lower bound is too large: {low}")));
+    }
+    let dimensions = if count == 0 { Vec::new() } else { vec![(count, low)] };
+    made(like, dimensions, elements)
+}
+
+/// Two arrays of as many dimensions, or one as a row of the other.
 fn concat(a: &Datum, b: &Datum) -> Result<Datum> {
     match (a.is_null(), b.is_null()) {
         (true, _) => return Ok(b.clone()),
         (_, true) => return Ok(a.clone()),
         _ => {}
     }
-    let other = array_of(b)?;
-    one_dimension(other)?;
-    held::charge(other.elements.len(), 0)?;
-    rebuilt(a, |items| items.iter().chain(&other.elements).cloned().collect())
+    let (left, right) = (array_of(a)?, array_of(b)?);
+    if left.elements.is_empty() {
+        return Ok(b.clone());
+    }
+    if right.elements.is_empty() {
+        return Ok(a.clone());
+    }
+    let (x, y) = (left.dimensions.as_slice(), right.dimensions.as_slice());
+    // The array whose bounds the result has, and what it gets longer by.
+    let fitting = match (x, y) {
+        ([_, rest @ ..], [(count, _), other @ ..]) if rest == other => Some((x, *count)),
+        ([_, rest @ ..], row) if rest == row => Some((x, 1)),
+        (row, [_, rest @ ..]) if rest == row => Some((y, 1)),
+        _ => None,
+    };
+    let Some((bounds, more)) = fitting else {
+        return Err(fault::error("2202E", "cannot concatenate incompatible arrays"));
+    };
+    held::charge(left.elements.len() + right.elements.len(), 0)?;
+    let mut dimensions = bounds.to_vec();
+    let longer = dimensions[0].0.checked_add(more);
+    dimensions[0].0 = longer
+        .filter(|length| length.checked_add(dimensions[0].1).is_some())
+        .ok_or_else(|| fault::program_limit("array size exceeds the maximum allowed"))?;
+    made(left, dimensions, left.elements.iter().chain(&right.elements).cloned().collect())
 }
 
 fn append(value: &Datum, item: &Datum, call: &Call<'_>) -> Result<Datum> {
-    if value.is_null() {
-        return Ok(array(element_type(call), vec![item.clone()]));
-    }
-    rebuilt(value, |items| items.iter().chain([item]).cloned().collect())
+    extended(value, item, call, false)
 }
 
 fn prepend(item: &Datum, value: &Datum, call: &Call<'_>) -> Result<Datum> {
+    extended(value, item, call, true)
+}
+
+/// An array with an element more, where it begins as before.
+fn extended(value: &Datum, item: &Datum, call: &Call<'_>, before: bool) -> Result<Datum> {
     if value.is_null() {
         return Ok(array(element_type(call), vec![item.clone()]));
     }
-    rebuilt(value, |items| std::iter::once(item).chain(items).cloned().collect())
+    let value = array_of(value)?;
+    let low = match value.dimensions[..] {
+        [(_, low)] if !value.elements.is_empty() => low,
+        [] | [_] => 1,
+        _ => return Err(fault::error("22000", "argument must be empty or one-dimensional array")),
+    };
+    held::charge(value.elements.len(), 0)?;
+    let mut elements = Vec::with_capacity(value.elements.len() + 1);
+    elements.extend(before.then(|| item.clone()));
+    elements.extend(value.elements.iter().cloned());
+    elements.extend((!before).then(|| item.clone()));
+    along(value, low, elements)
 }
 
 /// The element type of the array that a call gives.
