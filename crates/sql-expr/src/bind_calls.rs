@@ -11,6 +11,7 @@ use super::fault;
 use super::registry::{ResolveError, registry};
 use super::scope::fold;
 use super::ty::CastContext;
+use telesto_sql_parser::rewrite::variadic::plain_name;
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType};
@@ -40,7 +41,7 @@ impl Binder<'_> {
             if let Some(found) = found? {
                 return Ok(found);
             }
-        } else if is_aggregate(&name) && !registry().knows(&name) {
+        } else if is_aggregate(&name) && !registry().knows(&name) || !call.within_group.is_empty() {
             return Err(Error::new(
                 SqlState::GROUPING_ERROR,
                 format!("aggregate functions are not allowed in {}", self.clause),
@@ -180,6 +181,7 @@ impl Binder<'_> {
     /// 42883, 42725.
     pub fn resolve_call(&mut self, name: &str, args: Vec<Expr>) -> Result<Expr> {
         let types: Vec<SqlType> = args.iter().map(|a| a.ty.clone()).collect();
+        super::functions::spread::check(name, &types)?;
         let operator = !name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
         let resolved = registry().resolve(name, &types).map_err(|error| match (error, operator) {
             (ResolveError::NoSuch, true) => no_operator(name, &types.iter().collect::<Vec<_>>()),
@@ -250,7 +252,7 @@ pub fn is_aggregate(name: &str) -> bool {
 
 fn signature(name: &str, args: &[Expr]) -> String {
     let types: Vec<String> = args.iter().map(|a| a.ty.without_modifier().to_string()).collect();
-    format!("{name}({})", types.join(", "))
+    format!("{}({})", plain_name(name).unwrap_or(name), types.join(", "))
 }
 
 /// Whether an argument is a parameter that a driver declared void: the OUT parameter of `{? = call f(?)}`. PostgreSQL takes it

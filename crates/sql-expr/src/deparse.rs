@@ -16,6 +16,7 @@ use super::bound::{Bounds, Comparison, Expr, Node};
 use super::context::EvalContext;
 use super::ty::CastContext;
 use telesto_sql_parser::rewrite::collation::KEY;
+use telesto_sql_parser::rewrite::variadic::plain_name;
 use telesto_sql_types::identifier::quote_ident;
 use telesto_sql_types::{Datum, SqlType};
 
@@ -469,8 +470,12 @@ impl Deparse<'_> {
             ("position", [text, part]) => format!("POSITION(({}) IN ({}))", arg(part), arg(text)),
             ("btrim", [text]) => format!("TRIM(BOTH FROM {})", arg(text)),
             _ => {
-                let args: Vec<String> = args.iter().map(arg).collect();
-                format!("{}({})", quote_ident(name), args.join(", "))
+                let mut args: Vec<String> = args.iter().map(arg).collect();
+                let plain = plain_name(name);
+                if let (Some(_), Some(last)) = (plain, args.last_mut()) {
+                    last.insert_str(0, "VARIADIC ");
+                }
+                format!("{}({})", quote_ident(plain.unwrap_or(name)), args.join(", "))
             }
         }
     }

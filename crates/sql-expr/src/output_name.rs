@@ -5,6 +5,7 @@
 //! a column, field or call names itself; a cast or a CASE names itself only where nothing stronger is inside.
 
 use super::scope::fold;
+use telesto_sql_parser::rewrite::variadic::plain_name;
 use telesto_sql_parser::sqlparser::ast::{self, DataType, Expr as E};
 
 /// How much a name says: a weaker one gives way to what stands around it.
@@ -50,9 +51,11 @@ fn figure(expr: &E) -> (Strength, String) {
             },
             _ => nothing,
         },
-        E::Function(call) => strong(
-            call.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default(),
-        ),
+        E::Function(call) => {
+            let name = call.name.0.last().and_then(|part| part.as_ident()).map(fold);
+            let name = name.unwrap_or_default();
+            strong(plain_name(&name).unwrap_or(&name))
+        }
         E::Nested(inner) | E::Collate { expr: inner, .. } => figure(inner),
         E::CompoundFieldAccess { root, access_chain } => {
             let field = |step: &ast::AccessExpr| match step {

@@ -234,6 +234,12 @@ impl Registry {
         self.by_name.contains_key(name)
     }
 
+    /// The overloads of that name.
+    #[must_use]
+    pub fn overloads(&self, name: &str) -> &[&'static Function] {
+        self.by_name.get(name).map_or(&[], Vec::as_slice)
+    }
+
     /// Whether functions of that name may leave requests.
     #[must_use]
     pub fn waits(&self, name: &str) -> bool {

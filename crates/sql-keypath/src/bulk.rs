@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::read::BATCH;
 use super::write::{OnConflict, Statement};
 use telesto_sql_catalog::Table;
-use telesto_sql_expr::EvalContext;
+use telesto_sql_expr::{EvalContext, Expr};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
 use telesto_sql_plan::foreign_keys::Pending;
@@ -48,6 +48,8 @@ pub struct BulkInsert<T> {
     targets: Vec<usize>,
     /// Columns that get their defaults.
     others: Vec<usize>,
+    /// Rows for which this does not hold are left out.
+    condition: Option<Expr>,
     waiting: Vec<(Row, T)>,
     waiting_bytes: usize,
     pending: Pending,
@@ -69,11 +71,18 @@ impl<T> BulkInsert<T> {
             info,
             targets,
             others,
+            condition: None,
             waiting: Vec::new(),
             waiting_bytes: 0,
             pending: Pending::default(),
             count: 0,
         })
+    }
+
+    /// With only the rows for which `condition`, over the table's columns, holds once defaults are there.
+    #[must_use]
+    pub fn keeping(self, condition: Option<Expr>) -> Self {
+        Self { condition, ..self }
     }
 
     /// Takes one row of about `bytes`: values that fit the target columns, in their order.
@@ -113,6 +122,11 @@ impl<T> BulkInsert<T> {
                     Ok(value) => row[*at] = value,
                     Err(error) => return Err(Refused { error, row: Some(origin) }),
                 }
+            }
+            match self.condition.as_ref().map_or(Ok(true), |wanted| wanted.holds(&row, &context)) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) => return Err(Refused { error, row: Some(origin) }),
             }
             rows.push(row);
             origins.push(origin);

@@ -5,6 +5,8 @@
 
 /// An encoding of COPY that stands for `HEADER MATCH`.
 pub const HEADER_MATCH: &str = "\0header match";
+/// The beginning of an encoding of COPY that stands for WHERE: behind it the condition's text.
+pub const COPY_CONDITION: &str = "\0where ";
 
 /// What stands for a delimiter, a quote or an escape of COPY that is not one byte.
 pub const NO_BYTE: char = '\0';

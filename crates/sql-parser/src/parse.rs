@@ -152,11 +152,12 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     look(length)?;
     crate::rewrite::spelling::cut_identifiers(&mut tokens);
     let as_of = take_as_of(&mut tokens)?;
-    crate::rewrite::copy_words::spell_switches(&mut tokens);
-    crate::rewrite::copy_words::spell_order(&mut tokens);
+    let condition = spell_copy(sql, &mut tokens);
     crate::analyze::spell(&mut tokens);
     spell_set_constraints(&mut tokens)?;
+    crate::rewrite::spelling::spell_role(&mut tokens);
     check_payload(&tokens)?;
+    crate::rewrite::variadic::spell(&mut tokens)?;
     crate::rewrite::quantified_comparison::spell_like(&mut tokens);
     crate::rewrite::quantified_comparison::spell_values(&mut tokens);
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
@@ -175,12 +176,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     look(length)?;
     let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);
     spell_conflict_target(sql, &mut tokens)?;
-    crate::rewrite::spelling::spell_arrays(&mut tokens);
-    crate::rewrite::spelling::spell_check_options(&mut tokens);
-    crate::rewrite::spelling::spell_view_options(&mut tokens);
-    crate::rewrite::spelling::spell_trims(&mut tokens);
-    crate::rewrite::spelling::spell_qualified_calls(&mut tokens);
-    crate::rewrite::spelling::spell_constants(&mut tokens);
+    spell_forms(&mut tokens);
     let stars = crate::rewrite::row_star::spell(&mut tokens);
     let forms = crate::rewrite::constructs::is_in(&tokens);
     let collates = crate::rewrite::collation::is_in(&tokens);
@@ -241,11 +237,31 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
         let query = query.clone();
         statement = head.with_query(query)?;
     }
+    if let Some(text) = condition {
+        crate::rewrite::copy_words::put_condition(&mut statement, &text)?;
+    }
     // Only `crate::definition` makes this node.
     if matches!(statement, Statement::Pragma { .. }) {
         return Err(Error::syntax("syntax error at or near \"PRAGMA\""));
     }
     Ok(Parsed::new(statement, as_of, need))
+}
+
+/// Writes COPY as the parser knows it; the text of its WHERE, which it does not know.
+fn spell_copy(sql: &str, tokens: &mut Vec<TokenWithSpan>) -> Option<String> {
+    let condition = crate::rewrite::copy_words::take_condition(tokens);
+    crate::rewrite::copy_words::spell_switches(tokens);
+    crate::rewrite::copy_words::spell_order(tokens);
+    condition.map(|taken| text_of(sql, &taken))
+}
+
+fn spell_forms(tokens: &mut Vec<TokenWithSpan>) {
+    crate::rewrite::spelling::spell_arrays(tokens);
+    crate::rewrite::spelling::spell_check_options(tokens);
+    crate::rewrite::spelling::spell_view_options(tokens);
+    crate::rewrite::spelling::spell_trims(tokens);
+    crate::rewrite::spelling::spell_qualified_calls(tokens);
+    crate::rewrite::spelling::spell_constants(tokens);
 }
 
 /// The text that `tokens` were read from.

@@ -89,6 +89,7 @@ pub fn shown_query(text: &str, visible: impl Fn(&str, &str) -> bool) -> String {
     }
     let _ = VisitMut::visit(&mut *query, &mut Short(visible));
     crate::rewrite::collation::restore(&mut *query);
+    crate::rewrite::variadic::restore(&mut query);
     with_exclusions(query.to_string())
 }
 

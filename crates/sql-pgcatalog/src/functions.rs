@@ -31,6 +31,8 @@ pub const TABLE: &[Function] = &[
     function("pg_get_expr", &[Text, Oid, Bool], Text, expression).stable(),
     function("pg_get_viewdef", &[Oid], Text, view_def).stable(),
     function("pg_get_viewdef", &[Oid, Bool], Text, view_def).stable(),
+    function("pg_get_viewdef", &[Text], Text, view_def).stable(),
+    function("pg_get_viewdef", &[Text, Bool], Text, view_def).stable(),
     function("pg_index_column_has_property", &[Reg, Int4, Text], Bool, index_column_property)
         .stable(),
     function("pg_get_userbyid", &[Oid], Name, user_by_id).stable(),
@@ -259,7 +261,10 @@ fn constraint_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
 }
 
 fn view_def(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
-    let oid = oid_of(&args[0]);
+    let oid = match args[0].as_str() {
+        Some(name) => call.context.relation_oid(name)?,
+        None => oid_of(&args[0]),
+    };
     let (catalog, settings) = (call.context.catalog, call.context.settings);
     let view = catalog.views().find(|v| v.oid == oid);
     text_or_null(view.map(|view| {

@@ -249,7 +249,7 @@ fn by_row(expr: &Expr) -> Result<(), &'static str> {
             if call.over.is_some() {
                 reason =
                     Some("Views that return window functions are not automatically updatable.");
-            } else if is_aggregate(&name) {
+            } else if is_aggregate(&name) || !call.within_group.is_empty() {
                 reason =
                     Some("Views that return aggregate functions are not automatically updatable.");
             } else if telesto_sql_expr::set_functions::is_set_function(&name) {

@@ -213,6 +213,38 @@ async fn defaults_identities_generated_columns_and_indexes_are_those_of_insert()
 }
 
 #[tokio::test]
+async fn rows_for_which_the_condition_does_not_hold_are_left_out() {
+    let said = script(&[
+        ("create table t (id int primary key, a int default 7 check (a < 100), s text)", b""),
+        ("copy t (id, s) from stdin where a = 7 and id > 1", b"1\tx\n2\ty\n3\t\\N\n"),
+        // What is left out is no duplicate, and violates nothing.
+        (
+            "copy t from stdin (format csv) where t.a < 50 and s <> 'no'",
+            b"2,60,y\n4,1000,z\n5,1,q\n6,2,\n7,3,no\n",
+        ),
+        ("copy t from stdin csv where s is null", b"8,8,\n9,9,x\n"),
+        ("copy t (id) from stdin where 10 / (id - 10) > 0", b"11\n10\n"),
+        ("copy t (id) from stdin where made", b"12\n"),
+        ("select id, a, s from t order by id", b""),
+        ("copy t (id) from stdin where false", b"20\nx\n"),
+        ("create sequence q", b""),
+        ("copy t (id) from stdin where id > nextval('q')", b"20\n"),
+    ])
+    .await;
+    let expected = [
+        "22012 division by zero [COPY t, line 2: \"10\"]",
+        "42703 column \"made\" does not exist []",
+        "2|7|y",
+        "3|7|NULL",
+        "5|1|q",
+        "8|8|NULL",
+        "22P02 invalid input syntax for type integer: \"x\" [COPY t, line 2, column id: \"x\"]",
+        "0A000 nextval in a COPY FROM WHERE condition is not supported []",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
 async fn foreign_keys_are_settled_at_the_end() {
     let said = script(&[
         ("create table t (id int primary key, parent int references t)", b""),

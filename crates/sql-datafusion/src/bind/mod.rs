@@ -25,6 +25,7 @@ mod finish;
 mod frames;
 mod from;
 mod group;
+mod hypothetical;
 mod intervals;
 mod join_condition;
 mod lateral;

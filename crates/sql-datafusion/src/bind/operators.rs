@@ -24,6 +24,7 @@ use telesto_sql_expr::comparison_type;
 use telesto_sql_expr::registry::{self, ResolveError, Resolved, registry};
 use telesto_sql_expr::ty::castable;
 use telesto_sql_expr::ty::{CastContext, common_type};
+use telesto_sql_parser::rewrite::variadic::plain_name;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::interrupt;
 use telesto_sql_types::{RangeKind, SqlType};
@@ -135,6 +136,7 @@ impl Binder<'_> {
 
     fn resolve(&self, name: &str, args: Vec<Typed>, operator: bool) -> Result<Typed> {
         let types: Vec<SqlType> = args.iter().map(|a| a.ty.clone()).collect();
+        telesto_sql_expr::functions::spread::check(name, &types)?;
         let resolved = registry().resolve(name, &types).map_err(|why| match why {
             ResolveError::NoSuch => self.no_such(name, &args, operator),
             ResolveError::Ambiguous => fault::new(
@@ -474,7 +476,7 @@ fn signature(name: &str, args: &[Typed], operator: bool) -> String {
     match (operator, types.as_slice()) {
         (true, [one]) => format!("{name} {one}"),
         (true, [l, r]) => format!("{l} {name} {r}"),
-        _ => format!("{name}({})", types.join(", ")),
+        _ => format!("{}({})", plain_name(name).unwrap_or(name), types.join(", ")),
     }
 }
 

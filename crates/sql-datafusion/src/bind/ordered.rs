@@ -35,6 +35,12 @@ impl Binder<'_> {
             "percentile_disc" => (DISCRETE, 1),
             "percentile_cont" => (CONTINUOUS, 1),
             "mode" => (MODE, 0),
+            _ if super::hypothetical::is_hypothetical(name) => {
+                if call.over.is_some() {
+                    return Err(fault::unsupported("OVER with a hypothetical-set aggregate"));
+                }
+                return self.hypothetical(name, call, direct, scope);
+            }
             _ => {
                 // Looked for with the ordered values behind the arguments, as in PostgreSQL.
                 let mut args = direct;

@@ -46,7 +46,9 @@ pub(super) fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
     let aggregates = ast::visit_expressions(&select.projection, |expr| match expr {
         ast::Expr::Function(call) if call.over.is_none() => {
             let name = call.name.0.last().and_then(|part| part.as_ident()).map(fold);
-            match name.is_some_and(|name| telesto_sql_expr::is_aggregate(&name)) {
+            match !call.within_group.is_empty()
+                || name.is_some_and(|name| telesto_sql_expr::is_aggregate(&name))
+            {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }

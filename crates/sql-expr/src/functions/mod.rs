@@ -21,6 +21,7 @@ mod ranges;
 pub mod regexps;
 pub mod rows;
 pub mod sample;
+pub mod spread;
 pub mod system;
 pub mod text;
 pub mod time;
@@ -51,6 +52,7 @@ pub const TABLES: &[&[Function]] = &[
     regexps::TABLE,
     rows::TABLE,
     sample::TABLE,
+    spread::TABLE,
     system::TABLE,
     costs::TABLE,
     curated::TABLE,

@@ -22,7 +22,7 @@ use crate::ty::Tag::{
 use crate::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use telesto_sql_catalog::Rights;
 use telesto_sql_types::Datum;
-use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::identifier::quote_ident;
 
 /// The functions of this module.
@@ -286,13 +286,19 @@ fn set_config(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
         return Err(fault::error("22004", "SET requires parameter name"));
     }
     let name = str_of(&a[0])?;
-    if a[1].is_null() {
-        return Err(Error::unsupported("set_config with NULL for the value")
-            .hint(format!("Write RESET {name}.")));
-    }
     let local = !a[2].is_null() && bool_of(&a[2])?;
     let exec = call.context.execution()?;
-    exec.set_config(name, str_of(&a[1])?, local).map(text)
+    if !a[1].is_null() {
+        return exec.set_config(name, str_of(&a[1])?, local).map(text);
+    }
+    // NULL is what RESET sets; of a parameter that the application made nothing is left.
+    let settings = call.context.settings;
+    let value = match settings.reset_value(name) {
+        Some(value) => value,
+        None if name.contains('.') => String::new(),
+        None => settings.show(name)?,
+    };
+    exec.set_config(name, &value, local).map(text)
 }
 
 /// `to_regtype` and its kin: NULL where the cast says that there is no such thing.

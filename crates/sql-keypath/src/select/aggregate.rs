@@ -49,7 +49,7 @@ impl CallHook for Aggregates {
             "avg" => AggregateKind::Avg,
             "min" => AggregateKind::Min,
             "max" => AggregateKind::Max,
-            other if telesto_sql_expr::is_aggregate(other) => {
+            other if telesto_sql_expr::is_aggregate(other) || !call.within_group.is_empty() => {
                 return Err(fault::unsupported(format!("{other}() by key")));
             }
             _ => return Ok(None),

@@ -18,7 +18,8 @@ pub(super) fn mixes_columns(select: &ast::Select, scope: &Scope) -> bool {
         fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
             match expr {
                 ast::Expr::Function(f)
-                    if telesto_sql_expr::is_aggregate(&f.name.to_string().to_lowercase()) =>
+                    if telesto_sql_expr::is_aggregate(&f.name.to_string().to_lowercase())
+                        || !f.within_group.is_empty() =>
                 {
                     self.depth += 1;
                 }
@@ -32,7 +33,8 @@ pub(super) fn mixes_columns(select: &ast::Select, scope: &Scope) -> bool {
         }
         fn post_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
             if let ast::Expr::Function(f) = expr
-                && telesto_sql_expr::is_aggregate(&f.name.to_string().to_lowercase())
+                && (telesto_sql_expr::is_aggregate(&f.name.to_string().to_lowercase())
+                    || !f.within_group.is_empty())
             {
                 self.depth -= 1;
             }

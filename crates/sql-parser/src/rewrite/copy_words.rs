@@ -1,13 +1,15 @@
 //! Words of COPY that the parser does not know, or not where they stand, written as those it does.
 //!
 //! # Invariants
-//! A statement that is no COPY is left as it is. Nothing here fails: what is wrong stays wrong, and the parser tells of it.
+//! A statement that is no COPY is left as it is. What is wrong stays wrong, and the parser tells of it; only [`condition`] fails.
 //!
 //! # Limits
 //! Options in parentheses stand in any order there already.
 
-use crate::marks::{HEADER_MATCH, NO_BYTE};
+use crate::marks::{COPY_CONDITION, HEADER_MATCH, NO_BYTE};
+use crate::sqlparser::ast::{CopyOption, Expr, SelectItem, SetExpr, Statement};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace};
+use telesto_sql_types::error::{Error, Result};
 
 /// The value of a switch that is a number or a text, as a word.
 fn switch(token: &Token) -> Option<&'static str> {
@@ -93,6 +95,73 @@ pub fn spell_switches(tokens: &mut Vec<TokenWithSpan>) {
             before = (before.1, word(token));
         }
         at += 1;
+    }
+}
+
+/// Takes the WHERE of COPY FROM, which the parser does not know, off the end: its tokens, without the word. It travels beside the
+/// options, as an encoding that begins with [`COPY_CONDITION`].
+pub fn take_condition(tokens: &mut Vec<TokenWithSpan>) -> Option<Vec<TokenWithSpan>> {
+    let is = |token: &TokenWithSpan, wanted: &str| matches!(&token.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
+    let solid = tokens.iter().find(|t| !matches!(t.token, Token::Whitespace(_)));
+    if !solid.is_some_and(|first| is(first, "COPY")) {
+        return None;
+    }
+    let (mut depth, mut from) = (0_usize, false);
+    let mut found = None;
+    for (at, token) in tokens.iter().enumerate() {
+        match &token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => depth = depth.saturating_sub(1),
+            _ if depth == 0 => from |= is(token, "FROM"),
+            _ => {}
+        }
+        if depth == 0 && from && is(token, "WHERE") {
+            found = Some(at);
+            break;
+        }
+    }
+    let mut taken = tokens.split_off(found?);
+    taken.remove(0);
+    Some(taken)
+}
+
+/// Puts a condition that was taken off beside the options of its COPY.
+///
+/// # Errors
+/// Those of [`condition`]; 42601 where the statement is no COPY FROM of a table.
+pub fn put_condition(statement: &mut Statement, text: &str) -> Result<()> {
+    condition(text)?;
+    match statement {
+        Statement::Copy { to: false, options, .. } => {
+            options.push(CopyOption::Encoding(format!("{COPY_CONDITION}{text}")));
+            Ok(())
+        }
+        _ => Err(Error::syntax("syntax error at or near \"WHERE\"")),
+    }
+}
+
+/// Reads the condition of a COPY.
+///
+/// # Errors
+/// 42601 for what is no expression.
+pub fn condition(text: &str) -> Result<Expr> {
+    let wrong = |near: &str| Error::syntax(format!("syntax error at or near \"{near}\""));
+    if text.is_empty() {
+        return Err(Error::syntax("syntax error at end of input"));
+    }
+    let mut parsed = crate::parse::parse(&format!("SELECT (\n{text}\n)"))?;
+    let statement = parsed.pop().filter(|_| parsed.is_empty());
+    let statement = statement.and_then(|mut parsed| parsed.statement.take());
+    let Some(Statement::Query(query)) = statement else { return Err(wrong("WHERE")) };
+    let SetExpr::Select(select) = &*query.body else { return Err(wrong("WHERE")) };
+    match select.projection.as_slice() {
+        // What is in the parentheses is the whole of the statement, and one value.
+        [SelectItem::UnnamedExpr(Expr::Nested(inner))]
+            if query.to_string() == format!("SELECT ({inner})") =>
+        {
+            Ok((**inner).clone())
+        }
+        _ => Err(wrong("WHERE")),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # Parts
 //! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
-//! [`row_star`], [`keywords`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
+//! [`row_star`], [`keywords`], [`variadic`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
 //! # Invariants
@@ -25,3 +25,4 @@ pub mod row_star;
 pub mod set_columns;
 pub mod spelling;
 pub mod subscript_assignment;
+pub mod variadic;

@@ -348,3 +348,21 @@ pub fn mark(statement: &mut Statement, spelled: Spelled) {
         _ => {}
     }
 }
+
+/// Writes `SET role TO …` and `SET role = …` as an assignment to a parameter of that name, where the parser reads a role called `TO`.
+pub fn spell_role(tokens: &mut [TokenWithSpan]) {
+    let word = |token: &Token| match token {
+        Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),
+        _ => String::new(),
+    };
+    let mut solid =
+        tokens.iter_mut().filter(|token| !matches!(token.token, Token::Whitespace(_))).peekable();
+    if solid.next().is_none_or(|first| word(&first.token) != "SET") {
+        return;
+    }
+    solid.next_if(|scope| matches!(word(&scope.token).as_str(), "SESSION" | "LOCAL"));
+    let Some(role) = solid.next_if(|role| word(&role.token) == "ROLE") else { return };
+    if solid.peek().is_some_and(|next| next.token == Token::Eq || word(&next.token) == "TO") {
+        role.token = Token::make_word("role", Some('"'));
+    }
+}

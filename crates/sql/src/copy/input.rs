@@ -85,9 +85,10 @@ impl CopyIn {
     pub fn prepare(
         table: &Arc<Table>,
         chosen: Vec<usize>,
-        options: Options,
+        mut options: Options,
         context: &ExecContext,
     ) -> Result<Self> {
+        let condition = options.condition.take();
         let columns: Vec<_> = chosen
             .iter()
             .map(|at| (table.columns[*at].name.clone(), table.columns[*at].ty.clone()))
@@ -104,11 +105,14 @@ impl CopyIn {
                 Input::Lines(Box::new(Decoder::new(options).forcing(not_null, null)))
             }
         };
+        let eval = EvalContext::planning(&context.settings, &context.catalog);
+        let condition = condition.map(|text| super::condition::bind(&text, table, &eval));
+        let condition = condition.transpose()?;
         let width = chosen.len();
         let decoding =
             Decoding { context: context.clone(), input, table: table.name.clone(), columns, bare };
         Ok(Self {
-            rows: BulkInsert::new(context, table, chosen)?,
+            rows: BulkInsert::new(context, table, chosen)?.keeping(condition),
             context: context.clone(),
             table: table.name.clone(),
             width,

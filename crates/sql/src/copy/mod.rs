@@ -16,6 +16,7 @@
 //! No files or programs on the server.
 
 mod binary;
+mod condition;
 pub(crate) mod fuzz;
 mod input;
 mod line_ends;
@@ -104,7 +105,8 @@ fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
     let Statement::Copy { source, target, options, legacy_options, to, .. } = statement else {
         return Err(Error::internal("COPY was expected"));
     };
-    Options::of(options, legacy_options)?.check_direction(*to)?;
+    let options = Options::of(options, legacy_options)?;
+    options.check_direction(*to)?;
     match (target, to) {
         (CopyTarget::Stdin, false) | (CopyTarget::Stdout, true) => {}
         (CopyTarget::Stdin | CopyTarget::Stdout, _) => {
@@ -125,6 +127,10 @@ fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
         CopySource::Table { table_name, columns } => {
             let table = target_table(table_name, context.catalog, context.settings)?;
             chosen_columns(&table, columns)?;
+            if let Some(text) = &options.condition {
+                let eval = EvalContext::planning(context.settings, context.catalog);
+                condition::bind(text, &table, &eval)?;
+            }
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
 use crate::plan::CopyFormat;
 use crate::sqlparser::ast::{CopyLegacyCsvOption, CopyLegacyOption, CopyOption, Ident};
-use telesto_sql_parser::marks::{HEADER_MATCH, NO_BYTE};
+use telesto_sql_parser::marks::{COPY_CONDITION, HEADER_MATCH, NO_BYTE};
 
 /// How the data is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub(super) struct Options {
     pub force_not_null: Vec<String>,
     /// Columns in which what stands for NULL is NULL in quotes too.
     pub force_null: Vec<String>,
+    /// The text of COPY FROM's WHERE.
+    pub condition: Option<String>,
 }
 
 /// The names of columns in an option.
@@ -178,8 +180,8 @@ fn check_encoding(name: &str) -> Result<()> {
 fn refuse_twice(options: &[CopyOption], legacy: &[CopyLegacyOption]) -> Result<()> {
     let mut seen = Vec::with_capacity(options.len());
     for option in options {
-        // HEADER MATCH came with an option of its own.
-        if !matches!(option, CopyOption::Encoding(name) if name == HEADER_MATCH) {
+        // HEADER MATCH and WHERE came with options of their own.
+        if !matches!(option, CopyOption::Encoding(name) if name.starts_with('\0')) {
             seen.push(std::mem::discriminant(option));
         }
     }
@@ -259,6 +261,7 @@ impl Options {
             force_quote: Vec::new(),
             force_not_null: Vec::new(),
             force_null: Vec::new(),
+            condition: None,
         };
         let (mut quote, mut escape) = (None, None);
         for option in options {
@@ -272,6 +275,9 @@ impl Options {
                 CopyOption::ForceNotNull(columns) => out.force_not_null = names(columns),
                 CopyOption::ForceNull(columns) => out.force_null = names(columns),
                 CopyOption::Encoding(name) if name == HEADER_MATCH => out.header_match = true,
+                CopyOption::Encoding(name) if name.starts_with(COPY_CONDITION) => {
+                    out.condition = name.strip_prefix(COPY_CONDITION).map(str::to_owned);
+                }
                 CopyOption::Encoding(name) => {
                     check_encoding(name)?;
                 }
