@@ -251,6 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     use telesto_common::key::KeyRange;
+    use telesto_txn::ReadRange;
 
     use super::*;
 

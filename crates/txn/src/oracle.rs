@@ -118,8 +118,8 @@ impl TimestampOracle for LocalOracle {
         // A clock that is behind moves nothing.
         if wall > newest.wall_micros() && !self.is_steady(wall) {
             // Only the first time: afterwards the newest commit may be one of this clock's own.
-            let is_new = self.believed.lock().is_none();
-            if !(is_near && is_new) && !self.env.planted(Bug::AnyClock) {
+            let taken = is_near && self.believed.lock().is_none();
+            if !taken && !self.env.planted(Bug::AnyClock) {
                 self.hold_against_bucket(wall, newest).await?;
             }
             // Not where it only was steady: a clock that runs fast would be believed bit by bit.

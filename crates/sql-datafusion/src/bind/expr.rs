@@ -504,6 +504,11 @@ impl Binder<'_> {
         if let ast::Expr::Array(array) = right {
             let items = array.elem.iter().map(|item| self.expr(item, scope));
             let items = items.collect::<Result<Vec<_>>>()?;
+            // Of arrays it is one of several dimensions, and its elements are theirs.
+            if items.iter().any(|item| matches!(item.ty, SqlType::Array(_))) {
+                let array = self.make_array(items)?;
+                return self.any_of_array(&name, left, array, all);
+            }
             let chain = if name == "=" && !all {
                 self.equal_to_one(left, items)?
             } else {
@@ -523,14 +528,7 @@ impl Binder<'_> {
     fn array(&self, items: &[ast::Expr], scope: &Scope<'_>) -> Result<Typed> {
         telesto_sql_expr::array::within_dimensions(items)?;
         let items = items.iter().map(|e| self.expr(e, scope)).collect::<Result<Vec<_>>>()?;
-        let types: Vec<_> = items.iter().map(|i| i.ty.clone()).collect();
-        let element =
-            if types.is_empty() { SqlType::Text } else { self.common_type(&types, "ARRAY")? };
-        let items = items
-            .into_iter()
-            .map(|i| self.coerce(i, &element, "ARRAY"))
-            .collect::<Result<Vec<_>>>()?;
-        self.make_array(items, element)
+        self.make_array(items)
     }
 }
 

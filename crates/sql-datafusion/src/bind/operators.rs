@@ -438,14 +438,19 @@ impl Binder<'_> {
         Ok(Typed::bool(call.call(vec![left.expr, array.expr])))
     }
 
-    /// `ARRAY[…]` of items already of the element type.
-    pub(super) fn make_array(&self, items: Vec<Typed>, element: SqlType) -> Result<Typed> {
+    /// `ARRAY[…]`.
+    pub(super) fn make_array(&self, items: Vec<Typed>) -> Result<Typed> {
+        let types: Vec<_> = items.iter().map(|item| item.ty.clone()).collect();
+        let element =
+            if types.is_empty() { SqlType::Text } else { self.common_type(&types, "ARRAY")? };
+        let items = items.into_iter().map(|item| Ok(self.coerce(item, &element, "ARRAY")?.expr));
+        let items = items.collect::<Result<Vec<_>>>()?;
         // Of arrays it is one of a dimension more.
         let nested = matches!(element, SqlType::Array(_));
         let ty = if nested { element.clone() } else { element.clone().array_of() };
         let work = ArrayWork::Make { ty: ty.clone(), nested };
         let call = udf::array_call(work, vec![element; items.len()], ty.clone());
-        Ok(Typed::of(call.call(items.into_iter().map(|i| i.expr).collect()), ty))
+        Ok(Typed::of(call.call(items), ty))
     }
 
     /// A subscript of an array, cast to integer as in an assignment.

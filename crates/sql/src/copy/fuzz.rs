@@ -38,6 +38,7 @@ fn options(choice: &[u8; 4]) -> Option<Options> {
         header_names: Vec::new(),
         force_not_null: Vec::new(),
         force_null: Vec::new(),
+        condition: None,
     };
     options.check().ok()?;
     Some(options)

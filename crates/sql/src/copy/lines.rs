@@ -413,6 +413,7 @@ mod tests {
             header_names: Vec::new(),
             force_not_null: Vec::new(),
             force_null: Vec::new(),
+            condition: None,
         }
     }
 
