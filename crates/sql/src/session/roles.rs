@@ -45,6 +45,13 @@ impl Asked {
     /// What SET asks; `None`: it is about something else.
     pub(super) fn of_set(set: &Set) -> Result<Option<Self>> {
         let local = |scope: Option<&ContextModifier>| matches!(scope, Some(ContextModifier::Local));
+        // A word that is kept, where a name stands: PostgreSQL's grammar has it behind TO and = alone.
+        if let Set::SetRole { role_name: Some(name), .. } = set
+            && name.quote_style.is_none()
+            && name.value.eq_ignore_ascii_case("default")
+        {
+            return Err(Error::syntax("syntax error at or near \"DEFAULT\""));
+        }
         Ok(match set {
             Set::SetRole { context_modifier, role_name } => Some(Self {
                 session: false,
