@@ -257,10 +257,7 @@ impl Expr {
                 }
                 value.eval(row, context)
             }
-            Node::Once(number, value, whole) => {
-                let held = Self::constant(value.eval(row, context)?, value.ty.clone());
-                whole.given(*number, &held).eval(row, context)
-            }
+            Node::Once(number, value, whole) => whole.with_held(*number, value, row, context),
             Node::Held(_) => Err(Error::internal("a value is named outside of its expression")),
             Node::Cast(item, how) => {
                 let value = item.eval(row, context)?;

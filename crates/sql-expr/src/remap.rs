@@ -1,6 +1,9 @@
 //! The parts of bound expressions; moving their columns to other places of the row, and putting a value where it is named.
 
 use super::bound::{Expr, Node};
+use super::context::EvalContext;
+use telesto_sql_types::Datum;
+use telesto_sql_types::error::Result;
 
 impl Expr {
     /// Replaces the position of every column by what `to` gives for it.
@@ -9,6 +12,21 @@ impl Expr {
             *at = to(*at);
         }
         self.each_child_mut(&mut |child| child.remap(to));
+    }
+
+    /// The value of an expression in which [`Node::Held`] of that number stands for `value`, which is computed first, and once.
+    ///
+    /// # Errors
+    /// Those of either.
+    pub(super) fn with_held(
+        &self,
+        number: u32,
+        value: &Self,
+        row: &[Datum],
+        context: &EvalContext<'_>,
+    ) -> Result<Datum> {
+        let held = Self::constant(value.eval(row, context)?, value.ty.clone());
+        self.given(number, &held).eval(row, context)
     }
 
     /// A copy in which `value` stands where [`Node::Held`] of that number did.
