@@ -79,6 +79,11 @@ pub fn accumulate(items: &[Datum], element: &SqlType) -> Result<Datum> {
 
 /// Arrays as the parts of one; `wrong`: what is said of parts that differ in their dimensions.
 fn stacked(items: &[Datum], element: &SqlType, wrong: &'static str) -> Result<Datum> {
+    let of = |item: &Datum| match item {
+        Datum::Array(part) => part.elements.len(),
+        _ => 0,
+    };
+    held::charge(items.iter().map(of).sum(), 0)?;
     let mut elements: Vec<Datum> = Vec::new();
     let mut inner: Option<&[(i32, i32)]> = None;
     for item in items {
@@ -86,7 +91,6 @@ fn stacked(items: &[Datum], element: &SqlType, wrong: &'static str) -> Result<Da
         if *inner.get_or_insert(&part.dimensions) != part.dimensions.as_slice() {
             return Err(fault::error("2202E", wrong));
         }
-        held::charge(elements.len() + part.elements.len(), 0)?;
         elements.extend(part.elements.iter().cloned());
     }
     let mut dimensions = vec![(i32::try_from(items.len()).unwrap_or(i32::MAX), 1)];
@@ -227,7 +231,7 @@ fn collect(
     let width = within.len() / rows;
     if inner.is_empty() {
         let from = within.start + skipped;
-        held::charge(out.len() + count, 0)?;
+        held::charge(*count, 0)?;
         return collect(source, inner, from..from + count, out);
     }
     for row in *skipped..skipped + count {

@@ -7,7 +7,7 @@
 use crate::cursor::Found;
 use crate::sqlparser::ast::Statement;
 use crate::sqlparser::parser::{Parser, ParserError};
-use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
+use crate::sqlparser::tokenizer::{Location, Token, TokenWithSpan};
 use crate::stack::Need;
 use crate::syntax::{self, Depth};
 use telesto_sql_types::error::{Error, Result};
@@ -163,10 +163,11 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
     look(length)?;
     crate::rewrite::exclusion::refuse(&tokens)?;
+    let ends = ends_of(&tokens);
     crate::rewrite::set_columns::spell(&mut tokens)?;
     let spelled = crate::rewrite::spelling::spell_types(&mut tokens)?;
     if spelled == crate::rewrite::spelling::Spelled::Plain
-        && let Some(statement) = crate::definition::take(&tokens, || text_of(sql, &tokens))?
+        && let Some(statement) = crate::definition::take(&tokens, || text_between(sql, ends))?
     {
         return Ok(Parsed::new(statement, as_of, need));
     }
@@ -264,14 +265,25 @@ fn spell_forms(tokens: &mut Vec<TokenWithSpan>) {
     crate::rewrite::spelling::spell_constants(tokens);
 }
 
+/// Where `tokens` begin and end in the text that they were read from; `None`: there are none.
+fn ends_of(tokens: &[TokenWithSpan]) -> Option<(Location, Location)> {
+    let mut solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
+    let first = solid.next()?;
+    let last = solid.next_back().unwrap_or(first);
+    Some((first.span.start, last.span.end))
+}
+
+/// The text between two places.
+fn text_between(sql: &str, ends: Option<(Location, Location)>) -> String {
+    let Some((start, end)) = ends else { return String::new() };
+    let start = offset(sql, start.line, start.column) as usize - 1;
+    let end = offset(sql, end.line, end.column) as usize - 1;
+    sql.chars().skip(start).take(end.saturating_sub(start)).collect()
+}
+
 /// The text that `tokens` were read from.
 fn text_of(sql: &str, tokens: &[TokenWithSpan]) -> String {
-    let mut solid = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_)));
-    let Some(first) = solid.next() else { return String::new() };
-    let last = solid.next_back().unwrap_or(first);
-    let start = offset(sql, first.span.start.line, first.span.start.column) as usize - 1;
-    let end = offset(sql, last.span.end.line, last.span.end.column) as usize - 1;
-    sql.chars().skip(start).take(end.saturating_sub(start)).collect()
+    text_between(sql, ends_of(tokens))
 }
 
 /// The payload of NOTIFY is a string, where the parser takes a word too.

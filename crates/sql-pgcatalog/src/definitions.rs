@@ -11,7 +11,7 @@ use telesto_sql_catalog::{
 use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::shown_names::{is_visible, relation_name};
-use telesto_sql_parser::rewrite::collation;
+use telesto_sql_parser::rewrite::{collation, variadic};
 use telesto_sql_parser::stored::parse_stored;
 use telesto_sql_plan::index_expressions;
 use telesto_sql_types::identifier::quote_ident;
@@ -95,7 +95,12 @@ pub(crate) fn expression_text(
         let bound = index_expressions::bind_over(table, eval, &written, "INDEX").ok()?;
         Some(index_expressions::text_over(table, &bound, true))
     });
-    pretty.unwrap_or_else(|| collation::shown(stored))
+    pretty.unwrap_or_else(|| as_written(stored))
+}
+
+/// A stored expression in the form in which a client writes it.
+pub(crate) fn as_written(stored: &str) -> String {
+    variadic::shown(&collation::shown(stored))
 }
 
 /// `CREATE [UNIQUE] INDEX …`. With `pretty` as psql shows it: without needless parentheses and the schema `public`.

@@ -3,10 +3,9 @@
 //! # Limits
 //! Expressions are shown as they were written, with the schemas of relations.
 
-use telesto_sql_catalog::CatalogSnapshot;
-use telesto_sql_parser::rewrite::collation;
-
+use super::definitions::as_written;
 use super::rows::RowSet;
+use telesto_sql_catalog::CatalogSnapshot;
 
 pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for table in catalog.tables() {
@@ -18,8 +17,8 @@ pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("polcmd", policy.command.letter())
                 .set("polpermissive", policy.permissive)
                 .set("polroles", policy.roles.clone())
-                .set("polqual", policy.using.as_deref().map(collation::shown))
-                .set("polwithcheck", policy.check.as_deref().map(collation::shown));
+                .set("polqual", policy.using.as_deref().map(as_written))
+                .set("polwithcheck", policy.check.as_deref().map(as_written));
         }
     }
 }
@@ -40,8 +39,8 @@ pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("permissive", if policy.permissive { "PERMISSIVE" } else { "RESTRICTIVE" })
                 .set("roles", roles)
                 .set("cmd", policy.command.word())
-                .set("qual", policy.using.as_deref().map(collation::shown))
-                .set("with_check", policy.check.as_deref().map(collation::shown));
+                .set("qual", policy.using.as_deref().map(as_written))
+                .set("with_check", policy.check.as_deref().map(as_written));
         }
     }
 }

@@ -140,6 +140,15 @@ pub fn put_condition(statement: &mut Statement, text: &str) -> Result<()> {
     }
 }
 
+/// The text of the condition among a COPY's options.
+#[must_use]
+pub fn condition_text(options: &[CopyOption]) -> Option<&str> {
+    options.iter().find_map(|option| match option {
+        CopyOption::Encoding(name) => name.strip_prefix(COPY_CONDITION),
+        _ => None,
+    })
+}
+
 /// Reads the condition of a COPY.
 ///
 /// # Errors

@@ -87,9 +87,9 @@ pub fn spell(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
             _ if is_variadic(token) => {
                 let begins = nth.checked_sub(1).map(|before| &tokens[solid[before]].token);
                 let name = open.last().and_then(|open| open.checked_sub(1)).map(|nth| solid[nth]);
-                let (Some(Token::LParen | Token::Comma), Some(name)) = (begins, name) else {
-                    return wrong(&token.token);
-                };
+                // Elsewhere it may be a label, which the parser knows.
+                let Some(Token::LParen | Token::Comma) = begins else { continue };
+                let Some(name) = name else { return wrong(&token.token) };
                 let Some(plain) = called(&tokens[name].token) else { return wrong(&token.token) };
                 if let Some(behind) = behind_argument(tokens, &solid[nth + 1..]) {
                     return wrong(behind);
@@ -175,6 +175,18 @@ pub fn restore(query: &mut Query) {
         }
         ControlFlow::<()>::Continue(())
     });
+}
+
+/// A stored expression as a client writes it.
+#[must_use]
+pub fn shown(text: &str) -> String {
+    let known = || {
+        let mut query = crate::view_query::query_of(&format!("SELECT ({text})"))?;
+        restore(&mut query);
+        let shown = query.to_string();
+        shown.strip_prefix("SELECT (")?.strip_suffix(')').map(str::to_owned)
+    };
+    text.contains(SUFFIX).then(known).flatten().unwrap_or_else(|| text.to_owned())
 }
 
 #[cfg(test)]

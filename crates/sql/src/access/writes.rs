@@ -10,6 +10,7 @@ use std::sync::Arc;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{Guarded, Relation, Rights, Table, View};
 use telesto_sql_parser::marks::DO_NOTHING;
+use telesto_sql_parser::rewrite::copy_words;
 use telesto_sql_parser::sqlparser::ast::{
     self, Assignment, AssignmentTarget, ConflictTarget, CopySource, Delete, FromTable, Ident,
     Insert, Merge, MergeAction, ObjectName, OnConflictAction, OnInsert, Query, SetExpr, Statement,
@@ -62,14 +63,14 @@ impl Walk<'_> {
             Statement::Update(update) => self.update(update, outer),
             Statement::Delete(delete) => self.delete(delete, outer),
             Statement::Merge(merge) => self.merge(merge, outer),
-            Statement::Copy { source, to, target, .. } => {
+            Statement::Copy { source, to, target, options, .. } => {
                 if !matches!(target, ast::CopyTarget::Stdin | ast::CopyTarget::Stdout) {
                     self.unknown(
                         denied("permission denied to COPY to or from a file")
                             .hint("COPY FROM STDIN and TO STDOUT are for everybody."),
                     )?;
                 }
-                self.copy(source, *to)
+                self.copy(source, *to, copy_words::condition_text(options))
             }
             other => Err(Error::internal(format!("no write: {other}"))),
         }
@@ -260,7 +261,7 @@ impl Walk<'_> {
         level.levels[0].iter().try_for_each(|member| self.settle(member))
     }
 
-    fn copy(&mut self, source: &CopySource, to: bool) -> Result<()> {
+    fn copy(&mut self, source: &CopySource, to: bool, condition: Option<&str>) -> Result<()> {
         match source {
             CopySource::Query(query) => self.query(query, &Level::default()).map(drop),
             CopySource::Table { table_name, columns } => {
@@ -271,7 +272,14 @@ impl Walk<'_> {
                     columns.iter().map(fold).collect()
                 };
                 let right = if to { Rights::SELECT } else { Rights::INSERT };
-                self.written(&target, right, &columns)
+                self.written(&target, right, &columns)?;
+                let Some(condition) = condition else { return Ok(()) };
+                // Which rows it keeps tells of the columns that it names, defaults among them.
+                let condition = copy_words::condition(condition)?;
+                let own = Self::member(&target, None, table_name);
+                let mut level = Level { levels: vec![vec![own]] };
+                self.expressions(|v| ast::Visit::visit(&condition, v), &mut level, 0)?;
+                self.settle(&level.levels[0][0])
             }
         }
     }
