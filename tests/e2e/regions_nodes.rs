@@ -1,10 +1,11 @@
 //! A region of several nodes, of which one carries the streams: sessions of the other one write and read in another region through it, and move there.
+//! When it is killed or frozen, another node that could carry them goes on.
 //!
 //! # Invariants
 //! Nothing is asked of the node that carries the streams by a client, but definitions.
 //!
 //! # Limits
-//! About 15 s.
+//! About 15 s each.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -201,4 +202,106 @@ async fn node_that_carries_no_streams_reaches_other_regions_through_the_one_that
     until(&client, "SELECT count(*) FROM e", "5000").await;
     until(&client, "UPDATE y SET n = 11 RETURNING n", "11").await;
     drop((again, other, third, far));
+}
+
+fn verified(bucket: &str) -> String {
+    let output = Command::new(program()).args(["verify", "--regions", "--bucket", bucket]).output();
+    let output = output.expect("the telesto binary runs");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    said
+}
+
+/// Whether a node listens for other regions at `address`, waited for.
+async fn listens(address: &str, wanted: bool) {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let found = tokio::net::TcpStream::connect(address).await.is_ok();
+        if found == wanted {
+            return;
+        }
+        assert!(Instant::now() < patience, "listening at {address}: {found}, not {wanted}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Waits until the log has three copies that follow, which its owner knows: then one may go.
+async fn three_copies(nodes: &[&Node]) {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        for node in nodes {
+            let Ok(client) = node.connect().await else { continue };
+            let copies = rows(&client, "SELECT copies_following FROM telesto_logs").await;
+            if copies.is_ok_and(|copies| copies == ["3"]) {
+                return;
+            }
+        }
+        assert!(Instant::now() < patience, "the log does not get three copies");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// A change of each region comes to the other one.
+async fn both_ways(here: &Client, there: &Client, n: u32) {
+    until(here, &format!("UPDATE h SET n = {n} RETURNING n"), &n.to_string()).await;
+    until(there, &format!("UPDATE y SET n = {n} RETURNING n"), &n.to_string()).await;
+    until(there, "SELECT n FROM h", &n.to_string()).await;
+    until(here, "SELECT n FROM y", &n.to_string()).await;
+    // Here by a session of a node that may carry nothing, to the other region.
+    until(here, &format!("UPDATE y SET n = {} RETURNING n", n + 1), &(n + 1).to_string()).await;
+    until(there, "SELECT n FROM y", &(n + 1).to_string()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn another_node_carries_the_streams_when_the_one_that_did_is_gone() {
+    let world = World::new();
+    let (us, eu) = (&world.us.bucket, &world.eu.bucket);
+    let first_at = &world.streams[0];
+    let second_at = format!("127.0.0.1:{}", free_port());
+    let both = format!("{first_at},{second_at}");
+    region(&["init", "us", "--bucket", us, "--address", &both]);
+    let first = world.carrier();
+    let extra = ["--cluster", "127.0.0.1:0", "--region", &second_at, "--memory", "128MiB"];
+    let second = Node::start(&world.us, &world.local("us-2"), &extra);
+    let third = world.other("us-3");
+    let text = region(&["invite", "eu", "--bucket", us]);
+    region(&["join", &text, "--bucket", eu, "--address", &world.streams[1]]);
+    let far = world.far();
+    let (here, there) =
+        (third.connect().await.expect("connects"), far.connect().await.expect("connects"));
+    until(&here, "CREATE TABLE h (id int PRIMARY KEY, n int)", "").await;
+    must(&here, "CREATE TABLE y (id int PRIMARY KEY, n int)").await;
+    must(&here, "ALTER TABLE y SET (telesto.home = 'eu')").await;
+    until(&here, "INSERT INTO h VALUES (1, 0)", "").await;
+    until(&there, "INSERT INTO y VALUES (1, 0)", "").await;
+    both_ways(&here, &there, 10).await;
+    listens(first_at, true).await;
+    listens(&second_at, false).await;
+
+    // Killed: the other one goes on, and it stands by when it comes back.
+    three_copies(&[&first, &second, &third]).await;
+    first.kill();
+    both_ways(&here, &there, 20).await;
+    listens(&second_at, true).await;
+    let first = world.carrier();
+    listens(first_at, false).await;
+    both_ways(&here, &there, 30).await;
+    listens(&second_at, true).await;
+
+    // Frozen: the first one goes on, and the other one notices when it is thawed.
+    three_copies(&[&first, &second, &third]).await;
+    second.freeze();
+    both_ways(&here, &there, 40).await;
+    listens(first_at, true).await;
+    second.thaw();
+    listens(&second_at, false).await;
+    both_ways(&here, &there, 50).await;
+
+    // Stopped in order.
+    three_copies(&[&first, &second, &third]).await;
+    assert!(first.stop(), "it stops");
+    both_ways(&here, &there, 60).await;
+    listens(&second_at, true).await;
+    verified(us);
+    drop((second, third, far));
 }

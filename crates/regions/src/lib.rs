@@ -14,7 +14,7 @@
 //! [`Error`] says what to do; [`Regions::status`] what is wrong now.
 //!
 //! # Limits
-//! 16 regions, one shard, one node a region that carries the streams. Planes `matrix`, `tree` and `eventual`.
+//! 16 regions, one shard, one node a region that carries the streams at a time ([`Claims`]). Planes `matrix`, `tree` and `eventual`.
 
 mod again;
 mod ahead;
@@ -23,6 +23,7 @@ mod apply;
 mod arrival;
 mod asked;
 mod carried;
+mod claim;
 mod committing;
 mod config;
 mod control;
@@ -59,6 +60,7 @@ mod tree;
 mod verify;
 mod wire;
 
+pub use claim::{Claim, Claims};
 pub use config::{PeerRegion, RegionsConfig};
 pub use error::{Error, Result};
 pub use past::MEMBERS;

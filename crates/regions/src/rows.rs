@@ -29,3 +29,8 @@ pub(crate) fn ahead() -> Bytes {
 pub(crate) fn base() -> Bytes {
     own_row(3)
 }
+
+/// The node of this region's cluster that carries its streams.
+pub(crate) fn claim() -> Bytes {
+    own_row(7)
+}

@@ -93,3 +93,48 @@ fn join_token_that_is_too_short_and_certificates_that_are_none_are_refused() {
     let error = Certificates::given(b"", b"", b"").expect_err("nothing in them");
     assert!(matches!(error, Error::Certificates { .. }), "{error}");
 }
+
+/// Of a node with several addresses the first is taken at which somebody greets: not one where nobody listens, nor one where connections
+/// are taken and nothing is said.
+#[tokio::test]
+async fn addresses_of_a_node_are_tried_in_turn() {
+    let env = telesto_runtime::env();
+    let of = |id| Some(Certificates::from_token(&token("a"), NodeId(id)).expect("made"));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let closed = listener.local_addr().expect("bound");
+    drop(listener);
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let mute = silent.local_addr().expect("bound");
+    let open = start(&env, of(2)).await;
+    let all = format!("{closed}, {mute},{open}");
+    // Within the two seconds that a connection may take.
+    let answer = ask(&env, of(1), &all, 1).await.expect("the third one answers");
+    assert_eq!(&answer[..], b"hello");
+    let none = ask(&env, of(1), &closed.to_string(), 1).await;
+    assert!(matches!(none, Err(Error::Unreachable { .. })), "{none:?}");
+}
+
+#[tokio::test]
+async fn connections_end_with_what_serves_them() {
+    let env = telesto_runtime::env();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let tcp = Tcp::new(env.clone(), None);
+    let router = Router::default().with(ECHO, Arc::new(Echo));
+    let serving = env.spawn("serving nodes", {
+        let tcp = tcp.clone();
+        async move { tcp.serve(listener, node(2), router).await }
+    });
+    let peer = Peer { node: NodeId(2), address };
+    let limits = CallLimits { silence: Duration::from_secs(60), ..CallLimits::default() };
+    let client = Client::new(&env, Arc::new(tcp), peer, node(1), Class::Control, limits);
+    let by = || env.deadline(Duration::from_secs(60));
+    client.call(ECHO, Bytes::from_static(b"hello"), by()).await.expect("answered");
+    serving.abort();
+    let until = by();
+    // The connection that is there is not used any more, and no new one is made.
+    while client.call(ECHO, Bytes::from_static(b"again"), by()).await.is_ok() {
+        assert!(!until.passed(env.clock.monotonic()), "it goes on to answer");
+        env.clock.sleep(Duration::from_millis(10)).await;
+    }
+}

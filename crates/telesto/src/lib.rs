@@ -27,6 +27,7 @@
 //! Needs a multi-threaded or current-thread tokio runtime with time and I/O enabled.
 
 mod belonging;
+mod carrying;
 mod cluster;
 mod database;
 mod error;

@@ -18,11 +18,12 @@ use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
 use telesto_common::{Env, Incarnation, ShardId};
 use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
-use telesto_regions::Through;
+use telesto_regions::{Claim, Through};
 use telesto_sql::{SqlEngine, SqlOptions};
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
 use crate::belonging;
+use crate::carrying::Carrying;
 use crate::cluster::{self, ClusterOptions, Joined};
 use crate::error::{Error, Result};
 use crate::node::Node;
@@ -105,10 +106,8 @@ pub struct Opened {
     pub sql: Arc<SqlEngine>,
     /// The local folder, if it lasts.
     pub node: Option<Node>,
-    /// The streams of its region, if it carries them.
-    pub regions: Option<Carrier>,
-    /// The way to the node of its cluster that does, if it does not.
-    pub through: Option<Arc<Through>>,
+    /// Its part in its region.
+    pub region: RegionPart,
     /// This process among the nodes of a cluster, if it is one of them.
     pub cluster: Option<Joined>,
     /// The local folder, if it does not.
@@ -313,7 +312,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         }
     };
     engine.region = regions::region_of(&as_bucket).await?;
-    let life = engine.identity.incarnation;
+    let (engine_node, life) = (engine.identity.node, engine.identity.incarnation);
     let region_bucket = Arc::clone(&as_bucket);
     let engine = match &cluster {
         None => Engine::open(as_bucket, env.clone(), engine).await?,
@@ -343,44 +342,54 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         notify_interval: options.notify_interval.unwrap_or(defaults.notify_interval),
         ..defaults
     };
-    let region = (options.region, cluster.is_some());
-    let (carrier, through) = reach_regions(env, &region_bucket, &engine, life, region).await?;
+    let me = cluster.as_ref().map(|_| Claim { node: engine_node, life });
+    let part = reach_regions(env, &region_bucket, &engine, (options.region, me), life).await?;
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
-    if let Some(carrier) = &carrier {
-        carrier.watch(&sql).await?;
+    match &part {
+        RegionPart::Carries(carrier) => carrier.watch(&sql).await?,
+        RegionPart::OneOfSeveral(carrying) => carrying.watch(&sql).await?,
+        RegionPart::None | RegionPart::Through(_) => {}
     }
-    Ok(Opened {
-        bucket,
-        engine,
-        sql,
-        node,
-        regions: carrier,
-        through,
-        cluster,
-        _temporary: temporary,
-    })
+    Ok(Opened { bucket, engine, sql, node, region: part, cluster, _temporary: temporary })
 }
 
-/// This process's part in its region: it carries the streams where it is told to listen, and waits for what the others have; else, as a node
-/// of a cluster, it reaches other regions through the node that does.
+/// What a process does for its region.
+#[derive(Debug)]
+pub enum RegionPart {
+    /// Nothing: the database is no region, or another process carries the streams that this one does not reach.
+    None,
+    /// It is no node of a cluster, and carries the streams.
+    Carries(Carrier),
+    /// It is one of the nodes that could, and carries them or stands by.
+    OneOfSeveral(Carrying),
+    /// It reaches other regions through the node of its cluster that carries them.
+    Through(Arc<Through>),
+}
+
+/// This process's part in its region: it carries the streams where it is told to listen, or stands by in a cluster, and waits for what the
+/// others have; else, as a node of a cluster, it reaches other regions through the node that does. `me` is who it is in a cluster.
 async fn reach_regions(
     env: &Env,
     bucket: &Arc<dyn telesto_bucket::Bucket>,
     engine: &Arc<Engine>,
+    (listen, me): (Option<std::net::SocketAddr>, Option<Claim>),
     life: Incarnation,
-    (listen, in_cluster): (Option<std::net::SocketAddr>, bool),
-) -> Result<(Option<Carrier>, Option<Arc<Through>>)> {
+) -> Result<RegionPart> {
     let Some(listen) = listen else {
         regions::check_complete(engine).await?;
-        let through = match in_cluster {
-            true => regions::through(env, bucket, engine).await?,
-            false => None,
+        let through = match me {
+            Some(_) => regions::through(env, bucket, engine).await?,
+            None => None,
         };
-        return Ok((None, through));
+        return Ok(through.map_or(RegionPart::None, RegionPart::Through));
     };
+    if let Some(me) = me {
+        let carrying = Carrying::start(env, bucket, engine, listen, me).await?;
+        return Ok(RegionPart::OneOfSeveral(carrying));
+    }
     let carrier = Carrier::start(env, bucket, engine, listen, life).await?;
     carrier.hear_of_all().await?;
     carrier.complete().await?;
-    Ok((Some(carrier), None))
+    Ok(RegionPart::Carries(carrier))
 }

@@ -15,7 +15,7 @@
 //! [`Error::Region`] says what to do. What goes wrong later is in `telesto_regions` and is tried again.
 //!
 //! # Limits
-//! One node of a region carries its streams; the others do not know how they stand. A changed registry is seen within [`LOOK`].
+//! One node of a region carries its streams at a time ([`crate::carrying`]). A changed registry is seen within [`LOOK`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -54,6 +54,14 @@ const INTRODUCTIONS: usize = 16;
 
 fn wrong(reason: impl ToString) -> Error {
     Error::Region(reason.to_string())
+}
+
+/// Told to carry the streams of what is no region.
+pub(crate) fn no_region(bucket: &Arc<dyn Bucket>) -> Error {
+    wrong(format!(
+        "{} is no region yet; make it one with `telesto region init` or `telesto region join`",
+        bucket.url()
+    ))
 }
 
 /// Answers as the streams that run now do.
@@ -150,10 +158,7 @@ impl Carrier {
         life: Incarnation,
     ) -> Result<Self> {
         let Some((number, registry)) = Registry::load(bucket).await.map_err(wrong)? else {
-            return Err(wrong(format!(
-                "{} is no region yet; make it one with `telesto region init` or `telesto region join`",
-                bucket.url()
-            )));
+            return Err(no_region(bucket));
         };
         let listener = tokio::net::TcpListener::bind(listen).await.map_err(|error| {
             wrong(format!("cannot listen for other regions at {listen}: {error}; choose another address with --region"))

@@ -4,6 +4,8 @@
 //! - With certificates, both sides prove that they belong to the cluster, and each that it is the node it says: a node's
 //!   certificate names it (`<node>.node.telesto`).
 //! - Small messages are sent at once (`TCP_NODELAY`).
+//! - A peer may have several addresses, set apart by commas: they are tried in their order, each for its share of the time.
+//! - When serving is stopped its connections end, too: whoever is at the other end looks for another node.
 //!
 //! # On failure
 //! [`Error::Unreachable`] for what cannot be connected to, and for a peer whose certificate is not this cluster's. A
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rustls::pki_types::ServerName;
+use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, NodeId};
 use telesto_net::{Caller, Class, Error, Peer, Pipe, Result, Router, Transport, VERSIONS, framed};
 use tokio::net::{TcpListener, TcpStream};
@@ -52,6 +55,7 @@ impl Tcp {
     /// Serves `router` to the nodes that connect to `listener`, until the task is stopped.
     pub async fn serve(&self, listener: TcpListener, me: Caller, router: Router) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut serving = Serving(Vec::new());
         loop {
             let (stream, from) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -66,7 +70,8 @@ impl Tcp {
                 continue;
             };
             let (own, router) = (self.clone(), router.clone());
-            self.env.spawn("serving a node", async move {
+            serving.0.retain(|task| !task.is_finished());
+            serving.0.push(self.env.spawn("serving a node", async move {
                 let served = async {
                     let pipe = own.accept(stream, from).await?;
                     telesto_net::serve(&own.env, pipe, me, VERSIONS, &router).await
@@ -75,7 +80,7 @@ impl Tcp {
                     tracing::debug!(%from, %error, "a connection from a node ended");
                 }
                 drop(permit);
-            });
+            }));
         }
     }
 
@@ -98,25 +103,59 @@ impl Tcp {
     }
 }
 
-#[async_trait]
-impl Transport for Tcp {
-    async fn connect(&self, peer: &Peer, _class: Class, by: Deadline) -> Result<Pipe> {
+/// The connections of a listener; they end with it.
+struct Serving(Vec<Arc<dyn Task>>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        for task in &self.0 {
+            task.abort();
+        }
+    }
+}
+
+impl Tcp {
+    /// A connection to one of a peer's addresses.
+    async fn connect_to(&self, address: &str, node: NodeId, by: Deadline) -> Result<Pipe> {
         let unreachable = |error: std::io::Error| Error::Unreachable {
-            peer: peer.address.clone(),
+            peer: address.to_owned(),
             reason: error.to_string(),
         };
         let what = "connecting to a node";
-        let connecting = TcpStream::connect(&peer.address);
+        let connecting = TcpStream::connect(address);
         let stream = self.env.within(by, what, connecting).await?.map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
         let Some(certificates) = &self.certificates else {
-            return Ok(framed(stream, peer.address.clone(), None));
+            return Ok(framed(stream, address.to_owned(), None));
         };
-        let name = ServerName::try_from(certificates::name_of(peer.node))
+        let name = ServerName::try_from(certificates::name_of(node))
             .map_err(|error| Error::Certificates { reason: error.to_string() })?;
         let connector = TlsConnector::from(certificates.client());
         let shaking = connector.connect(name, stream);
         let stream = self.env.within(by, what, shaking).await?.map_err(unreachable)?;
-        Ok(framed(stream, peer.address.clone(), None))
+        Ok(framed(stream, address.to_owned(), None))
+    }
+}
+
+#[async_trait]
+impl Transport for Tcp {
+    async fn connect(&self, peer: &Peer, _class: Class, by: Deadline) -> Result<Pipe> {
+        let addresses: Vec<&str> = peer.address.split(',').map(str::trim).collect();
+        let mut left = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let mut failed = None;
+        for address in addresses {
+            // One that takes a connection and says nothing must leave time for the others.
+            let share = by.remaining(self.env.clock.monotonic()) / left.max(1);
+            left -= 1;
+            let within = self.env.deadline(share).earlier(by);
+            match self.connect_to(address, peer.node, within).await {
+                Ok(pipe) => return Ok(pipe),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::Unreachable {
+            peer: peer.address.clone(),
+            reason: "it has no address".to_owned(),
+        }))
     }
 }

@@ -48,8 +48,8 @@ pub enum Command {
     Init {
         /// What the region is called
         name: String,
-        /// Where other regions reach the node that will carry its streams
-        #[arg(long, value_name = "HOST:PORT")]
+        /// Where other regions reach the node that will carry its streams; of a cluster those of all nodes that could, set apart by commas
+        #[arg(long, value_name = "HOST:PORT[,…]")]
         address: String,
         #[command(flatten)]
         place: Place,
@@ -65,8 +65,8 @@ pub enum Command {
     Join {
         /// The text of `telesto region invite`
         invitation: String,
-        /// Where other regions reach the node that will carry its streams
-        #[arg(long, value_name = "HOST:PORT")]
+        /// Where other regions reach the node that will carry its streams; of a cluster those of all nodes that could, set apart by commas
+        #[arg(long, value_name = "HOST:PORT[,…]")]
         address: String,
         #[command(flatten)]
         place: Place,
@@ -84,8 +84,8 @@ pub enum Command {
     Move {
         /// The region
         name: String,
-        /// Where it is reached from now on
-        #[arg(long, value_name = "HOST:PORT")]
+        /// Where it is reached from now on; of a cluster the addresses of all nodes that could carry its streams, set apart by commas
+        #[arg(long, value_name = "HOST:PORT[,…]")]
         address: String,
         #[command(flatten)]
         place: Place,
@@ -148,11 +148,25 @@ pub(super) async fn known(bucket: &Arc<dyn Bucket>) -> Result<(u64, Registry), S
     })
 }
 
-fn check_address(address: &str) -> Result<(), String> {
-    let port = address.rsplit_once(':').and_then(|(host, port)| {
-        port.parse::<u16>().ok().filter(|port| *port != 0 && !host.is_empty())
-    });
-    port.map(|_| ()).ok_or_else(|| format!("--address {address} is not HOST:PORT"))
+/// Nodes of a region that could carry its streams, at most.
+const MOST_ADDRESSES: usize = 8;
+
+/// One address, or those of all nodes that could carry the streams, set apart by commas.
+fn check_address(addresses: &str) -> Result<(), String> {
+    let is_address = |address: &str| {
+        address.trim().rsplit_once(':').is_some_and(|(host, port)| {
+            port.parse::<u16>().is_ok_and(|port| port != 0) && !host.is_empty()
+        })
+    };
+    if let Some(wrong) = addresses.split(',').find(|address| !is_address(address)) {
+        return Err(format!(
+            "--address {addresses}: \"{wrong}\" is not HOST:PORT; several are set apart by commas"
+        ));
+    }
+    if addresses.split(',').count() > MOST_ADDRESSES {
+        return Err(format!("--address {addresses} names more than {MOST_ADDRESSES} nodes"));
+    }
+    Ok(())
 }
 
 /// Runs `telesto region`.
@@ -171,7 +185,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             let registry = Registry::init(&env, &name, env.node_id(), &address);
             registry.save(&bucket, 0).await.map_err(text)?;
             println!(
-                "{} is region {name} now. Start its node with --region {address}; invite others with `telesto region invite`.",
+                "{} is region {name} now. Start its node with --region {address} (of several addresses each node with its own); invite others with `telesto region invite`.",
                 bucket.url()
             );
         }
@@ -279,7 +293,7 @@ async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Resu
     let (registry, accepted) = Registry::join(invitation, env.node_id(), address).map_err(text)?;
     registry.save(&bucket, 0).await.map_err(text)?;
     eprintln!(
-        "{} is region {} now. Start its node with --region {address}: it introduces itself to the others. Where it cannot reach them, have each `telesto region accept` this text:",
+        "{} is region {} now. Start its node with --region {address} (of several addresses each node with its own): it introduces itself to the others. Where it cannot reach them, have each `telesto region accept` this text:",
         bucket.url(),
         own(&registry)
     );

@@ -156,8 +156,8 @@ settings! {
     /// A file with the secret from which all nodes make their certificates. Default: one that is kept in the bucket
     #[arg(value_name = "FILE")]
     join_token_file: PathBuf, "TELESTO_JOIN_TOKEN_FILE";
-    /// Where this node listens for other regions of the database, whose streams it carries: one node of each region does. The
-    /// bucket is made a region with `telesto region` first
+    /// Where this node listens for other regions of the database, whose streams it carries. Several nodes of a cluster may be given
+    /// one each: one of them carries the streams, and another one goes on when it is gone. The bucket is made a region with `telesto region` first
     #[arg(value_name = "HOST:PORT")]
     region: String, "TELESTO_REGION";
     /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
