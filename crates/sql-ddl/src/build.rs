@@ -1,9 +1,11 @@
 //! Filling indexes and moving rows, in batches.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use telesto_common::TableId;
 use telesto_common::key::{KeyRange, KeyReader};
-use telesto_txn::{ReadFor, ScanOptions};
+use telesto_txn::{Looked, Put, ReadFor, ScanOptions};
 
 use telesto_sql_catalog::codec::{RowCodec, encode_row, index_prefix, read_index_key};
 use telesto_sql_catalog::{Index, Table};
@@ -63,23 +65,6 @@ pub fn duplicate(
     .constraint(index.name.clone())
 }
 
-async fn put_entry(
-    context: &ExecContext,
-    info: &CompiledTable,
-    index: &Index,
-    row: &[Datum],
-    primary: &Bytes,
-) -> Result<()> {
-    let eval = EvalContext::executing(context);
-    let Some((key, value, exclusive)) = info.exclusive_entry(index, row, primary, &eval)? else {
-        return Ok(());
-    };
-    if exclusive && context.txn.get(&key, ReadFor::Constraint).await?.is_some() {
-        return Err(duplicate(info, index, row, &eval));
-    }
-    Ok(context.txn.put(key, value).await?)
-}
-
 /// A table ready to be written.
 pub(super) fn compiled(context: &ExecContext, table: TableId) -> Result<CompiledTable> {
     let table = context.catalog.table(table).ok_or_else(|| Error::internal("a table is gone"))?;
@@ -133,52 +118,127 @@ fn shared_key(table: &Table, index: &Index, entry: &Bytes) -> Result<(Vec<Datum>
     Ok((values, entry.slice(..own)))
 }
 
+/// Entries and rows that are to be written together, and the keys among them that only one row may have.
+struct Batch<'a> {
+    context: &'a ExecContext,
+    info: &'a CompiledTable,
+    eval: EvalContext<'a>,
+    puts: Vec<Put>,
+    /// Of each key that only one row may have: its index, the row's number, and its place in `puts`.
+    exclusive: Vec<(&'a Index, usize, usize)>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(context: &'a ExecContext, info: &'a CompiledTable) -> Self {
+        let eval = EvalContext::executing(context);
+        Self { context, info, eval, puts: Vec::new(), exclusive: Vec::new() }
+    }
+
+    /// Adds the entry of row `number` in `index`, if it has one.
+    fn add_entry(
+        &mut self,
+        index: &'a Index,
+        (number, row): (usize, &[Datum]),
+        primary: &Bytes,
+    ) -> Result<()> {
+        let entry = self.info.exclusive_entry(index, row, primary, &self.eval)?;
+        if let Some((key, value, exclusive)) = entry {
+            if exclusive {
+                self.exclusive.push((index, number, self.puts.len()));
+            }
+            self.puts.push(Put { key, value, absent: None });
+        }
+        Ok(())
+    }
+
+    /// Adds row `number` with all its index entries.
+    fn add_row(&mut self, number: usize, row: &[Datum]) -> Result<()> {
+        let table = &self.info.table;
+        for (datum, column) in row.iter().zip(&table.columns) {
+            if column.not_null && !column.dropped && datum.is_null() {
+                return Err(Error::new(
+                    SqlState::NOT_NULL_VIOLATION,
+                    format!(
+                        "column \"{}\" of relation \"{}\" contains null values",
+                        column.name, table.name
+                    ),
+                )
+                .column(column.name.clone()));
+            }
+        }
+        let key = self.info.new_key(row, &self.context.sequences)?;
+        if let Some(primary) = &table.primary {
+            self.exclusive.push((primary, number, self.puts.len()));
+        }
+        self.puts.push(Put {
+            key: key.clone(),
+            value: encode_row(table, &key, row)?,
+            absent: None,
+        });
+        for index in table.maintained_indexes().filter(|index| index.id != 0) {
+            self.add_entry(index, (number, row), &key)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what was added of `rows`. Keys are looked up all at once: a look-up for each took most of the time of a rewrite.
+    async fn write(mut self, rows: &[Row]) -> Result<()> {
+        let key = |puts: &[Put], at: usize| puts[at].key.clone();
+        let keys: Vec<Bytes> = self.exclusive.iter().map(|(.., at)| key(&self.puts, *at)).collect();
+        if !keys.is_empty() {
+            let looked = self.context.txn.look_up_new(&keys).await?;
+            let in_order = keys.windows(2).all(|pair| pair[0] < pair[1]);
+            let mut own: BTreeSet<&Bytes> = BTreeSet::new();
+            for (number, (index, row, at)) in self.exclusive.iter().enumerate() {
+                let there = match &looked {
+                    Looked::Absent(_) => false,
+                    Looked::Values(values) => values[number].is_some(),
+                };
+                if there || (!in_order && !own.insert(&keys[number])) {
+                    return Err(duplicate(self.info, index, &rows[*row], &self.eval));
+                }
+                if let Looked::Absent(since) = looked {
+                    self.puts[*at].absent = Some(since);
+                }
+            }
+        }
+        Ok(self.context.txn.put_all(self.puts).await?)
+    }
+}
+
 /// Fills a new index from the rows of its table.
 pub(super) async fn fill_index(context: &ExecContext, table: TableId, index: u32) -> Result<()> {
     let info = compiled(context, table)?;
     let Some(index) = info.table.index(index) else { return Ok(()) };
     let mut reader = RowReader::new(context, &info.table)?;
     loop {
-        let batch = reader.next().await?;
-        if batch.is_empty() {
+        let (keys, rows): (Vec<Bytes>, Vec<Row>) = reader.next().await?.into_iter().unzip();
+        if rows.is_empty() {
             return Ok(());
         }
-        for (key, row) in batch {
-            put_entry(context, &info, index, &row, &key).await?;
+        let mut batch = Batch::new(context, &info);
+        for (number, (key, row)) in keys.iter().zip(&rows).enumerate() {
+            batch.add_entry(index, (number, row), key)?;
         }
+        batch.write(&rows).await?;
     }
 }
 
-/// Writes one new row with all its index entries.
-pub(super) async fn insert_row(
+/// Writes new rows with all their index entries.
+pub(super) async fn insert_rows(
     context: &ExecContext,
     info: &CompiledTable,
-    row: &[Datum],
+    rows: &[Row],
 ) -> Result<()> {
-    let table = &info.table;
-    for (datum, column) in row.iter().zip(&table.columns) {
-        if column.not_null && !column.dropped && datum.is_null() {
-            return Err(Error::new(
-                SqlState::NOT_NULL_VIOLATION,
-                format!(
-                    "column \"{}\" of relation \"{}\" contains null values",
-                    column.name, table.name
-                ),
-            )
-            .column(column.name.clone()));
+    let mut batch = Batch::new(context, info);
+    for (number, row) in rows.iter().enumerate() {
+        if let Err(error) = batch.add_row(number, row) {
+            // Rows before it come first: one of them may be a duplicate.
+            batch.write(rows).await?;
+            return Err(error);
         }
     }
-    let key = info.new_key(row, &context.sequences)?;
-    if let Some(primary) = &table.primary
-        && context.txn.get(&key, ReadFor::Constraint).await?.is_some()
-    {
-        return Err(duplicate(info, primary, row, &EvalContext::executing(context)));
-    }
-    context.txn.put(key.clone(), encode_row(table, &key, row)?).await?;
-    for index in table.maintained_indexes().filter(|index| index.id != 0) {
-        put_entry(context, info, index, row, &key).await?;
-    }
-    Ok(())
+    batch.write(rows).await
 }
 
 /// Deletes every key of one index (0: the rows). Returns their number.

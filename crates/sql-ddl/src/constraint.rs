@@ -92,9 +92,9 @@ impl Ddl<'_> {
 
     /// [`Self::rewrite`] of rows that have the shape of `before`.
     pub(super) fn rewrite_from(&mut self, table: &mut Table, before: Table) {
-        let moved = |step: &After| matches!(step, After::Rewrite(id, _) if *id == table.id);
+        let moved = |step: &After| matches!(step, After::Rewrite(id, ..) if *id == table.id);
         if !self.after.iter().any(moved) {
-            self.after.insert(0, After::Rewrite(table.id, Box::new(before)));
+            self.after.insert(0, After::Rewrite(table.id, Box::new(before), false));
             table.storage = telesto_common::TableId(self.change.oid());
         }
     }

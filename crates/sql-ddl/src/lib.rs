@@ -65,8 +65,9 @@ use telesto_sql_types::error::{Error, Result};
 
 /// Something to do once the new catalog is written.
 enum After {
-    /// Move the rows of a table from where and what it was to where and what it is.
-    Rewrite(telesto_common::TableId, Box<telesto_sql_catalog::Table>),
+    /// Move the rows of a table from where and what it was to where and what it is; whether they are left to the sweep where
+    /// they were.
+    Rewrite(telesto_common::TableId, Box<telesto_sql_catalog::Table>, bool),
     /// Fill an index: table, index number.
     Fill(telesto_common::TableId, u32),
     /// Run a query that must return no row; else fail with the error.
@@ -121,6 +122,7 @@ pub async fn execute(
     let mut ddl = Ddl::over(context);
     ddl.keys = cache.table_keys().cloned();
     let tag = ddl.dispatch(statement).await?;
+    ddl.leave_moved_rows().await?;
     let Ddl { change, after, using, actor, kept_views, .. } = ddl;
     let touched: Vec<u32> =
         change.touched().iter().copied().filter(|oid| !kept_views.contains(oid)).collect();
@@ -141,14 +143,14 @@ pub async fn execute(
     let rewritten: Vec<_> = after
         .iter()
         .filter_map(|step| match step {
-            After::Rewrite(table, _) => Some(*table),
+            After::Rewrite(table, ..) => Some(*table),
             _ => None,
         })
         .collect();
     for step in after {
         match step {
-            After::Rewrite(table, old) => {
-                rewrite::rewrite(&context, table, &old, &using).await?;
+            After::Rewrite(table, old, swept) => {
+                rewrite::rewrite(&context, table, (&old, swept), &using).await?;
                 build::check_keys(&context, table).await?;
             }
             // A rewrite fills all indexes.

@@ -210,7 +210,7 @@ impl Ddl<'_> {
     }
 
     /// Notes that the keys of an index (`None`: of the table) are to be swept.
-    fn leave_to_sweep(&mut self, table: &Table, index: Option<u32>) {
+    pub(super) fn leave_to_sweep(&mut self, table: &Table, index: Option<u32>) {
         self.change.define_temporary(false);
         let oid = self.change.oid();
         let by_row = table.placement.by_row.is_some();

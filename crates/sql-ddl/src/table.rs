@@ -377,10 +377,9 @@ pub(super) async fn fill_from_query(
     };
     while let Some(batch) = stream.next().await {
         telesto_sql_types::interrupt::pace().await?;
-        for row in batch? {
-            build::insert_row(context, &info, &row).await?;
-            count += 1;
-        }
+        let rows = batch?;
+        build::insert_rows(context, &info, &rows).await?;
+        count += rows.len() as u64;
     }
     Ok(count)
 }
