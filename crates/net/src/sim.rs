@@ -68,6 +68,8 @@ struct Inner {
     cuts: BTreeSet<(String, String)>,
     /// Who listens where, and which listener in turn it is.
     listeners: BTreeMap<String, (u64, mpsc::UnboundedSender<Pipe>)>,
+    /// Who listened somewhere before and goes on with the connections that it has.
+    going_on: BTreeSet<(String, u64)>,
     turns: u64,
 }
 
@@ -89,6 +91,7 @@ impl SimNet {
             weather: Weather::CALM,
             cuts: BTreeSet::new(),
             listeners: BTreeMap::new(),
+            going_on: BTreeSet::new(),
             turns: 0,
         };
         Self { env, inner: Arc::new(Mutex::new(inner)) }
@@ -120,9 +123,25 @@ impl SimNet {
         incoming
     }
 
+    /// As [`SimNet::listen`], but whoever listened there before goes on with the connections that it has, and makes others.
+    #[must_use]
+    pub fn succeed(&self, address: &str) -> Incoming {
+        let before = self.inner.lock().listeners.get(address).map(|(turn, _)| *turn);
+        if let Some(turn) = before {
+            self.inner.lock().going_on.insert((address.to_owned(), turn));
+        }
+        self.listen(address)
+    }
+
+    /// Those whom others have succeeded at `address` do not go on any more.
+    pub fn end_succeeded(&self, address: &str) {
+        self.inner.lock().going_on.retain(|(at, _)| at != address);
+    }
+
     /// Nobody listens at `address` any more.
     pub fn leave(&self, address: &str) {
         self.inner.lock().listeners.remove(address);
+        self.end_succeeded(address);
     }
 
     /// Connects from `address`.
@@ -137,7 +156,9 @@ impl SimNet {
     }
 
     fn listens(&self, address: &str, turn: u64) -> bool {
-        self.inner.lock().listeners.get(address).is_some_and(|(now, _)| *now == turn)
+        let inner = self.inner.lock();
+        inner.listeners.get(address).is_some_and(|(now, _)| *now == turn)
+            || inner.going_on.contains(&(address.to_owned(), turn))
     }
 
     fn chance(&self, per_mille: u64) -> bool {

@@ -11,7 +11,7 @@
 //!
 //! # On failure
 //! A conflict is sorted out again; what the store cannot do now is tried again until it can. Only another runner of the same
-//! region stops it.
+//! region stops it: what came is then to be asked for again, from where that one has come ([`crate::Regions::is_superseded`]).
 //!
 //! # Limits
 //! One task: the order in which streams are applied is one.
@@ -158,9 +158,12 @@ impl Applier {
                     metrics::counter!("telesto_regions_apply_retries_total").increment(1);
                 }
                 Err(
-                    error @ (Error::Config(_) | Error::Engine(telesto_txn::Error::ShuttingDown)),
+                    error @ (Error::Config(_)
+                    | Error::Superseded
+                    | Error::Engine(telesto_txn::Error::ShuttingDown)),
                 ) => {
                     tracing::error!(%error, "transactions of other regions are not applied any more");
+                    shared.superseded.store(matches!(error, Error::Superseded), Ordering::Release);
                     shared.trouble.lock().insert(None, error.to_string());
                     return false;
                 }
@@ -191,9 +194,7 @@ impl Applier {
                 return Err(Error::Stale);
             }
             if present != self.stored {
-                return Err(Error::Config(
-                    "another runner has applied transactions in this region; let one node of a region run its streams".to_owned(),
-                ));
+                return Err(Error::Superseded);
             }
             sort_out(store, &shared.tables, &work.transactions, at, None).await.map(Some)
         };

@@ -151,6 +151,11 @@ pub enum Error {
     /// What this process has is not the newest; it is looked at again.
     #[error("the log has gone on elsewhere; it is read again: retry")]
     Stale,
+    /// Somebody else carries the streams of this region, too.
+    #[error(
+        "another process has applied transactions of other regions here; let one process carry this region's streams, or start those that are to stand by as nodes of a cluster (--cluster)"
+    )]
+    Superseded,
     /// The runner has stopped.
     #[error("replication between regions is stopping; connect again")]
     Stopped,

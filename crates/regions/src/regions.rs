@@ -177,6 +177,7 @@ impl Regions {
             trouble: Mutex::default(),
             conflicts: Mutex::default(),
             stopped: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
             clients,
             readers,
             reads_for: ReadsFor::default(),
@@ -526,6 +527,13 @@ impl Regions {
         }
         self.shared.inbox.lock().forget(from);
         Ok(())
+    }
+
+    /// Whether another runner of this region has applied something meanwhile: nothing more is applied by this one. One that is started anew
+    /// goes on from there.
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.shared.superseded.load(Ordering::Acquire)
     }
 
     /// Ends all tasks as [`Regions::stop`] does, but lets what is being committed end first, so that streams can be started anew on the

@@ -93,6 +93,8 @@ pub(crate) struct Shared {
     pub conflicts: Mutex<(u64, VecDeque<ConflictView>)>,
     /// Nothing is taken any more.
     pub stopped: AtomicBool,
+    /// Another runner of this region has applied something.
+    pub superseded: AtomicBool,
     /// The connections to peers.
     pub clients: BTreeMap<RegionId, Client>,
     /// Those that reads take.

@@ -222,10 +222,15 @@ impl Shared {
         }
     }
 
-    /// Ends the streams when another node's have taken their place.
+    /// Ends the streams when another node's have taken their place, and starts them anew when another node has taken something in
+    /// before it had read that this one carries.
     async fn stand_by_if_told(&self) -> Result<()> {
         if self.claims.is_mine().await.map_err(wrong)? {
-            return Ok(());
+            let carrier = self.carrier.lock().await;
+            return match carrier.as_ref().filter(|carrier| carrier.is_superseded()) {
+                Some(carrier) => carrier.start_anew().await,
+                None => Ok(()),
+            };
         }
         tracing::warn!("another node carries the region's streams now: this one stands by");
         self.carrier.lock().await.take();

@@ -248,6 +248,22 @@ impl Carrier {
         running.begin_life().await.map_err(wrong)
     }
 
+    /// Whether the streams do not take anything in any more, because another process has.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.shared.running.lock().as_ref().is_some_and(|running| running.is_superseded())
+    }
+
+    /// Starts the streams anew, from where the region's rows say that they are.
+    ///
+    /// # Errors
+    /// [`Error::Region`].
+    pub(crate) async fn start_anew(&self) -> Result<()> {
+        match Registry::load(&self.shared.bucket).await.map_err(wrong)? {
+            Some((_, registry)) => self.shared.run(&registry).await,
+            None => Err(no_region(&self.shared.bucket)),
+        }
+    }
+
     async fn take_in_introductions(&self) {
         let heard = self.introductions.lock().as_mut().and_then(|heard| heard.try_recv().ok());
         if let Some(text) = heard

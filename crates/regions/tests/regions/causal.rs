@@ -168,6 +168,51 @@ async fn travel(sites: &Sites, client: &mut Client, to: usize) {
     }
 }
 
+/// Other processes carry the streams of regions, again and again, before those that did know of it.
+struct Succession;
+
+impl Course for Succession {
+    fn prepare(&self, world: &World, seed: u64, sites: &mut Sites) {
+        Usual { planted: None, plane: PlaneKind::Matrix }.prepare(world, seed, sites);
+    }
+
+    async fn begun(&self, _: &World, seed: u64, sites: &mut Sites) {
+        if seed % 2 == 1 {
+            sites.slow();
+        }
+    }
+
+    async fn disturb(&self, world: &World, step: u64, sites: &mut Sites) {
+        world.sleep(Duration::from_millis(world.draw(12))).await;
+        sites.go_on().await;
+        match world.draw(30) {
+            0 => sites.partition(world.draw(3) as usize, world.draw(3) as usize),
+            1 => sites.net.heal(),
+            2 | 3 if sites.beside() < 3 => sites.succeed(world.draw(3) as usize).await,
+            4 => sites.stand_by().await,
+            _ => {}
+        }
+        if step == STEPS as u64 {
+            sites.stand_by().await;
+            sites.net.heal();
+            // What the others did last is met when something else comes.
+            for _ in 0..50 {
+                sites.go_on().await;
+                world.sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+
+    fn ended(&self, _: &Sites) {}
+}
+
+#[test]
+fn two_processes_that_carry_a_region_at_once_do_no_harm() {
+    for seed in 0..seeds(12) {
+        run(seed, &Succession).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 /// How many seeds: more in the long run (scripts/soak.sh).
 pub fn seeds(usual: u64) -> u64 {
     let asked = std::env::var("TELESTO_REGIONS_SEEDS").ok();

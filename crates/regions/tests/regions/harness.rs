@@ -111,6 +111,8 @@ pub struct Sites {
     pub inbox_bytes: usize,
     /// Regions that are gone for good.
     pub lost: Vec<u16>,
+    /// Processes that carry a region's streams although another one has begun to.
+    beside: RefCell<Vec<Running>>,
 }
 
 pub fn address(region: usize) -> String {
@@ -161,6 +163,7 @@ impl Sites {
             latency: None,
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
+            beside: RefCell::default(),
         }
     }
 
@@ -202,6 +205,11 @@ impl Sites {
 
     /// Opens a region's engine and starts its streams to `members`.
     pub async fn start(&self, region: usize, members: std::ops::Range<usize>) {
+        self.start_as(region, members, false).await;
+    }
+
+    /// [`Sites::start`]; `successor`: beside the process that runs.
+    async fn start_as(&self, region: usize, members: std::ops::Range<usize>, successor: bool) {
         let site = &self.sites[region];
         let life = {
             let mut life = site.life.borrow_mut();
@@ -232,10 +240,11 @@ impl Sites {
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
         let me = Caller { node, incarnation: Incarnation(life) };
         let on = On { engine, bucket, env: env.clone(), me };
+        let incoming = successor.then(|| self.net.succeed(&address(region)));
         let regions = self.start_streams(region, members, &on).await;
         let switch = Arc::new(Switch(Mutex::new(regions.handler())));
         let router = Router::default().with(SERVICE, Arc::clone(&switch) as Arc<dyn Handler>);
-        let mut incoming = self.net.listen(&address(region));
+        let mut incoming = incoming.unwrap_or_else(|| self.net.listen(&address(region)));
         let served = env.clone();
         env.spawn("accepting", async move {
             while let Some(pipe) = incoming.recv().await {
@@ -289,6 +298,38 @@ impl Sites {
         let (engine, bucket) = (Arc::clone(&on.engine), Arc::clone(&on.bucket));
         let regions = Regions::start(&on.env, engine, bucket, transport, config, None);
         regions.await.expect("starts")
+    }
+
+    /// Another process carries a region's streams from now on; the one before does not know that yet: it goes on to send, and to take what
+    /// comes over the connections that it has.
+    pub async fn succeed(&self, region: usize) {
+        self.beside.borrow_mut().push(self.at(region));
+        self.start_as(region, 0..self.sites.len(), true).await;
+    }
+
+    /// Those that carried before hear of it: half of them end at once, half in order.
+    pub async fn stand_by(&self) {
+        for (number, running) in self.beside.take().into_iter().enumerate() {
+            if number % 2 == 0 {
+                running.regions.finish().await;
+            }
+            running.process.kill();
+        }
+        (0..self.sites.len()).for_each(|region| self.net.end_succeeded(&address(region)));
+    }
+
+    /// Those that carry now start their streams anew where another process has applied something, as a node does that is named.
+    pub async fn go_on(&self) {
+        for region in 0..self.sites.len() {
+            if self.at(region).regions.is_superseded() {
+                self.start_anew(region).await;
+            }
+        }
+    }
+
+    /// Processes that carry streams beside another one.
+    pub fn beside(&self) -> usize {
+        self.beside.borrow().len()
     }
 
     /// Stops a region's process at once.
