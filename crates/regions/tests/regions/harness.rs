@@ -321,7 +321,8 @@ impl Sites {
     /// Those that carry now start their streams anew where another process has applied something, as a node does that is named.
     pub async fn go_on(&self) {
         for region in 0..self.sites.len() {
-            if self.at(region).regions.is_superseded() {
+            let running = self.sites[region].running.borrow().clone();
+            if running.is_some_and(|running| running.regions.is_superseded()) {
                 self.start_anew(region).await;
             }
         }
@@ -420,17 +421,29 @@ impl Sites {
         self.quiet_within(0..self.sites.len()).await;
     }
 
+    async fn attach(&self, to: usize, token: &str) -> telesto_regions::Result<Label> {
+        let running = self.at(to);
+        let by = running.env.deadline(Duration::from_secs(5));
+        running.regions.attach(token, by).await
+    }
+
     /// The same of some regions.
     pub async fn quiet_within(&self, everyone: std::ops::Range<usize>) {
         for from in everyone.clone() {
             let (_, at) = self.at(from).engine.applied();
             let token = self.at(from).regions.token(Label::update(RegionId(from as u16), at));
             for to in everyone.clone().filter(|to| *to != from) {
-                let running = self.at(to);
-                let by = running.env.deadline(Duration::from_secs(120));
-                let attached = running.regions.attach(&token, by).await;
+                let mut attached = self.attach(to, &token).await;
+                for _ in 0..24 {
+                    if attached.is_ok() {
+                        break;
+                    }
+                    // Who was outrun finds out when there is something to do.
+                    self.go_on().await;
+                    attached = self.attach(to, &token).await;
+                }
                 attached.unwrap_or_else(|error| {
-                    panic!("{from} to {to}: {error}; {:#?}", running.regions.status())
+                    panic!("{from} to {to}: {error}; {:#?}", self.at(to).regions.status())
                 });
             }
         }
