@@ -250,6 +250,12 @@ const ALL: &[(Kind, &str, &str)] = &[
     ),
     (Counter, "telesto_txn_spilled_bytes_total", "Bytes of transactions spilled to the local disk"),
     (Gauge, "telesto_txn_tail_bytes", "Memory of the log's tail that is not in the checkpoint yet"),
+    (
+        Gauge,
+        "telesto_txn_tail_spilled_bytes",
+        "Bytes of the log's tail on the local disk, because the checkpoint does not go on",
+    ),
+    (Counter, "telesto_txn_tail_spills_total", "Parts of the log's tail moved to the local disk"),
     (Counter, "telesto_txn_time_closed_total", "Times that time was closed behind a region's log"),
     (
         Counter,

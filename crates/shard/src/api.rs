@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_bucket::Bucket;
+use telesto_cipher::Scratch;
 use telesto_common::{Env, Label, Lsn, RegionId, ShardId, Timestamp, TxnId};
 
 use crate::cache::ProcessCache;
@@ -144,7 +145,8 @@ pub enum FoldNeed {
     Due,
     /// The tail is older than twice the interval: the one that folds seems dead, take over.
     Overdue,
-    /// The tail is at its memory limit: fold now, and hold commits back until it is done.
+    /// The tail is at its memory limit: fold now, and hold commits back until that is done or
+    /// [`Shard::make_room`](crate::Shard::make_room) has made room without it.
     Full,
 }
 
@@ -179,6 +181,8 @@ pub struct ShardOptions {
     pub checkpoint_interval: Duration,
     /// Memory bound of the tail, bytes.
     pub tail_limit_bytes: u64,
+    /// Where the tail's oldest part goes while the checkpoint cannot be written; `None`: it stays in memory, and commits wait.
+    pub scratch: Option<Scratch>,
     /// Bound on any one wait for the checkpoint.
     pub io_timeout: Duration,
     /// Size of the checkpoint's tables, bytes, at most half of `work_bytes`.
@@ -197,7 +201,7 @@ pub struct ShardOptions {
 }
 
 impl ShardOptions {
-    /// Options with the defaults of one node: retention 1 hour, checkpoint interval 10 s, tail 64 MiB,
+    /// Options with the defaults of one node: retention 1 hour, checkpoint interval 10 s, tail 64 MiB that stays in memory,
     /// waits of at most 30 s, tables of 64 MiB, 64 MiB for a fold, SlateDB.
     #[must_use]
     pub fn new(
@@ -216,6 +220,7 @@ impl ShardOptions {
             retention: Duration::from_secs(3600),
             checkpoint_interval: Duration::from_secs(10),
             tail_limit_bytes: 64 << 20,
+            scratch: None,
             io_timeout: Duration::from_secs(30),
             table_bytes: 64 << 20,
             work_bytes: 64 << 20,

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - From memory when the tail covers the snapshot and no settled write set meets what is asked, otherwise from the `C` rows of the checkpoint, which carry
 //!   the newest commit timestamp of their key; delete marks stay as long as any snapshot may ask.
+//! - What is spilled is asked like memory, and before the checkpoint.
 //! - Nothing is missed: the tail is looked at before the checkpoint, and rows only move from the one to the other.
 
 use std::sync::Arc;
@@ -36,6 +37,9 @@ impl Shard {
         }
         if let Some(change) = tail.changed_inline(keys, ranges, since) {
             return Some(Some(change));
+        }
+        if !tail.remembers(since) {
+            return None;
         }
         let external =
             tail.externals_since(since).iter().any(|external| external.may_hold_any(keys, ranges));
@@ -71,14 +75,17 @@ impl Shard {
             return Ok(answer);
         }
         self.snapshots.check(since)?;
-        let (covered, inline, externals) = {
+        let (covered, inline, externals, runs) = {
             let tail = self.tail.read();
             let inline = tail.changed_inline(keys, ranges, since);
             let covered = since >= tail.floor && !tail.settled_since(keys, ranges, since);
-            (covered, inline, tail.externals_since(since))
+            (covered, inline, tail.externals_since(since), tail.runs_since(since))
         };
         if inline.is_some() {
             return Ok(inline);
+        }
+        if let Some(change) = self.changed_in_runs(runs, keys, ranges, since).await? {
+            return Ok(Some(change));
         }
         for external in externals {
             let change = |key| Change { key, at: external.at, txn: external.txn };

@@ -94,6 +94,14 @@ pub enum Error {
         /// The last failure.
         reason: String,
     },
+    /// What was spilled of the tail cannot be written to or read from the local disk; nothing was lost, the log has all.
+    #[error(
+        "a part of the tail on the local disk is of no use: {reason}; check the disk and its free space, then restart this process, which reads it from the log again"
+    )]
+    Spill {
+        /// What failed.
+        reason: String,
+    },
     /// The shard was closed.
     #[error("the shard was closed; reopen the database")]
     Closed,

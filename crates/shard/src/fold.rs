@@ -32,7 +32,7 @@ use telesto_bucket::Cause;
 use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp, TxnId};
 
-use crate::api::{FoldNeed, FoldOutcome, Folded, Version};
+use crate::api::{FoldOutcome, Folded, Version};
 use crate::engine::{Fault, Outcome, StoredRow, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
@@ -102,28 +102,6 @@ impl Batch {
 }
 
 impl Shard {
-    /// How urgent a fold is.
-    #[must_use]
-    pub fn fold_need(&self) -> FoldNeed {
-        let durable = self.checkpointed();
-        let limit = self.options.tail_limit_bytes;
-        let tail = self.tail.read();
-        let Some(oldest) = tail.oldest_after(durable) else { return FoldNeed::None };
-        // Entries kept for open snapshots are not waiting for a fold.
-        let bytes = if tail.bytes > limit / 2 { tail.bytes_after(durable) } else { 0 };
-        drop(tail);
-        if bytes >= limit {
-            return FoldNeed::Full;
-        }
-        let age = self.options.env.clock.monotonic().saturating_sub(oldest);
-        let interval = self.options.checkpoint_interval;
-        if age >= interval * 2 {
-            return FoldNeed::Overdue;
-        }
-        let ours = self.folder.load(Ordering::Acquire) || self.base().is_none();
-        if ours && (age >= interval || bytes > limit / 2) { FoldNeed::Due } else { FoldNeed::None }
-    }
-
     /// Moves everything applied so far into the checkpoint, durably, in bounded memory, and starts a compaction
     /// when tables have piled up. Takes the checkpoint over from another process if need be. One fold runs at a
     /// time; a second caller waits for it.
@@ -140,6 +118,9 @@ impl Shard {
             Ok(outcome) => return Ok(outcome),
             Err(failure) => failure,
         };
+        if !matches!(failure, FoldError::Engine(Fault::Fenced)) {
+            self.progress.failed();
+        }
         self.lose_writer(&mut folding).await?;
         match failure {
             FoldError::Engine(Fault::Fenced) => Ok(FoldOutcome::Fenced),
@@ -199,11 +180,11 @@ impl Shard {
             return Ok(FoldOutcome::Nothing);
         }
         let writer = self.take_over(folding).await?;
-        let items = self.tail.read().items_after(self.checkpointed());
-        let Some(reached) = items.last().map(|item| item.lsn) else {
+        let reached = self.tail.read().applied;
+        if reached <= self.checkpointed() {
             // Another process had folded all of it.
             return Ok(FoldOutcome::Nothing);
-        };
+        }
         let mut meta = Meta {
             lsn: self.checkpointed(),
             applied: Timestamp::ZERO,
@@ -211,17 +192,38 @@ impl Shard {
         };
         meta.applied = self.folded_newest(&writer).await?;
         let mut batch = Batch::default();
-        for item in items {
-            self.fold_item(folding, &writer, &mut batch, &mut meta, &item).await?;
-            if batch.bytes >= self.batch_bytes() || item.lsn == reached {
-                let seq = (item.lsn.0 << BATCH_BITS) | LAST_BATCH;
-                self.write_batch(folding, &writer, &mut batch, &meta, seq).await?;
-                self.flush_if_full(folding, &writer, &meta).await?;
+        while meta.lsn < reached {
+            // A few at a time: what leaves memory for the disk while a flush waits for the bucket is not to be held here.
+            let items = self.unfolded(meta.lsn).await?;
+            if items.first().is_none_or(|item| item.lsn != meta.lsn.next()) {
+                return Err(Fault::Gone("the tail was trimmed meanwhile".to_owned()).into());
+            }
+            for item in items.iter().take_while(|item| item.lsn <= reached) {
+                self.fold_next(folding, &writer, &mut batch, &mut meta, item, reached).await?;
             }
         }
         self.flush(folding, &writer, &meta).await?;
         self.compact_if_piled_up(&writer);
         Ok(FoldOutcome::Advanced(Folded { lsn: reached, version: writer.version() }))
+    }
+
+    /// Folds the next entry; a full batch, and the one of the last entry, is applied.
+    async fn fold_next(
+        &self,
+        folding: &mut Folding,
+        writer: &Arc<dyn Writer>,
+        batch: &mut Batch,
+        meta: &mut Meta,
+        item: &Item,
+        reached: Lsn,
+    ) -> std::result::Result<(), FoldError> {
+        self.fold_item(folding, writer, batch, meta, item).await?;
+        if batch.bytes >= self.batch_bytes() || item.lsn == reached {
+            let seq = (item.lsn.0 << BATCH_BITS) | LAST_BATCH;
+            self.write_batch(folding, writer, batch, meta, seq).await?;
+            self.flush_if_full(folding, writer, meta).await?;
+        }
+        Ok(())
     }
 
     fn batch_bytes(&self) -> usize {

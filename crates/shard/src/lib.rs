@@ -38,6 +38,8 @@ mod scan;
 mod shard;
 mod snapshots;
 mod space;
+mod spill;
+mod spilling;
 mod tail;
 
 pub use api::{

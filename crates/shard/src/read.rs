@@ -4,6 +4,7 @@
 //! ```text
 //! newest-row cache --at or below--> answer                  (one hash look-up)
 //!   miss -> tail   --version at or below--> answer          (external write sets: parts on demand)
+//!           none   -> spilled runs, newest first --at or below--> answer      (only while some are there)
 //!           none   -> page of rows --at or below, or no such row--> answer
 //!           none   -> checkpoint C|key --at or below--> answer, remembered in the cache; now and then a page is read beside it
 //!                     newer -> H|key|~at: the first row at or below, if it was not superseded by then
@@ -55,7 +56,7 @@ impl Shard {
 
     fn tail_and_pages(&self, key: &[u8], at: Timestamp) -> Memory {
         let mut read = self.tail.read().read(key, at);
-        if read.externals.is_empty() {
+        if read.externals.is_empty() && read.runs.is_empty() {
             if let Some(version) = read.visible.take() {
                 return Memory::Answer(Read::Found(version));
             }
@@ -111,16 +112,20 @@ impl Shard {
         self.snapshots.check(at)?;
         let epoch = self.epoch();
         let stamp = self.cache.rows.stamp(self.scope, key);
-        let read = match self.memory(key, at) {
+        let mut read = match self.memory(key, at) {
             Memory::Answer(read) => return Ok(read),
             Memory::Ask(read) => read,
         };
+        self.look_into_runs(key, at, &mut read).await?;
         for external in &read.externals {
             if let Some(version) = external.get(Cause::Read, key).await? {
                 return Ok(Read::Found(version));
             }
         }
         if let Some(version) = read.visible {
+            if !read.newer && !read.external_touch {
+                self.cache.rows.fill(self.scope, epoch, key, stamp, Some(&version));
+            }
             return Ok(Read::Found(version));
         }
         let stored_key = row::newest_key(key);

@@ -66,7 +66,7 @@ impl Shard {
             };
             match known {
                 Memory::Answer(read) => reads[i] = read,
-                Memory::Ask(read) if read.externals.is_empty() => {
+                Memory::Ask(read) if read.externals.is_empty() && read.runs.is_empty() => {
                     wanted.push(Wanted { at: i, newer: read.newer });
                 }
                 Memory::Ask(_) => single.push(i),

@@ -10,6 +10,8 @@
 //! opened and compared under the same lock the tail is read with; when it differs, everything after the last
 //! finished step is read again with a newer iterator. So no row is missed and none comes twice.
 //!
+//! Spilled runs of the tail are sources like the others; what leaves memory for one is noticed like what is trimmed.
+//!
 //! An external write set is not read before the merge comes near its first key: of write sets beside each other
 //! one is read at a time.
 //!
@@ -33,6 +35,7 @@ use crate::external::{External, ExternalScan};
 use crate::pages::PagedScan;
 use crate::row;
 use crate::shard::{Base, Shard, same};
+use crate::spill::RunScan;
 
 const MIN_CHUNK: usize = 16;
 const MAX_CHUNK: usize = 1024;
@@ -93,6 +96,8 @@ struct Sources {
     base: Base,
     checkpoint: Option<Source<Box<dyn RowScan>, Bytes>>,
     externals: Vec<Source<ExternalScan, Option<Bytes>>>,
+    /// What was spilled of the tail, each with no reader while a chunk of it is being read.
+    runs: Vec<Source<Option<RunScan>, Version>>,
     /// External write sets not read yet, with the first key they may hold in the scan's direction, the nearest
     /// one last.
     waiting: Vec<(Bytes, Arc<External>)>,
@@ -171,7 +176,7 @@ impl ShardScan {
     /// Covers some more of the range, or notices that the sources must be opened again.
     async fn step(&mut self, chunk: usize) -> Result<()> {
         let Some(sources) = &mut self.sources else { return self.open().await };
-        if let Err(failure) = sources.fill(chunk, self.spec.reverse).await {
+        if let Err(failure) = sources.fill(&self.shard, chunk, self.spec.reverse).await {
             let base = sources.base.clone();
             self.sources = None;
             return match failure {
@@ -251,9 +256,11 @@ impl ShardScan {
 
     async fn open(&mut self) -> Result<()> {
         self.shard.open_check()?;
-        let (trims, externals) = {
+        let (trims, externals, runs, settled) = {
             let tail = self.shard.tail.read();
-            (tail.trims, tail.externals_in(&self.rest, self.at))
+            let runs = tail.runs_in(&self.rest);
+            let settled = if runs.is_empty() { Vec::new() } else { tail.settled_by(self.at) };
+            (tail.trims, tail.externals_in(&self.rest, self.at), runs, settled)
         };
         let reverse = self.spec.reverse;
         // Before the view: what is read of one that is replaced meanwhile is kept in no page.
@@ -281,8 +288,10 @@ impl ShardScan {
             .collect();
         waiting.sort_unstable_by(|a, b| if reverse { a.0.cmp(&b.0) } else { b.0.cmp(&a.0) });
         let rest = self.rest.clone();
-        self.sources =
-            Some(Sources { trims, base, checkpoint, externals: Vec::new(), waiting, rest });
+        let run = |run| Some(RunScan::new(run, rest.clone(), self.at, reverse, settled.clone()));
+        let runs = runs.iter().map(|of| Source::new(run(of))).collect();
+        let externals = Vec::new();
+        self.sources = Some(Sources { trims, base, checkpoint, externals, runs, waiting, rest });
         Ok(())
     }
 }
@@ -294,10 +303,16 @@ enum FillError {
 
 impl Sources {
     /// Fills the buffers of all sources that may hold a key up to where the step will reach.
-    async fn fill(&mut self, chunk: usize, reverse: bool) -> std::result::Result<(), FillError> {
+    async fn fill(
+        &mut self,
+        shard: &Shard,
+        chunk: usize,
+        reverse: bool,
+    ) -> std::result::Result<(), FillError> {
         self.externals.retain(|source| !source.done || !source.buffer.is_empty());
+        self.fill_runs(shard, chunk).await.map_err(FillError::Shard)?;
         loop {
-            let most = STEP_BYTES / (1 + self.externals.len());
+            let most = STEP_BYTES / (1 + self.externals.len() + self.runs.len());
             if let Some(source) = &mut self.checkpoint
                 && !source.done
                 && source.buffer.len() < chunk
@@ -336,6 +351,37 @@ impl Sources {
         }
     }
 
+    /// Fills the buffers of spilled runs, all in one go.
+    async fn fill_runs(&mut self, shard: &Shard, chunk: usize) -> Result<()> {
+        self.runs.retain(|source| !source.done || !source.buffer.is_empty());
+        let most = STEP_BYTES / (1 + self.runs.len());
+        let mut wanted = Vec::new();
+        for (place, source) in self.runs.iter_mut().enumerate() {
+            let count = chunk.saturating_sub(source.buffer.len());
+            if !source.done && count > 0 {
+                wanted.extend(source.rows.take().map(|scan| (place, scan, count)));
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let read = move || {
+            let read = |(place, mut scan, count): (usize, RunScan, usize)| {
+                let (rows, done) = scan.take(count, most)?;
+                Ok((place, scan, rows, done))
+            };
+            wanted.into_iter().map(read).collect::<Result<Vec<_>>>()
+        };
+        let name = "scanning a spilled part of the tail";
+        for (place, scan, rows, done) in shard.options.env.blocking(name, read).await?? {
+            let source = &mut self.runs[place];
+            source.rows = Some(scan);
+            source.buffer.extend(rows);
+            source.done = done;
+        }
+        Ok(())
+    }
+
     /// The last key up to which every source is known; `None`: all are at their end.
     fn reach(&self, reverse: bool) -> Option<Bytes> {
         fn last<S, R>(source: &Source<S, R>) -> Option<&Bytes> {
@@ -343,6 +389,7 @@ impl Sources {
         }
         let ends = self.checkpoint.iter().filter_map(last);
         let ends = ends.chain(self.externals.iter().filter_map(last));
+        let ends = ends.chain(self.runs.iter().filter_map(last));
         if reverse { ends.max().cloned() } else { ends.min().cloned() }
     }
 
@@ -358,6 +405,7 @@ impl Sources {
         let path = shard.engine.path();
         if let Some(source) = &mut self.checkpoint
             && self.externals.is_empty()
+            && self.runs.is_empty()
             && tail_rows.is_empty()
         {
             return alone(source, path, last, at, reverse);
@@ -369,6 +417,7 @@ impl Sources {
                 let heads = self.checkpoint.iter().filter_map(|s| s.buffer.front().map(|r| &r.0));
                 let heads = heads
                     .chain(self.externals.iter().filter_map(|s| s.buffer.front().map(|r| &r.0)))
+                    .chain(self.runs.iter().filter_map(|s| s.buffer.front().map(|r| &r.0)))
                     .filter(|key| within(key, last, reverse))
                     .chain(tail.peek().map(|(key, _)| key));
                 let next = if reverse { heads.max() } else { heads.min() };
@@ -383,6 +432,12 @@ impl Sources {
                 let Some((_, value)) = take(&mut source.buffer, &next) else { continue };
                 if best.as_ref().is_none_or(|best| best.at < source.rows.external.at) {
                     best = Some(source.rows.external.version(value));
+                }
+            }
+            for source in &mut self.runs {
+                let Some((_, version)) = take(&mut source.buffer, &next) else { continue };
+                if best.as_ref().is_none_or(|best| best.at < version.at) {
+                    best = Some(version);
                 }
             }
             let mut superseded = false;

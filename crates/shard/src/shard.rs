@@ -33,6 +33,7 @@ use crate::fold::Folding;
 use crate::pages::Pages;
 use crate::row::{self, Meta};
 use crate::snapshots::{SnapshotGuard, Snapshots};
+use crate::spilling::Progress;
 use crate::tail::{CacheScope, Tail};
 
 /// How often one call opens the checkpoint again before it gives up.
@@ -66,6 +67,10 @@ pub struct Shard {
     /// While this process feeds the checkpoint.
     pub(crate) writer: Mutex<Option<Arc<dyn Writer>>>,
     pub(crate) dirty: AtomicBool,
+    /// Whether the checkpoint goes on.
+    pub(crate) progress: Progress,
+    /// Held while the tail's oldest part is moved to disk.
+    pub(crate) spilling: tokio::sync::Mutex<()>,
     checkpointed: AtomicU64,
     /// The watermark durably in the checkpoint: no compaction may use a newer one.
     pub(crate) durable_watermark: AtomicU64,
@@ -170,6 +175,8 @@ impl Shard {
             compacting: tokio::sync::Mutex::new(()),
             writer: Mutex::new(None),
             dirty: AtomicBool::new(false),
+            progress: Progress::default(),
+            spilling: tokio::sync::Mutex::new(()),
             checkpointed: AtomicU64::new(meta.lsn.0),
             durable_watermark: AtomicU64::new(meta.watermark.0),
             applied: AtomicU64::new(meta.lsn.0),
@@ -256,6 +263,9 @@ impl Shard {
         if let Some(at) = self.tail.read().outcome(txn) {
             return Ok(Some(at));
         }
+        if let Some(at) = self.spilled_outcome(txn).await? {
+            return Ok(Some(at));
+        }
         let stored = self.checkpoint_get(&row::outcome_key(txn)).await?;
         stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
@@ -265,7 +275,7 @@ impl Shard {
     pub fn try_outcome(&self, txn: TxnId, since: Timestamp) -> Option<Option<Timestamp>> {
         let tail = self.tail.read();
         match tail.outcome(txn) {
-            None if since < tail.floor => None,
+            None if !tail.remembers(since) => None,
             known => Some(known),
         }
     }
@@ -292,6 +302,12 @@ impl Shard {
     #[must_use]
     pub fn tail_bytes(&self) -> u64 {
         self.tail.read().bytes
+    }
+
+    /// Bytes of the tail on the local disk.
+    #[must_use]
+    pub fn spilled_bytes(&self) -> u64 {
+        self.tail.read().spilled_bytes()
     }
 
     /// Ends background work. Folds nothing: call [`fold`](Self::fold) first if the next open should be
@@ -355,7 +371,7 @@ impl Shard {
             if older && !self.options.env.planted(Bug::OpensUnawares) {
                 return Err(view);
             }
-            self.checkpointed.fetch_max(meta.lsn.0, Ordering::AcqRel);
+            self.reaches(meta);
             std::mem::replace(&mut *base, view)
         };
         self.pages.clear();
@@ -374,11 +390,18 @@ impl Shard {
             if !same(&base, view) && !self.options.env.planted(Bug::OpensUnawares) {
                 return Err(Fault::Gone("the checkpoint was opened again meanwhile".to_owned()));
             }
-            self.checkpointed.fetch_max(meta.lsn.0, Ordering::AcqRel);
+            self.reaches(meta);
         }
         self.durable_watermark.fetch_max(meta.watermark.0, Ordering::AcqRel);
         self.trim(self.checkpointed());
         Ok(())
+    }
+
+    /// The view in use reaches as far as `meta` says. Under the view's lock.
+    fn reaches(&self, meta: &Meta) {
+        if self.checkpointed.fetch_max(meta.lsn.0, Ordering::AcqRel) < meta.lsn.0 {
+            self.progress.advanced();
+        }
     }
 
     /// Drops from the tail what the view in use has up to `durable`.

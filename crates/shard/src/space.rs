@@ -95,6 +95,7 @@ impl Shard {
             from = self.tail.read().space_from(&key, KEYS_A_LOOK, &mut taken);
             tokio::task::yield_now().await;
         }
+        self.tail.read().spilled_space(&mut taken);
         let all = KeyRange::new(Bytes::new(), Bytes::new());
         let externals = self.tail.read().externals_in(&all, Timestamp(u64::MAX));
         for external in externals {

@@ -4,12 +4,14 @@
 //! - Entries are applied in LSN order without a gap; commit timestamps grow strictly.
 //! - The versions of a key in the tail are a suffix of its history (external write sets aside): trimming
 //!   removes whole entries, oldest first, and only those the checkpoint holds durably.
-//! - The tail knows every write after `floor`: a conflict check since `floor` or later needs nothing else.
+//! - The tail, runs included, knows every write after `floor`: a conflict check since `floor` or later needs nothing else.
 //! - `trims` grows whenever something is removed or settled, so that a scan that merges the tail with an older
 //!   view of the checkpoint notices and opens a newer one.
 //! - The rows of an external write set are read from its parts only until the checkpoint holds them durably; then
 //!   it is *settled*: its parts may be deleted, and what its spans may hold is read from the checkpoint, which has all
 //!   that is older too. A conflict check that meets the spans of a settled set asks the checkpoint.
+//!
+//! - While the checkpoint cannot be written, the oldest entries leave memory for runs on the local disk (`tail/spilled.rs`).
 //!
 //! # On failure
 //! An entry that cannot be applied changes nothing.
@@ -36,6 +38,9 @@ use crate::pages::Pages;
 use crate::row;
 use crate::row_cache::RowCache;
 use crate::space::{IndexPrefix, prefix_of};
+use crate::spill::Run;
+
+mod spilled;
 
 /// Bookkeeping counted for each write, bytes: map node, version, item.
 const WRITE_OVERHEAD: u64 = 280;
@@ -92,6 +97,10 @@ pub(crate) struct TailRead {
     pub(crate) externals: Vec<Arc<External>>,
     /// Whether any external write set, older or newer, may hold the key.
     pub(crate) external_touch: bool,
+    /// Spilled runs that may hold the key, newest first; none when memory has what is visible.
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// The newest settled write set at or below the timestamp that may hold the key: what is older in a run, the checkpoint tells.
+    pub(crate) settled_at: Option<Timestamp>,
 }
 
 /// Where the cache entries of the shard live.
@@ -109,6 +118,8 @@ pub(crate) struct Tail {
     shard: ShardId,
     map: BTreeMap<Bytes, Vec<TailVersion>>,
     items: VecDeque<Arc<Item>>,
+    /// What has left memory for the local disk, oldest first.
+    runs: Vec<Arc<Run>>,
     /// External write sets whose rows only their parts have, oldest first.
     externals: Vec<Arc<External>>,
     /// Older ones, whose rows the checkpoint has; they stay as long as their entries.
@@ -232,6 +243,7 @@ impl Tail {
         let versions = self.map.get(key).map(Vec::as_slice).unwrap_or_default();
         let visible = versions.iter().rev().find(|v| v.version.at <= at);
         let mut newer = versions.last().is_some_and(|last| last.version.at > at);
+        let runs = if visible.is_none() { self.runs_with(key) } else { Vec::new() };
         let visible = visible.filter(|v| !self.is_shadowed(key, v.version.at, at));
         newer |= self.settled.iter().any(|external| external.at > at && external.may_hold(key));
         let mut externals = Vec::new();
@@ -247,7 +259,13 @@ impl Tail {
                 externals.push(Arc::clone(external));
             }
         }
-        TailRead { visible: visible.map(|v| v.version.clone()), newer, externals, external_touch }
+        let may_hide = |set: &&Arc<External>| set.at <= at && set.may_hold(key);
+        let settled_at = match runs.is_empty() {
+            true => None,
+            false => self.settled.iter().rev().find(may_hide).map(|external| external.at),
+        };
+        let visible = visible.map(|v| v.version.clone());
+        TailRead { visible, newer, externals, external_touch, runs, settled_at }
     }
 
     /// Whether a settled write set may hold a version of `key` after `version`, at or below `at`: the checkpoint tells.
@@ -261,6 +279,7 @@ impl Tail {
     pub(crate) fn is_free_of(&self, range: &KeyRange) -> bool {
         range.is_empty()
             || self.map.range::<[u8], _>(bounds(range)).next().is_none()
+                && !self.runs.iter().any(|run| run.may_overlap(range))
                 && !self.externals.iter().any(|external| external.may_overlap(range))
     }
 
@@ -423,25 +442,22 @@ impl Tail {
         Some(item.commits.iter().any(|commit| commit.txn == txn))
     }
 
-    /// The applied entries above `after`.
-    pub(crate) fn items_after(&self, after: Lsn) -> Vec<Arc<Item>> {
-        let start = self.items.partition_point(|item| item.lsn <= after);
-        self.items.range(start..).cloned().collect()
-    }
-
     /// When the oldest entry above `after` that holds a commit was applied here. Entries that only say something
     /// about the shard (such as that the checkpoint advanced) wait for company: alone they would make a fold, which
     /// makes such an entry, for ever.
     pub(crate) fn oldest_after(&self, after: Lsn) -> Option<Duration> {
+        if let Some(run) = self.runs.iter().find(|run| run.commits_until > after) {
+            return Some(run.applied_at);
+        }
         let start = self.items.partition_point(|item| item.lsn <= after);
         let mut items = self.items.range(start..);
         items.find(|item| !item.commits.is_empty()).map(|item| item.applied_at)
     }
 
-    /// Bytes of the entries above `after`.
+    /// Memory that the entries above `after` take, also where they are spilled.
     pub(crate) fn bytes_after(&self, after: Lsn) -> u64 {
         let start = self.items.partition_point(|item| item.lsn <= after);
-        self.items.range(start..).map(|item| item.bytes).sum()
+        self.items.range(start..).map(|item| item.bytes).sum::<u64>() + self.runs_memory()
     }
 
     /// The version of `key` just below `at`, if the tail has it and no external write set may stand between.
@@ -461,6 +477,11 @@ impl Tail {
 
     /// Whether the tail holds no version of `key` after `at`, and no external write set that may hold one.
     pub(crate) fn is_newest(&self, key: &[u8], at: Timestamp) -> bool {
+        let spilled = self.runs.iter().any(|run| run.newest > at && run.may_hold(key));
+        !spilled && self.is_newest_in_memory(key, at)
+    }
+
+    fn is_newest_in_memory(&self, key: &[u8], at: Timestamp) -> bool {
         let mut externals = self.settled.iter().chain(&self.externals);
         self.map.get(key).and_then(|v| v.last()).is_none_or(|last| last.version.at <= at)
             && !externals.any(|external| external.at > at && external.may_hold(key))
@@ -476,6 +497,9 @@ impl Tail {
         bytes_limit: u64,
         cache: &CacheScope<'_>,
     ) -> bool {
+        if !self.drop_runs(durable, cache) {
+            return false;
+        }
         let mut budget = TRIM_STEP;
         while let Some(item) = self.items.front() {
             if item.lsn > durable || (item.newest > keep && self.bytes <= bytes_limit) {
@@ -535,7 +559,8 @@ impl Tail {
         self.map.remove(key);
         if let Some(last) = last {
             // An external set after it may hold a newer version; one before it was trimmed already.
-            if self.is_newest(key, last.version.at) {
+            // Runs have nothing newer: they are older than memory.
+            if self.is_newest_in_memory(key, last.version.at) {
                 cache.rows.demote(cache.scope, self.epoch, key, &last.version);
             }
         }

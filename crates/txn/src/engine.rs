@@ -278,6 +278,7 @@ fn shard_options(bucket: &Arc<dyn Bucket>, env: &Env, options: &EngineOptions) -
         retention: options.retention,
         checkpoint_interval: options.checkpoint_interval,
         tail_limit_bytes: options.memory.tail_bytes,
+        scratch: Some(options.scratch.clone()),
         work_bytes: options.memory.work_bytes,
         io_timeout: options.timeout,
         tables_min_age: options.upkeep.tables_min_age,

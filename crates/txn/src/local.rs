@@ -7,7 +7,7 @@
 //! - When the log was trimmed past this process, or the checkpoint has left it far behind, the shard is reopened
 //!   from the checkpoint; snapshots taken before go on as far as the retention reaches, and reads under way go over.
 //! - What is read from the log is bounded by the room in the tail: a process that is behind waits for the fold, its own
-//!   or another one's, before it reads on.
+//!   or another one's, before it reads on; where the bucket does not answer, the tail's oldest part goes to the local disk instead.
 //!
 //! # On failure
 //! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
@@ -49,6 +49,8 @@ const LEAST_READ_BYTES: usize = 64 << 10;
 const BEHIND: u64 = 4096;
 /// How long one wait for the fold lasts before the need for it is looked at again.
 const FOLD_LOOK: Duration = Duration::from_millis(100);
+/// How long a process that needs room waits for a newer checkpoint to be read. Longer, and the bucket does not answer.
+const CHECKPOINT_LOOK: Duration = Duration::from_secs(2);
 /// How long a log server is asked to wait for news.
 const FOLLOW_WAIT: Duration = Duration::from_millis(500);
 /// Pauses of a follower that was told nothing at once, and that could not ask.
@@ -311,9 +313,11 @@ impl Local {
         }
         let shard = self.shard();
         let limit = self.options.memory.tail_bytes;
-        if shard.tail_bytes() > limit / 4 {
+        let soon = self.env.deadline(CHECKPOINT_LOOK).earlier(by);
+        if shard.tail_bytes() > limit / 4 && !shard.stalls() {
             // What fills the tail may be in a checkpoint that is known of, and not looked at yet.
-            self.refresh(&shard).await?;
+            let refreshed = self.env.within(soon, "reading a checkpoint", self.refresh(&shard));
+            looked(refreshed.await.map_err(Error::from).flatten());
         }
         let (applied, checkpointed) = (shard.applied().0, shard.checkpointed());
         if checkpointed.0 > applied.0.saturating_add(BEHIND) {
@@ -324,28 +328,42 @@ impl Local {
             );
             return self.reopen(by).await;
         }
-        if shard.fold_need() == FoldNeed::Full {
+        if shard.fold_need() == FoldNeed::Full && !shard.stalls() {
             // Another process may have folded it, and what it says of it may lie behind this.
-            self.env.within(by, "reading the newest checkpoint", shard.follow()).await??;
+            let followed = self.env.within(soon, "reading the newest checkpoint", shard.follow());
+            looked(followed.await.map_err(Error::from).and_then(|of| Ok(of?)));
         }
         self.wait_for_fold(by).await
     }
 
     /// Looks at the newest checkpoint another process announced.
     pub async fn refresh(&self, shard: &Shard) -> Result<()> {
-        let Some(advanced) = self.announced.lock().take() else { return Ok(()) };
-        if let Err(error) = shard.refresh(advanced.lsn, advanced.version).await {
-            self.announced.lock().get_or_insert(advanced);
-            return Err(error.into());
-        }
+        let Some(advanced) = *self.announced.lock() else { return Ok(()) };
+        // It stays announced until it has been looked at, also when nobody waits for that any longer.
+        shard.refresh(advanced.lsn, advanced.version).await?;
+        self.announced.lock().take_if(|newest| *newest == advanced);
         metrics::counter!("telesto_txn_refreshes_total").increment(1);
         Ok(())
     }
 
-    /// Waits while the tail is at its memory limit.
+    /// Waits while the tail is at its memory limit, and cannot go to the local disk.
     pub async fn wait_for_fold(&self, by: Deadline) -> Result<()> {
         let env = &self.env;
+        let mut on_disk = String::new();
         while self.shard().fold_need() == FoldNeed::Full {
+            let shard = self.shard();
+            match shard.make_room().await {
+                Ok(true) => {
+                    metrics::gauge!("telesto_txn_tail_spilled_bytes")
+                        .set(shard.spilled_bytes() as f64);
+                    continue;
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "the tail stays in memory");
+                    on_disk = format!("; {error}");
+                }
+            }
             metrics::counter!("telesto_txn_commits_held_back_total").increment(1);
             self.fold_wanted.notify_one();
             let look = env.deadline(FOLD_LOOK).earlier(by);
@@ -356,7 +374,7 @@ impl Local {
                     None => "does not keep up".to_owned(),
                 };
                 return Err(Error::Unavailable(format!(
-                    "the tail is at its memory limit and the checkpoint {why}; nothing was committed: retry, or raise the memory limit"
+                    "the tail is at its memory limit and the checkpoint {why}{on_disk}; nothing was committed: retry, or raise the memory limit"
                 )));
             }
         }
@@ -512,6 +530,28 @@ impl Local {
     }
 }
 
+/// A newer checkpoint that cannot be read keeps nobody from going on with what is here.
+fn looked<T>(looked: Result<T>) {
+    if let Err(error) = looked {
+        tracing::debug!(%error, "no newer checkpoint was read");
+    }
+}
+
+/// Makes room in a tail that is being read from the log.
+async fn fold_or_spill(shard: &Shard) -> Result<()> {
+    // What is on disk would have to be folded first: no room would come of it for long.
+    if shard.spilled_bytes() == 0 {
+        match shard.fold().await {
+            Ok(_) => return Ok(()),
+            Err(error) if !shard.make_room().await? => return Err(error.into()),
+            Err(error) => tracing::warn!(%error, "the tail goes to the local disk for now"),
+        }
+    } else if !shard.make_room().await? {
+        shard.fold().await?;
+    }
+    Ok(())
+}
+
 /// Opens a shard and replays the log on top of it.
 pub(crate) async fn open_shard(
     log: &VirtualLog,
@@ -535,7 +575,7 @@ pub(crate) async fn open_shard(
                         shard.apply(entry)?;
                         if shard.fold_need() == FoldNeed::Full {
                             // A tail longer than memory: nobody folded for long.
-                            shard.fold().await?;
+                            fold_or_spill(&shard).await?;
                         }
                     }
                     if batch.at_tail {

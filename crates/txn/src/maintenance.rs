@@ -89,6 +89,7 @@ impl Maintenance {
         let local = &self.local;
         let shard = local.shard();
         metrics::gauge!("telesto_txn_tail_bytes").set(shard.tail_bytes() as f64);
+        metrics::gauge!("telesto_txn_tail_spilled_bytes").set(shard.spilled_bytes() as f64);
         local.leases.expire(local.env.clock.monotonic());
         local.refresh(&shard).await?;
         // The shard says `Due` only to the process that folded last.

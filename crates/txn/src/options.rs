@@ -140,7 +140,7 @@ pub struct EngineOptions {
     pub log_disk: Option<Arc<dyn Disk>>,
     /// The cluster this process belongs to; `None`: a quorum log is this process's alone.
     pub cluster: Option<ClusterOptions>,
-    /// Where spilled write sets go.
+    /// Where spilled write sets go, and the tail's oldest part while the bucket does not answer.
     pub scratch: Scratch,
     /// Who this process is; told to processes that find the log owned by it.
     pub identity: Identity,

@@ -10,4 +10,5 @@ mod parts;
 mod repeated;
 mod requests;
 mod space;
+mod spill;
 mod support;

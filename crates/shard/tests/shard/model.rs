@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use telesto_cipher::Scratch;
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Timestamp, WriterToken};
 use telesto_log::record::{Entry, Part, Write, Writes};
@@ -31,6 +32,10 @@ pub enum Step {
     Check(u8),
     /// A scan with a commit, and perhaps a fold, in its middle.
     Across(Vec<(u8, bool)>, bool),
+    /// Some of the oldest entries go to disk.
+    Spill(u64),
+    /// A scan that some of what it reads is moved to disk under.
+    AcrossSpill(Vec<(u8, bool)>, u64),
 }
 
 /// More than one step of a scan takes.
@@ -49,6 +54,19 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Release),
         5 => (0..40_u8).prop_map(Step::Check),
         2 => (writes(), any::<bool>()).prop_map(|(writes, fold)| Step::Across(writes, fold)),
+    ]
+}
+
+/// Steps of a shard whose bucket does not answer for long, now and then.
+fn spilling_step() -> impl Strategy<Value = Step> {
+    let writes = prop::collection::btree_map(0..KEYS, any::<bool>(), 1..12);
+    let writes = writes.prop_map(|w| w.into_iter().collect::<Vec<_>>());
+    // Of some 300 bytes a write.
+    let bytes = || 1..8000_u64;
+    prop_oneof![
+        12 => step(),
+        4 => bytes().prop_map(Step::Spill),
+        2 => (writes, bytes()).prop_map(|(writes, bytes)| Step::AcrossSpill(writes, bytes)),
     ]
 }
 
@@ -152,6 +170,21 @@ impl Model {
         }
         self.check_changes(shard, at).await;
         self.check_spans(shard, at).await;
+        self.check_outcomes(shard).await;
+    }
+
+    /// Of the newest commits: they are known, and others are not.
+    async fn check_outcomes(&self, shard: &Arc<Shard>) {
+        let oldest = shard.oldest_readable();
+        for back in 0..12 {
+            let Some(at) = self.now.checked_sub(back << 12).filter(|at| *at > oldest.0) else {
+                return;
+            };
+            assert_eq!(shard.outcome(txn(at)).await.unwrap(), Some(Timestamp(at)));
+            assert_eq!(shard.outcome(txn(at + 1)).await.unwrap(), None);
+            let tried = shard.try_outcome(txn(at), Timestamp(at - 1));
+            assert!(tried.is_none_or(|known| known == Some(Timestamp(at))), "{tried:?} of {at}");
+        }
     }
 
     async fn check_points(&self, shard: &Arc<Shard>, at: u64) {
@@ -294,7 +327,17 @@ fn options(env: &Env, bucket: &Arc<TestBucket>, which: &Which) -> ShardOptions {
     ShardOptions { retention, page_rows: 3, ..support::options(env, bucket, which) }
 }
 
-async fn run(which: Which, steps: Vec<Step>) {
+/// The same with a tail of little memory, the rest of it on disk.
+fn spilling_options(env: &Env, bucket: &Arc<TestBucket>, which: &Which) -> ShardOptions {
+    let scratch = Scratch::encrypted(std::env::temp_dir(), &*env.random);
+    // Blocks of a few keys, pieces of a few entries.
+    let tail_limit_bytes = 48 << 10;
+    ShardOptions { scratch: Some(scratch), tail_limit_bytes, ..options(env, bucket, which) }
+}
+
+type Options = fn(&Env, &Arc<TestBucket>, &Which) -> ShardOptions;
+
+async fn run(which: Which, steps: Vec<Step>, options: Options) {
     let env = support::hasty_env();
     let bucket = TestBucket::new();
     let mut model = Model::default();
@@ -343,6 +386,34 @@ async fn run(which: Which, steps: Vec<Step>) {
                     rows.into_iter().map(|row| (row.key, row.value, row.at.0)).collect();
                 assert_eq!(rows, expected, "scan at {at} across a commit");
             }
+            Step::Spill(bytes) => {
+                let held = shard.tail_bytes();
+                if shard.spill(bytes).await.unwrap() {
+                    assert!(shard.spilled_bytes() > 0 && held > 0);
+                }
+            }
+            Step::AcrossSpill(writes, bytes) => {
+                let at = model.now;
+                let _guard = shard.register_snapshot(Timestamp(at)).unwrap();
+                let expected = model.rows(at);
+                let reverse = bytes % 2 == 0;
+                let spec = ScanSpec { reverse, limit: None };
+                let mut scan = shard.scan(KeyRange::default(), Timestamp(at), spec);
+                let mut rows = Vec::new();
+                loop {
+                    let more = scan.next_batch(1 + bytes as usize % 20).await.unwrap();
+                    if more.is_empty() {
+                        break;
+                    }
+                    rows.extend(more.into_iter().map(|row| (row.key, row.value, row.at.0)));
+                    shard.apply(&model.commit(&[writes.clone()])).unwrap();
+                    shard.spill(bytes).await.unwrap();
+                }
+                if reverse {
+                    rows.reverse();
+                }
+                assert_eq!(rows, expected, "scan at {at} across spills");
+            }
             Step::Check(back) => {
                 let at = model.now.saturating_sub(u64::from(back) << 12);
                 if Timestamp(at) >= shard.oldest_readable() {
@@ -370,7 +441,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 400, ..ProptestConfig::default() })]
     #[test]
     fn memory_engine_under_random_steps_answers_like_the_model(steps in prop::collection::vec(step(), 1..120)) {
-        block_on(run(Which::memory(), steps));
+        block_on(run(Which::memory(), steps, options));
     }
 }
 
@@ -378,6 +449,22 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 60, ..ProptestConfig::default() })]
     #[test]
     fn slatedb_engine_under_random_steps_answers_like_the_model(steps in prop::collection::vec(step(), 1..120)) {
-        block_on(run(Which::Slate, steps));
+        block_on(run(Which::Slate, steps, options));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn tail_on_disk_under_random_steps_answers_like_the_model(steps in prop::collection::vec(spilling_step(), 1..120)) {
+        block_on(run(Which::memory(), steps, spilling_options));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn tail_on_disk_over_slatedb_answers_like_the_model(steps in prop::collection::vec(spilling_step(), 1..120)) {
+        block_on(run(Which::Slate, steps, spilling_options));
     }
 }
