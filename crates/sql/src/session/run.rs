@@ -31,7 +31,7 @@ use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::{Declare, Statement};
 use crate::types::{ArrayValue, Datum, SqlType};
 use telesto_sql_parser::statement_kind::{
-    changes_rows, executes, is_plain, locks_rows, only_reads, reads_nothing,
+    changes_or_locks_rows, executes, is_plain, only_reads, reads_nothing,
 };
 
 impl Session {
@@ -405,7 +405,7 @@ impl Session {
         let parameters = named.as_deref().unwrap_or(parameters);
         let with_key = values.map(|values| [parameters, &values].concat());
         let parameters = with_key.as_deref().unwrap_or(parameters);
-        let changes = changes_rows(statement) || locks_rows(statement);
+        let changes = changes_or_locks_rows(statement);
         let context = self.context_of(txn, catalog, parameters, changes);
         if let Some(elsewhere) = plan.downcast::<ReadElsewhere>() {
             let reading = self.read_elsewhere(elsewhere, prepared, statement, &context);
