@@ -26,6 +26,7 @@ pub(crate) mod curated;
 mod cursor;
 mod elsewhere;
 mod engine;
+mod host;
 pub(crate) mod init_plan;
 mod named;
 mod names;
@@ -70,6 +71,7 @@ pub use crate::plan::{
 pub use crate::types::Row;
 pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
+pub use host::{Host, Turn};
 pub(crate) use prepare::{plan_as_written, plan_statement};
 pub use prepared::Prepared;
 

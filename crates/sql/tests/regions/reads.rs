@@ -10,9 +10,9 @@ use telesto_testkit::World;
 
 use super::{Sites, below, run, seeds};
 
-type Text = Vec<Vec<Option<String>>>;
+pub(super) type Text = Vec<Vec<Option<String>>>;
 
-fn one(text: &str) -> Text {
+pub(super) fn one(text: &str) -> Text {
     vec![vec![Some(text.to_owned())]]
 }
 
@@ -21,7 +21,7 @@ async fn code(session: &mut Session, sql: &str) -> String {
 }
 
 /// Three regions and tables in them: `x` in eu and ap, `e` in eu alone, `y` everywhere; eu writes them all.
-async fn placed(world: &World) -> Sites {
+pub(super) async fn placed(world: &World) -> Sites {
     let sites = Sites::running(world).await;
     for sql in [
         "CREATE TYPE mood AS ENUM ('sad', 'glad')",
