@@ -313,6 +313,7 @@ impl SqlEngine {
             catalog: None,
             label: Label::default(),
             owed: None,
+            source: None,
             live: Arc::new(SessionView {
                 statements: prepared.shown(),
                 locks: Some(Arc::clone(&self.advisory)),

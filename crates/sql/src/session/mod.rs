@@ -77,6 +77,7 @@ pub use prepared::Prepared;
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::CatalogSnapshot;
+use crate::elsewhere::sources::Source;
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
 use crate::notify::session::Channels;
@@ -124,6 +125,8 @@ pub struct Session {
     label: Label,
     /// What the session has committed in another region and has not come here yet.
     owed: Option<(RegionId, Timestamp)>,
+    /// What the statement under way is filled with from another region.
+    source: Option<Arc<Source>>,
     /// Whether the text under way is a known one.
     texts: texts::Texts,
     /// Prepared statements by name.
