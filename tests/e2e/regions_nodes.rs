@@ -1,4 +1,5 @@
-//! A region of several nodes, of which one carries the streams: sessions of the other one write and read in another region through it, and move there.
+//! A region of several nodes, of which one carries the streams: sessions of the other one write and read in another region through it, move there, and
+//! see how the streams stand.
 //! When it is killed or frozen, another node that could carry them goes on.
 //!
 //! # Invariants
@@ -95,6 +96,70 @@ impl World {
     }
 }
 
+/// Both say the same of `sql`, as soon as nothing happens any more.
+async fn agree(one: &Client, other: &Client, sql: &str) {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let (this, that) = (must(one, sql).await, must(other, sql).await);
+        if this == that {
+            return;
+        }
+        assert!(Instant::now() < patience, "{sql}: {this:?}, {that:?}");
+    }
+}
+
+/// What a node that carries no streams (`client`) shows of them is what the one that carries them (`first`) shows.
+async fn shows_how_the_streams_stand(client: &Client, first: &Client, there: &Client) {
+    let peer = "SELECT name, connected, filling, sent_transactions > 0, applied_transactions > 0, passed IS NOT NULL, trouble \
+                FROM telesto_regions WHERE NOT is_self";
+    until(client, peer, "eu|t|f|t|t|t|NULL").await;
+    let own = "SELECT name, connected, plane, tree FROM telesto_regions WHERE is_self";
+    assert_eq!(must(client, own).await, ["us|NULL|matrix|NULL"]);
+    let counts =
+        "SELECT name, sent_transactions, applied_transactions FROM telesto_regions ORDER BY id";
+    agree(client, first, counts).await;
+    let links = "SELECT from_region, to_region, sent_transactions > 0, round_trip_ms > 0 FROM telesto_links WHERE from_region = 'us'";
+    until(client, links, "us|eu|t|t").await;
+
+    // Both write one row at once, until that was seen.
+    must(first, "CREATE TABLE m (id int PRIMARY KEY, n int)").await;
+    must(first, "INSERT INTO m VALUES (1, 0)").await;
+    must(first, "ALTER TABLE m SET (telesto.home = 'any')").await;
+    until(
+        there,
+        "SELECT count(*) FROM m JOIN telesto_placement ON table_name = 'm' AND home = 'any'",
+        "1",
+    )
+    .await;
+    let seen = "SELECT DISTINCT table_name, type FROM telesto_conflicts";
+    let patience = Instant::now() + PATIENCE;
+    while must(client, seen).await.is_empty() {
+        assert!(Instant::now() < patience, "no conflict was seen");
+        let write = "UPDATE m SET n = n + 1 WHERE id = 1";
+        // One that loses against what came is tried again by who asked.
+        let _ = tokio::join!(rows(client, write), rows(there, write));
+    }
+    assert_eq!(must(client, seen).await, ["m|update_origin_differs"]);
+    agree(client, first, "SELECT * FROM telesto_conflicts ORDER BY kept_at").await;
+}
+
+/// What eu executes for a session of us is among its sessions, and is cancelled there.
+async fn is_stopped_where_it_is_executed(client: &Client, there: &Client) {
+    must(client, "SET application_name = 'shop'").await;
+    let stops = async {
+        let shown = "SELECT usename || ' ' || state FROM pg_stat_activity WHERE application_name = 'shop' AND wait_event = 'PgSleep'";
+        until(there, shown, "telesto active").await;
+        let cancel =
+            "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'shop'";
+        assert_eq!(must(there, cancel).await, ["t"]);
+    };
+    let (ended, ()) = tokio::join!(rows(client, "SELECT pg_sleep(100) FROM e WHERE id = 1"), stops);
+    assert_eq!(code(&ended.expect_err("cancelled")), "57014");
+    let none = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'shop'";
+    until(there, none, "0").await;
+    must(client, "RESET application_name").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn node_that_carries_no_streams_reaches_other_regions_through_the_one_that_does() {
     let world = World::new();
@@ -185,9 +250,25 @@ async fn node_that_carries_no_streams_reaches_other_regions_through_the_one_that
     assert_eq!(must(&client, "SELECT n FROM y").await, ["9"]);
     assert_eq!(must(&client, "SHOW telesto.session_token").await[0].len(), 54);
 
+    shows_how_the_streams_stand(&client, &first, &there).await;
+    is_stopped_where_it_is_executed(&client, &there).await;
+
     // Without a node that carries the streams it says so, and goes on when there is one again.
     drop(first);
     assert!(carrier.stop(), "it hands over what it owns");
+    for table in ["telesto_regions", "telesto_links", "telesto_conflicts"] {
+        let asked = Instant::now();
+        let refused = rows(&client, &format!("SELECT * FROM {table}")).await;
+        let refused = refused.expect_err("nobody can tell");
+        assert_eq!(code(&refused), "08006", "{refused:?}");
+        let said = refused.as_db_error().map(|error| error.message().to_owned());
+        assert!(said.as_ref().is_some_and(|said| said.contains("--region")), "{said:?}");
+        assert!(asked.elapsed() < Duration::from_secs(10), "{table}: {:?}", asked.elapsed());
+    }
+    let names = "SELECT name, address, is_self, defines FROM telesto_regions ORDER BY id";
+    let [us, eu] = &world.streams;
+    let known = [format!("us|{us}|t|t"), format!("eu|{eu}|f|f")];
+    assert_eq!(must(&client, names).await, known, "names are known everywhere");
     for sql in ["UPDATE y SET n = 10", "SELECT count(*) FROM e"] {
         let refused = rows(&client, sql).await.expect_err("nobody carries it");
         assert_eq!(code(&refused), "08006", "{refused:?}");

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::Database as _;
 use telesto_txn::peers::Answers;
+use telesto_txn::regions::RegionControl as _;
 
 use crate::asked::Asked;
 use crate::error::Error;
@@ -26,6 +27,7 @@ use crate::read_away;
 use crate::regions::Regions;
 use crate::relayed::{Relay, Relayed};
 use crate::rows_away;
+use crate::shown::Shown;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -70,6 +72,12 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
                 Err(error) => refused(&error),
             }
         }
+        Relay::Shown(what) => match what {
+            Shown::Regions => regions.view().await.map(Relayed::Regions),
+            Shown::Links => Ok(Relayed::Links(regions.links())),
+            Shown::Conflicts => Ok(Relayed::Conflicts(regions.conflicts())),
+        }
+        .unwrap_or_else(|error| refused(&error)),
         Relay::Distances => Relayed::Far(read_away::distances(shared)),
         Relay::Rows { region, question } => {
             let answer = async {

@@ -25,7 +25,7 @@ use crate::rows_away;
 
 #[async_trait]
 impl RegionControl for Regions {
-    fn view(&self) -> Option<RegionsView> {
+    async fn view(&self) -> telesto_txn::Result<RegionsView> {
         let status = self.status();
         let peer = |peer: PeerStatus| RegionView {
             id: peer.id,
@@ -42,13 +42,13 @@ impl RegionControl for Regions {
             visible_after: peer.visible_after,
             trouble: peer.trouble,
         };
-        Some(RegionsView {
+        Ok(RegionsView {
             me: status.me,
             name: status.name,
-            plane: status.plane,
+            plane: status.plane.into(),
             tree: TreeView {
                 epoch: status.tree.epoch,
-                state: status.tree.state,
+                state: status.tree.state.into(),
                 by_label: status.tree.applied.0,
                 by_past: status.tree.applied.1,
                 trouble: status.tree.trouble,
@@ -59,12 +59,12 @@ impl RegionControl for Regions {
         })
     }
 
-    fn links(&self) -> Vec<LinkView> {
-        Self::links(self)
+    async fn links(&self) -> telesto_txn::Result<Vec<LinkView>> {
+        Ok(Self::links(self))
     }
 
-    fn conflicts(&self) -> Vec<ConflictView> {
-        Self::conflicts(self)
+    async fn conflicts(&self) -> telesto_txn::Result<Vec<ConflictView>> {
+        Ok(Self::conflicts(self))
     }
 
     async fn token(&self, session: Label) -> Result<String, String> {

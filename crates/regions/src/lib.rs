@@ -51,6 +51,7 @@ mod rows;
 mod rows_away;
 mod send;
 mod shared;
+mod shown;
 mod sort_out;
 mod store;
 mod take_back;

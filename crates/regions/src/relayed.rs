@@ -15,7 +15,10 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
+use telesto_txn::regions::{ConflictView, LinkView, RegionsView};
 use telesto_txn::{Distance, Elsewhere, Error as Txn};
+
+use crate::shown::{self, Shown};
 
 /// First byte of these questions.
 const TOPIC: u8 = 0x52;
@@ -42,6 +45,8 @@ pub(crate) enum Relay {
     Read { region: RegionId, asked: Bytes },
     /// Ask `region` this: [`crate::question::Question::Rows`]. The answer is its own.
     Rows { region: RegionId, question: Bytes },
+    /// How do the regions stand?
+    Shown(Shown),
 }
 
 /// The answers.
@@ -69,6 +74,9 @@ pub(crate) enum Relayed {
         key: Bytes,
         there: bool,
     },
+    Regions(RegionsView),
+    Links(Vec<LinkView>),
+    Conflicts(Vec<ConflictView>),
     /// Nothing was done.
     Refused(String),
     /// Whether it was committed could not be learnt.
@@ -125,6 +133,10 @@ impl Relay {
                 out.put_u16_le(region.0);
                 out.put_slice(question);
             }
+            Self::Shown(what) => {
+                out.put_u8(10);
+                out.put_u8(what.number());
+            }
         }
         out.freeze()
     }
@@ -160,6 +172,7 @@ impl Relay {
                 let region = RegionId(cursor.u16()?);
                 Self::Rows { region, question: cursor.take(cursor.remaining())? }
             }
+            10 => Self::Shown(Shown::of_number(cursor.u8()?)?),
             kind => return Err(format!("a question of kind {kind} to who carries is not known")),
         };
         cursor.finish()?;
@@ -221,6 +234,18 @@ impl Relayed {
                 out.put_u8(9);
                 put_string(&mut out, reason.as_bytes());
             }
+            Self::Regions(view) => {
+                out.put_u8(11);
+                shown::put_regions(&mut out, view);
+            }
+            Self::Links(links) => {
+                out.put_u8(12);
+                shown::put_links(&mut out, links);
+            }
+            Self::Conflicts(conflicts) => {
+                out.put_u8(13);
+                shown::put_conflicts(&mut out, conflicts);
+            }
         }
         out.freeze()
     }
@@ -257,6 +282,9 @@ impl Relayed {
             8 => Self::Refused(text(&mut cursor)?),
             9 => Self::Unknown(text(&mut cursor)?),
             10 => Self::Unexpected { key: cursor.string()?, there: cursor.u8()? == 1 },
+            11 => Self::Regions(shown::take_regions(&mut cursor)?),
+            12 => Self::Links(shown::take_links(&mut cursor)?),
+            13 => Self::Conflicts(shown::take_conflicts(&mut cursor)?),
             kind => return Err(format!("an answer of kind {kind} of who carries is not known")),
         };
         cursor.finish()?;
@@ -312,6 +340,9 @@ mod tests {
                 Relay::Distances,
                 Relay::Read { region: home, asked: body.clone() },
                 Relay::Rows { region: home, question: body.clone() },
+                Relay::Shown(Shown::Regions),
+                Relay::Shown(Shown::Links),
+                Relay::Shown(Shown::Conflicts),
             ] {
                 prop_assert_eq!(Relay::decode(relay.encode()), Ok(relay));
             }
@@ -329,6 +360,9 @@ mod tests {
                 Relayed::Conflict { other, at, key: body.clone() },
                 Relayed::Unexpected { key: body.clone(), there: number % 2 == 0 },
                 Relayed::Refused(text.clone()),
+                Relayed::Regions(shown::tests::view(number, &text)),
+                Relayed::Links(vec![shown::tests::link(number)]),
+                Relayed::Conflicts(vec![shown::tests::conflict(number, &body)]),
                 Relayed::Unknown(text),
             ] {
                 prop_assert_eq!(Relayed::decode(relayed.encode()), Ok(relayed));

@@ -180,7 +180,7 @@ fn winners<'a>(
         let meaning = reading.meaning.filter(|_| standing == Standing::Known);
         let Taken { value, lost } = taken(meaning, key, here, (rank, value.as_ref()))?;
         if let Some((kept, came)) = here.rank.filter(|_| lost).zip(Some(write.value.is_some())) {
-            let kind = kind(here.value.is_some(), came);
+            let kind = kind(here.value.is_some(), came).into();
             conflicts.push(ConflictView { kind, key: key.clone(), kept, passed_over: rank });
         }
         let Some(value) = value else { continue };

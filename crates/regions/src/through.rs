@@ -14,7 +14,7 @@
 //! asked for again until its deadline.
 //!
 //! # Limits
-//! How the regions stand, their links and conflicts are known on the node that carries the streams.
+//! How the regions stand, their links and conflicts are asked for each time: nothing of it is kept here.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -37,6 +37,7 @@ use crate::forwarded::Forwarded;
 use crate::read_away::{self, Way};
 use crate::relayed::{Relay, Relayed};
 use crate::rows_away::{self, Told as RowsTold};
+use crate::shown::Shown;
 use crate::store::Store;
 
 /// How long nodes are waited for that are asked who carries the streams.
@@ -159,6 +160,11 @@ impl Through {
         }
     }
 
+    /// What the node that carries the streams shows of them.
+    async fn shown(&self, what: Shown) -> telesto_txn::Result<Relayed> {
+        self.ask(&Relay::Shown(what), FINDING).await.map_err(|reason| not_told(&reason))
+    }
+
     /// What a token of this session stands for.
     fn seen(&self, session: Label) -> Timestamp {
         match session.timestamp {
@@ -220,6 +226,12 @@ fn given_up(txn: TxnId, perhaps_done: bool, reason: String) -> Txn {
     }
 }
 
+fn not_told(reason: &str) -> Txn {
+    Txn::Elsewhere(format!(
+        "how the regions stand is known to the node that carries this region's streams, which did not tell it ({reason}); run the statement again when that node runs"
+    ))
+}
+
 fn strange(answer: &Relayed) -> String {
     format!("the node that carries the streams answers {answer:?}; upgrade the older node")
 }
@@ -255,16 +267,25 @@ impl Way for Through {
 
 #[async_trait]
 impl RegionControl for Through {
-    fn view(&self) -> Option<RegionsView> {
-        None
+    async fn view(&self) -> telesto_txn::Result<RegionsView> {
+        match self.shown(Shown::Regions).await? {
+            Relayed::Regions(view) => Ok(view),
+            other => Err(not_told(&strange(&other))),
+        }
     }
 
-    fn links(&self) -> Vec<LinkView> {
-        Vec::new()
+    async fn links(&self) -> telesto_txn::Result<Vec<LinkView>> {
+        match self.shown(Shown::Links).await? {
+            Relayed::Links(links) => Ok(links),
+            other => Err(not_told(&strange(&other))),
+        }
     }
 
-    fn conflicts(&self) -> Vec<ConflictView> {
-        Vec::new()
+    async fn conflicts(&self) -> telesto_txn::Result<Vec<ConflictView>> {
+        match self.shown(Shown::Conflicts).await? {
+            Relayed::Conflicts(conflicts) => Ok(conflicts),
+            other => Err(not_told(&strange(&other))),
+        }
     }
 
     async fn token(&self, session: Label) -> std::result::Result<String, String> {

@@ -14,7 +14,8 @@
 //! [`NotPlaced`], with the regions that have all of what was asked for.
 //!
 //! # Limits
-//! Columns of type text and varchar. Each value of each index is a rule of its own: [`MOST_VALUES`] a table.
+//! Columns of type text and varchar, and of enums, whose labels are the values. A rule may name what is no label (the name of a region): no row has it
+//! until the label is added. Each value of each index is a rule of its own: [`MOST_VALUES`] a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use telesto_common::key::{KeyRange, KeyReader};
 use telesto_common::{DatabaseId, RegionId, TableId};
 use telesto_geo::RegionSet;
-use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{Datum, SqlType};
 use telesto_txn::NotPlaced;
 
 use super::codec;
@@ -86,6 +87,24 @@ impl ByRow {
     pub fn column_name<'t>(&self, table: &'t Table) -> &'t str {
         let found = table.columns.iter().find(|column| column.id == self.column);
         found.map_or("?", |column| column.name.as_str())
+    }
+
+    /// A value as a column of type `ty` has it; nothing, where that is an enum without this label: no row has it.
+    #[must_use]
+    pub fn datum(ty: &SqlType, value: &str) -> Option<Datum> {
+        match ty {
+            SqlType::Enum(ty) => ty.by_label(value).ok().map(|label| Datum::Enum(label.clone())),
+            _ => Some(Datum::text(value)),
+        }
+    }
+
+    /// What a column's value is called in the rule.
+    #[must_use]
+    pub fn value_of(datum: &Datum) -> Option<&str> {
+        match datum {
+            Datum::Enum(label) => Some(&label.label),
+            datum => datum.as_str(),
+        }
     }
 
     /// The values, as a hint names them.
@@ -155,12 +174,12 @@ impl RowParts {
         let mut parts = Vec::new();
         for index in table.known_indexes() {
             let Some(first) = index.columns.first() else { continue };
-            if table.columns.get(first.column).is_none_or(|column| column.id != rule.column) {
-                continue;
-            }
+            let column = table.columns.get(first.column);
+            let Some(column) = column.filter(|column| column.id == rule.column) else { continue };
             for value in rule.values.keys() {
+                let Some(datum) = ByRow::datum(&column.ty, value) else { continue };
                 let mut key = codec::index_prefix(database, table, index.id);
-                codec::write_index_key(&mut key, &Datum::text(value.as_str()), table, first)?;
+                codec::write_index_key(&mut key, &datum, table, first)?;
                 let range = KeyRange::with_prefix(key.as_slice());
                 parts.push(Part { range, value: value.clone() });
             }

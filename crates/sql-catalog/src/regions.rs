@@ -323,6 +323,12 @@ impl CatalogSnapshot {
         Self { me: region, ..self.clone() }
     }
 
+    /// This catalog as `region` has it, for a query whose rows are written here: what is here, too, is not to be read there.
+    #[must_use]
+    pub fn seen_from_apart(&self, region: RegionId) -> Self {
+        Self { me: region, apart: Some(self.me), ..self.clone() }
+    }
+
     /// Refuses a table that this region does not replicate (where rows are placed by value, what is read decides:
     /// [`CatalogSnapshot::check_placed`]), and names in the error the regions that have all of it
     /// ([`telesto_sql_types::error::Fields::placed_in`]): a statement that only reads may be executed there.
@@ -331,6 +337,15 @@ impl CatalogSnapshot {
     /// 55000.
     pub fn check_replicated(&self, table: &Table) -> Result<()> {
         let placement = &table.placement;
+        if let Some(apart) = self.apart
+            && (placement.by_row.is_some() || placement.is_whole_in(apart))
+        {
+            let (name, here) = (&table.name, self.region_name(apart.0));
+            return Err(Error::unsupported(format!(
+                "reading table \"{name}\", which region \"{here}\" has, in a query that another region executes and whose rows are written here"
+            ))
+            .hint("What is read there is not validated with the write: read that table in a statement of its own, or write where all of them are."));
+        }
         if placement.by_row.is_some() {
             return Ok(());
         }

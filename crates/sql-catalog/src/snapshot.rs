@@ -69,6 +69,8 @@ pub struct CatalogSnapshot {
     pub(super) regions: BTreeMap<u32, Arc<Region>>,
     /// The region of this process.
     pub(super) me: RegionId,
+    /// What this region has as a whole is not to be read.
+    pub(super) apart: Option<RegionId>,
     pub(super) caps: BTreeMap<u32, Arc<Cap>>,
     pub(super) database_rights: Option<Arc<DatabaseRights>>,
     pub(super) default_acls: BTreeMap<u32, Arc<DefaultAcl>>,

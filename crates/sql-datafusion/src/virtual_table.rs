@@ -107,7 +107,7 @@ struct VirtualRows {
 impl VirtualRows {
     /// The table's rows, each with all its columns.
     fn rows(&self) -> BoxFuture<'static, Result<Vec<Row>>> {
-        if live::is_read(self.table) {
+        if live::is_read(self.table, &self.positions) {
             let table = self.table;
             let (catalog, settings) = (Arc::clone(&self.catalog), Arc::clone(&self.settings));
             let live = Arc::clone(&self.live);

@@ -1,7 +1,7 @@
 //! `ALTER TABLE … SET (telesto.regions = 'by row (column)')`, `'by row (column): value = home, other; …'`: rows placed by a value.
 //!
 //! # Invariants
-//! - The column is NOT NULL, of type text or varchar, and the first of the primary key and of every other index.
+//! - The column is NOT NULL, of type text or varchar or an enum, and the first of the primary key and of every other index.
 //! - Every row has a value that the rule names: rows that are there are looked at when the rule is made, in the region that alone writes
 //!   the table then; a value leaves the rule when that region writes it and no row has it.
 //! - Who wrote rows of a value before is kept with it, and so is who does not have them yet, as of a table
@@ -96,7 +96,7 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
         return Err(Error::internal("a rule of a column that is not there"));
     };
     let (name, table_name) = (&column.name, &table.name);
-    if !matches!(column.ty, SqlType::Text | SqlType::Varchar(_)) {
+    if !matches!(column.ty, SqlType::Text | SqlType::Varchar(_) | SqlType::Enum(_)) {
         return Err(refused(
             format!(
                 "rows of table \"{table_name}\" cannot be placed by column \"{name}\": it is of type {}",
@@ -104,6 +104,11 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
             ),
             format!("ALTER TABLE … ALTER COLUMN {name} TYPE text first."),
         ));
+    }
+    if let SqlType::Enum(ty) = &column.ty
+        && !rule.named
+    {
+        rule.values.keys().try_for_each(|value| ty.by_label(value).map(drop))?;
     }
     if !column.not_null {
         return Err(refused(
@@ -387,7 +392,7 @@ impl Ddl<'_> {
             return Ok(Some(rule.column_name(table).to_owned()));
         };
         let value = codec::read_index_key(&mut reader, table, first)?;
-        Ok(Some(value.as_str().unwrap_or_default().to_owned()))
+        Ok(Some(ByRow::value_of(&value).unwrap_or_default().to_owned()))
     }
 }
 

@@ -16,16 +16,16 @@ use super::Ddl;
 use super::names::{fold, split};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
-use telesto_sql_catalog::{Column, Guarded, Owner, Relation, TypeKind, UserType};
+use telesto_sql_catalog::{Column, Guarded, Owner, Relation, Table, TypeKind, UserType};
 use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::sqlparser::ast::{
     AlterCollation, AlterCollationOperation, AlterType, AlterTypeAddValue,
     AlterTypeAddValuePosition, AlterTypeOperation, Ident, ObjectName,
     UserDefinedTypeRepresentation,
 };
-use telesto_sql_types::EnumLabel;
 use telesto_sql_types::enums::between;
 use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{EnumLabel, SqlType};
 
 pub(super) fn undefined_type(name: &ObjectName) -> Error {
     let shown = split(name).map_or_else(
@@ -193,10 +193,30 @@ impl Ddl<'_> {
                     return Err(label_exists(to));
                 }
                 labels[at] = Arc::new(EnumLabel { label: to.to_owned(), ..(*labels[at]).clone() });
+                self.places_no_rows(ty.oid, from)?;
                 self.rename_label_in_texts(ty.oid, from, to)?;
             }
         }
         self.change.put(Object::Type(ty));
+        Ok(())
+    }
+
+    /// Refuses a change of a label by which rows are placed: the rule names it.
+    fn places_no_rows(&self, ty: u32, label: &str) -> Result<()> {
+        let of_type = |table: &Table, column: u16| {
+            let of = table.columns.iter().find(|known| known.id == column);
+            of.is_some_and(|known| matches!(&known.ty, SqlType::Enum(own) if own.oid == ty))
+        };
+        for table in self.catalog().tables() {
+            let Some(rule) = &table.placement.by_row else { continue };
+            if rule.values.contains_key(label) && of_type(table, rule.column) {
+                return Err(Error::new(
+                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                    format!("rows of table \"{}\" are placed by label \"{label}\"", table.name),
+                )
+                .hint("ALTER TABLE … RESET (telesto.regions), rename the label, and place the rows again."));
+            }
+        }
         Ok(())
     }
 

@@ -22,25 +22,30 @@ pub fn only_reads(statement: &Statement) -> bool {
     }
 }
 
-/// Whether a statement adds, changes or deletes rows that it names, and does nothing else.
-pub fn changes_rows(statement: &Statement) -> bool {
+/// Whether a statement adds, changes, deletes or locks rows, as a whole or somewhere inside: what it reads is read where it is kept.
+#[must_use]
+pub fn changes_or_locks_rows(statement: &Statement) -> bool {
     match statement {
         Statement::Insert(_)
         | Statement::Update { .. }
         | Statement::Delete(_)
         | Statement::Merge { .. } => true,
-        Statement::Query(query) => matches!(
-            &*query.body,
-            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_)
-        ),
+        Statement::Query(query) => !query_reads(query),
+        // What a new table is filled with.
+        Statement::CreateTable(create) => create.query.is_some(),
+        // Its rows are pulled by other statements, and read then.
+        Statement::Declare { .. } => locking_cursor(statement),
+        Statement::Explain { statement, .. } => changes_or_locks_rows(statement),
         _ => false,
     }
 }
 
-/// Whether a statement is a query that locks the rows it gives: FOR UPDATE and its kin.
+/// Whether a statement declares a cursor whose query locks rows.
 #[must_use]
-pub fn locks_rows(statement: &Statement) -> bool {
-    matches!(statement, Statement::Query(query) if !query.locks.is_empty())
+pub fn locking_cursor(statement: &Statement) -> bool {
+    cursor::declared(statement)
+        .and_then(|declare| declare.for_query.as_ref())
+        .is_some_and(|query| !query_reads(query))
 }
 
 /// Whether a query surely writes nothing and locks nothing.

@@ -106,7 +106,7 @@ pub fn rows(
         if !costs::fill(&mut out, catalog, settings, live)?
             && !live::fill(&mut out, live)
             && !watch::fill(&mut out, catalog, live)
-            && !regions::fill(&mut out, catalog, live)
+            && !regions::fill(&mut out, catalog)
             && !statistics::fill(&mut out, catalog)
             && !table_statistics::fill(&mut out, catalog, settings)?
         {

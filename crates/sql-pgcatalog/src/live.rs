@@ -1,5 +1,6 @@
 //! System tables whose rows are the session's own: pg_cursors, pg_prepared_statements; its process's: the advisory locks of pg_locks, the nodes and logs
-//! it knows, what it measures; and those that are read when the scan runs: `pg_stat_progress_create_index`.
+//! it knows, what it measures; and those that are read when the scan runs: `pg_stat_progress_create_index`, and what
+//! other nodes are asked for.
 
 use super::SystemTable;
 use super::objects::DATABASE_OID;
@@ -256,19 +257,21 @@ fn locks(out: &mut RowSet<'_>, locks: Vec<LockShown>) {
     }
 }
 
-/// Whether the table's rows are read by [`read`], and not computed.
-pub fn is_read(table: &SystemTable) -> bool {
-    matches!(
-        table.name,
-        "pg_stat_activity"
-            | "pg_locks"
-            | "pg_stat_progress_create_index"
-            | "telesto_storage"
-            | "telesto_space"
-            | "telesto_log_history"
-            | "telesto_pending"
-            | "telesto_decided"
-    ) || super::statistics::is_counted(table.name)
+/// Whether the table's rows, as far as these columns go, are read by [`read`], and not computed.
+pub fn is_read(table: &SystemTable, positions: &[usize]) -> bool {
+    super::regions::is_asked(table, positions)
+        || matches!(
+            table.name,
+            "pg_stat_activity"
+                | "pg_locks"
+                | "pg_stat_progress_create_index"
+                | "telesto_storage"
+                | "telesto_space"
+                | "telesto_log_history"
+                | "telesto_pending"
+                | "telesto_decided"
+        )
+        || super::statistics::is_counted(table.name)
 }
 
 /// The rows of such a table. A block is 8 kB of keys and rows: there are no pages.
@@ -286,6 +289,10 @@ pub async fn read(
     }
     if table.name == "telesto_space" {
         super::space::fill(&mut out, catalog, live).await?;
+        return Ok(out.into_rows());
+    }
+    if super::regions::is_of_streams(table) {
+        super::regions::ask(&mut out, catalog, live).await?;
         return Ok(out.into_rows());
     }
     if table.name == "pg_stat_activity" {

@@ -1,13 +1,18 @@
 //! Rows about regions: which there are and how they stand, what is measured between them, where tables are, and which writes lost.
 //!
 //! # Invariants
-//! Names come from the catalog, which is the same in every region; how the streams stand is told by the node that carries them.
+//! Names come from the catalog, which is the same in every region; how the streams stand is told by the node that carries them, whichever
+//! node of the region is asked. A statement that only takes the names ([`KNOWN`]) asks nobody.
+//!
+//! # On failure
+//! 08006 when no node that carries the streams answers in time.
 //!
 //! # Limits
-//! On a node of a cluster that does not carry its region's streams, what they do is not known: NULL.
+//! In a process that has no way to the streams (one that opened the bucket for itself), what they do is not known: NULL, and no rows.
 
 use std::collections::BTreeSet;
 
+use super::SystemTable;
 use super::rows::RowSet;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, Timestamp};
@@ -16,21 +21,54 @@ use telesto_sql_catalog::merging::Merging;
 use telesto_sql_catalog::regions::{DEFINING, Home};
 use telesto_sql_plan::SessionView;
 use telesto_sql_types::Datum;
-use telesto_txn::regions::RegionView;
+use telesto_sql_types::error::Result;
+use telesto_txn::regions::{ConflictView, LinkView, RegionView, RegionsView};
 
 /// 2000-01-01 in microseconds since 1970.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// Fills the table if it is one of these; whether it is.
-pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) -> bool {
+/// Columns of `telesto_regions` that every node knows, the first ones: number, name, address, which region this is and which one defines.
+const KNOWN: usize = 5;
+
+/// Fills the table if it is one of these, with what the catalog says; whether it is.
+pub(super) fn fill(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) -> bool {
     match out.name() {
-        "telesto_regions" => regions(out, catalog, live),
-        "telesto_links" => links(out, catalog, live),
-        "telesto_conflicts" => conflicts(out, catalog, live),
+        "telesto_regions" => regions(out, catalog, None),
         "telesto_placement" => placement(out, catalog),
         _ => return false,
     }
     true
+}
+
+/// Whether the table shows what only the node that carries the streams knows.
+pub(super) fn is_of_streams(table: &SystemTable) -> bool {
+    matches!(table.name, "telesto_regions" | "telesto_links" | "telesto_conflicts")
+}
+
+/// Whether these columns of the table are asked of the node that carries the streams.
+pub(super) fn is_asked(table: &SystemTable, positions: &[usize]) -> bool {
+    // Behind the table's own columns are the hidden ones.
+    let asks = |at: &usize| (KNOWN..table.columns.len()).contains(at);
+    is_of_streams(table) && (table.name != "telesto_regions" || positions.iter().any(asks))
+}
+
+/// Fills the table with what the node that carries the streams tells.
+pub(super) async fn ask(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    live: &SessionView,
+) -> Result<()> {
+    let control = live.database.as_ref().and_then(|database| database.regions());
+    match (out.name(), control) {
+        ("telesto_links", Some(control)) => links(out, catalog, control.links().await?),
+        ("telesto_conflicts", Some(control)) => {
+            conflicts(out, catalog, control.conflicts().await?);
+        }
+        ("telesto_regions", Some(control)) => regions(out, catalog, Some(control.view().await?)),
+        ("telesto_regions", None) => regions(out, catalog, None),
+        _ => {}
+    }
+    Ok(())
 }
 
 fn count(number: u64) -> Datum {
@@ -45,9 +83,7 @@ fn time(at: Timestamp) -> Datum {
     Datum::TimestampTz(micros.saturating_sub(EPOCH_MICROS))
 }
 
-fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
-    let view = live.database.as_ref().and_then(|database| database.regions());
-    let view = view.and_then(|regions| regions.view());
+fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, view: Option<RegionsView>) {
     for region in catalog.regions() {
         let is_self = region.id == catalog.me().0;
         let of = |view: &RegionView| view.id == RegionId(region.id);
@@ -55,7 +91,7 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) 
         let told = |value: &dyn Fn(&RegionView) -> Datum| peer.map_or(Datum::Null, value);
         let own_trouble = view.as_ref().filter(|_| is_self).and_then(|view| view.trouble.clone());
         let own = view.as_ref().filter(|_| is_self);
-        let own_plane = own.map(|view| view.plane);
+        let own_plane = own.map(|view| &*view.plane);
         let tree = own.map(|view| &view.tree).filter(|tree| tree.epoch > 0 || tree.by_label > 0);
         let own_trouble = own_trouble.or_else(|| own.and_then(|view| view.tree.trouble.clone()));
         let trouble = own_trouble.or_else(|| peer.and_then(|peer| peer.trouble.clone()));
@@ -79,22 +115,19 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) 
             )
             .set("trouble", trouble.map_or(Datum::Null, |text| Datum::text(text.as_str())))
             .set("plane", own_plane.map_or(Datum::Null, Datum::text))
-            .set("tree", tree.map_or(Datum::Null, |tree| Datum::text(tree.state)))
+            .set("tree", tree.map_or(Datum::Null, |tree| Datum::text(&*tree.state)))
             .set("tree_epoch", tree.map_or(Datum::Null, |tree| count(tree.epoch)))
             .set("applied_by_label", tree.map_or(Datum::Null, |tree| count(tree.by_label)))
             .set("applied_by_past", tree.map_or(Datum::Null, |tree| count(tree.by_past)));
     }
 }
 
-fn links(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
-    let Some(regions) = live.database.as_ref().and_then(|database| database.regions()) else {
-        return;
-    };
+fn links(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, links: Vec<LinkView>) {
     let millis = |time: Option<std::time::Duration>| {
         time.map_or(Datum::Null, |time| Datum::Float8(time.as_secs_f64() * 1000.0))
     };
     let named = |region: RegionId| catalog.regions().any(|named| named.id == region.0);
-    for link in regions.links() {
+    for link in links {
         if !named(link.from) || !named(link.to) {
             continue;
         }
@@ -113,11 +146,8 @@ fn links(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
     }
 }
 
-fn conflicts(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView) {
-    let Some(regions) = live.database.as_ref().and_then(|database| database.regions()) else {
-        return;
-    };
-    for conflict in regions.conflicts() {
+fn conflicts(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, conflicts: Vec<ConflictView>) {
+    for conflict in conflicts {
         let place = KeyReader::new(&conflict.key).prefix().ok();
         let table = place.and_then(|(database, storage, _)| {
             let own = |table: &&std::sync::Arc<_>| -> bool {
@@ -129,7 +159,7 @@ fn conflicts(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, live: &SessionView
         let text = |text: &str| Datum::text(text);
         let name = |region: RegionId| catalog.region_name(region.0);
         out.row()
-            .set("type", conflict.kind)
+            .set("type", &*conflict.kind)
             .set("schema_name", table.map_or(Datum::Null, |t| text(catalog.schema_name(t.schema))))
             .set("table_name", table.map_or(Datum::Null, |t| text(&t.name)))
             .set("row_key", Datum::Bytea(conflict.key[..].into()))

@@ -103,6 +103,8 @@ pub struct Backends(Mutex<BTreeMap<i32, Backend>>);
 struct Backend {
     handle: CancelHandle,
     shown: Arc<Shown>,
+    /// It executes a statement of a session in another region.
+    guest: bool,
 }
 
 impl Backend {
@@ -119,7 +121,17 @@ impl Backend {
 impl Backends {
     /// Enters a session.
     pub fn enter(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) {
-        self.0.lock().insert(pid, Backend { handle, shown });
+        self.0.lock().insert(pid, Backend { handle, shown, guest: false });
+    }
+
+    /// Enters a session that executes a statement of another region; false: the process id is taken.
+    pub fn enter_guest(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) -> bool {
+        let mut sessions = self.0.lock();
+        let free = !sessions.contains_key(&pid);
+        if free {
+            sessions.insert(pid, Backend { handle, shown, guest: true });
+        }
+        free
     }
 
     /// Takes a session out, if the process id is still its own.
@@ -145,9 +157,10 @@ impl Backends {
         self.0.lock().get(&pid).map(|backend| backend.shown.get().role)
     }
 
-    /// How many sessions a role has.
+    /// How many sessions a role has that has logged in here.
     pub fn of_role(&self, role: u32) -> usize {
-        self.0.lock().values().filter(|backend| backend.shown.get().role == role).count()
+        let of_role = |backend: &&Backend| !backend.guest && backend.shown.get().role == role;
+        self.0.lock().values().filter(of_role).count()
     }
 
     /// What every session is doing, by process id.

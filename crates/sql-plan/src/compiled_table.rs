@@ -10,6 +10,7 @@ use telesto_common::DatabaseId;
 use telesto_sql_parser::stored::parse_stored;
 
 use crate::index_expressions::IndexExpressions;
+use telesto_sql_catalog::by_row::ByRow;
 use telesto_sql_catalog::codec::{self, RowCodec};
 use telesto_sql_catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
 use telesto_sql_expr::ParameterTypes;
@@ -239,7 +240,7 @@ impl CompiledTable {
         }
         if let Some(rule) = &self.table.placement.by_row
             && let Some(at) = self.table.columns.iter().position(|c| c.id == rule.column)
-            && let Some(value) = row.get(at).and_then(Datum::as_str)
+            && let Some(value) = row.get(at).and_then(ByRow::value_of)
             && !rule.values.contains_key(value)
         {
             return Err(CatalogSnapshot::placed_nowhere(&self.table, rule, value)

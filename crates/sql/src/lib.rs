@@ -47,8 +47,8 @@ pub(crate) use telesto_sql_types::{held, interrupt};
 pub use error::{Error, Result, SqlState};
 pub use notify::{Lost, Notification};
 pub use session::{
-    CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Ending, Notice, Prepared, ResultColumn,
-    ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult,
-    TransactionStatus,
+    CancelHandle, CopyFormat, CopyInTarget, CopyPiece, Ending, Host, Notice, Prepared,
+    ResultColumn, ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlOptions,
+    StatementResult, TransactionStatus, Turn,
 };
 pub use types::{Datum, SqlType};

@@ -11,6 +11,8 @@ mod by_row;
 mod forwarded;
 #[path = "regions/reads.rs"]
 mod reads;
+#[path = "regions/shown.rs"]
+mod shown;
 mod support;
 
 use std::collections::BTreeMap;

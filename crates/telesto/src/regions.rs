@@ -191,6 +191,14 @@ impl Carrier {
         Ok(Self { shared, tasks, introductions })
     }
 
+    /// The region's name, and how many others it knows; nothing while no streams run.
+    #[must_use]
+    pub fn known(&self) -> Option<(String, usize)> {
+        let running = self.shared.running.lock();
+        let status = running.as_ref()?.status();
+        Some((status.name, status.peers.len()))
+    }
+
     /// Waits for what the other regions have for one that has joined them; the first region waits for nothing.
     ///
     /// # Errors

@@ -10,8 +10,9 @@
 //! A [`RegionControl`] says what to do; a [`Definitions`] that cannot be read is tried again by whoever applies.
 //!
 //! # Limits
-//! As this process knows it.
+//! As the node that carries the region's streams knows it.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +62,7 @@ pub struct TreeView {
     /// The epoch that runs; 0: none.
     pub epoch: u64,
     /// In a word: `followed`, `late`, `begins`, `carried` or `none`.
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// Transactions of other regions applied since the streams were started here, because their labels had their turn.
     pub by_label: u64,
     /// The others.
@@ -78,7 +79,7 @@ pub struct RegionsView {
     /// Its name.
     pub name: String,
     /// How causal order is kept.
-    pub plane: &'static str,
+    pub plane: Cow<'static, str>,
     /// How the tree of serializers stands.
     pub tree: TreeView,
     /// The others.
@@ -115,7 +116,7 @@ pub struct LinkView {
 pub struct ConflictView {
     /// `update_origin_differs`, `update_deleted`, `delete_origin_differs` or `delete_missing`: as PostgreSQL 18's logical replication
     /// names them, seen from what was here.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// The key.
     pub key: Bytes,
     /// Label of the version that stays: time and region.
@@ -127,14 +128,23 @@ pub struct ConflictView {
 /// The replication of this region, as sessions use it.
 #[async_trait]
 pub trait RegionControl: Debug + Send + Sync {
-    /// How the regions stand; `None`: this node does not know, since another one carries the streams.
-    fn view(&self) -> Option<RegionsView>;
+    /// How the regions stand, as the node that carries the streams knows it: where that is another one, it is asked.
+    ///
+    /// # Errors
+    /// [`crate::Error::Elsewhere`] when no node that carries them answers in time.
+    async fn view(&self) -> crate::Result<RegionsView>;
 
-    /// What is measured of the links between regions, of every pair that is known here.
-    fn links(&self) -> Vec<LinkView>;
+    /// What is measured of the links between regions, of every pair that is known there.
+    ///
+    /// # Errors
+    /// As [`RegionControl::view`].
+    async fn links(&self) -> crate::Result<Vec<LinkView>>;
 
-    /// The newest conflicts.
-    fn conflicts(&self) -> Vec<ConflictView>;
+    /// The newest conflicts there.
+    ///
+    /// # Errors
+    /// As [`RegionControl::view`].
+    async fn conflicts(&self) -> crate::Result<Vec<ConflictView>>;
 
     /// The token of a session that has seen `session` here.
     ///

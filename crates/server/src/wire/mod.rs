@@ -50,6 +50,7 @@ use crate::wire::backend::Status;
 use crate::wire::cancel::Registered;
 use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION, Parts};
 use crate::wire::frontend::ProtocolError;
+use crate::wire::place::ForRegions;
 use crate::wire::report::{Severity, error_fields, notice_fields};
 use crate::wire::socket::Socket;
 use crate::wire::startup::{Client, Started, fatal};
@@ -100,6 +101,8 @@ impl WireServer {
             let cancels = Arc::clone(&self.clients.cancels);
             self.engine.cancelled_by(Box::new(move |pid, key| cancels.cancel(pid, key)));
         }
+        let host = ForRegions { env: self.env.clone(), clients: Arc::clone(&self.clients) };
+        self.engine.hosted_by(Arc::new(host));
         // First: a new client must not get the process id of one that is known by it.
         self.clients.cancels.begin_above(passed.iter().map(|client| client.state.pid));
         for client in passed {

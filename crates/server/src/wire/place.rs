@@ -9,7 +9,7 @@
 //!
 //! # Invariants
 //! - A statement that may compute for long is never polled where another session or the sockets wait for the thread.
-//! - At most as many threads compute as there are slots: each holds memory of its own.
+//! - At most as many threads compute as there are slots: each holds memory of its own. What is executed for other regions takes them, too.
 //! - A statement without a slot still ends when it is cancelled, when its time is over, and with its session.
 //!
 //! # Limits
@@ -22,9 +22,41 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use telesto_common::Env;
 use telesto_common::wait::{self, Wait};
-use telesto_sql::CancelHandle;
+use telesto_sql::{CancelHandle, Error, Host, Turn};
 use tokio::sync::Semaphore;
 use tokio_util::sync::PollSemaphore;
+
+use super::admission::turned_away;
+use crate::clients::Clients;
+
+/// Where statements are polled that this process executes for other regions: as those of its clients are.
+#[derive(Debug)]
+pub struct ForRegions {
+    /// Of the server.
+    pub env: Env,
+    /// Whose turns they have.
+    pub clients: Arc<Clients>,
+}
+
+impl Host for ForRegions {
+    fn turned_away(&self) -> Option<Error> {
+        turned_away(&self.env, &self.clients.gate)
+    }
+
+    fn turn(&self, handle: CancelHandle) -> Box<dyn Turn> {
+        Box::new(Place::new(self.env.clone(), handle, Arc::clone(&self.clients.computing)))
+    }
+}
+
+impl Turn for Place {
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        work: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>,
+    ) -> Poll<()> {
+        Self::poll(self, context, work)
+    }
+}
 
 /// How often a statement that waits for a slot looks at its limits.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

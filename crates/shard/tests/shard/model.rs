@@ -406,7 +406,7 @@ async fn run(which: Which, steps: Vec<Step>, options: Options) {
                         break;
                     }
                     rows.extend(more.into_iter().map(|row| (row.key, row.value, row.at.0)));
-                    shard.apply(&model.commit(&[writes.clone()])).unwrap();
+                    shard.apply(&model.commit(std::slice::from_ref(&writes))).unwrap();
                     shard.spill(bytes).await.unwrap();
                 }
                 if reverse {

@@ -123,6 +123,7 @@ async fn tail_goes_on_without_the_bucket_far_beyond_its_memory() {
 async fn tail_that_nobody_folds_is_moved_to_disk_after_a_while() {
     let folder = tempfile::tempdir().unwrap();
     let (_, _, shard) = opened(&Which::memory(), Scratch::plain(folder.path())).await;
+    let env = hasty_env();
     let mut entries = 0;
     while shard.fold_need() != FoldNeed::Full {
         entries += 1;
@@ -131,7 +132,7 @@ async fn tail_that_nobody_folds_is_moved_to_disk_after_a_while() {
     let mut waits = 0;
     while !shard.make_room().await.unwrap() {
         waits += 1;
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        env.clock.sleep(std::time::Duration::from_millis(5)).await;
     }
     assert!(waits >= 5, "{waits} waits");
     let spilled = shard.spilled_bytes();

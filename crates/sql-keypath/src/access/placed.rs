@@ -8,8 +8,8 @@
 //! Only where the statement's conditions say nothing of the column.
 
 use telesto_sql_catalog::Table;
+use telesto_sql_catalog::by_row::ByRow;
 use telesto_sql_expr::Expr;
-use telesto_sql_types::Datum;
 
 use super::{Conditions, KeyValue, Part};
 
@@ -28,11 +28,11 @@ impl Conditions {
             return self;
         }
         let ty = &table.columns[at].ty;
-        let value = |value: &String| KeyValue {
-            expr: Expr::constant(Datum::text(value.as_str()), ty.clone()),
-            ty: ty.clone(),
+        let value = |value: &String| {
+            let datum = ByRow::datum(ty, value)?;
+            Some(KeyValue { expr: Expr::constant(datum, ty.clone()), ty: ty.clone() })
         };
-        let values = rule.values.keys().map(value).collect();
+        let values = rule.values.keys().filter_map(value).collect();
         // It is no condition of the statement that a path could prove.
         self.eq.push((at, Part::In(values), usize::MAX));
         self

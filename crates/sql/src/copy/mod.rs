@@ -40,7 +40,9 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::Settings;
 use crate::expr::context::EvalContext;
 use crate::interrupt;
-use crate::plan::{CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, StatementResult};
+use crate::plan::{
+    CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, RowStream, StatementResult,
+};
 use crate::plan::{ExecContext, PlanContext};
 use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
 use crate::types::Row;
@@ -52,6 +54,21 @@ pub(crate) struct CopyPlan {
     statement: Statement,
     columns: Arc<[ResultColumn]>,
     parameters: Vec<SqlType>,
+    sent: Option<Sent>,
+}
+
+/// What COPY TO sends: a query and its columns.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub query: Statement,
+    pub columns: Arc<[ResultColumn]>,
+}
+
+impl CopyPlan {
+    /// What it sends, if it is one that does.
+    pub fn sent(&self) -> Option<&Sent> {
+        self.sent.as_ref()
+    }
 }
 
 /// Plans a COPY.
@@ -60,8 +77,15 @@ pub(crate) struct CopyPlan {
 /// Those of the statement.
 pub(crate) fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Result<Arc<CopyPlan>> {
     check(statement, context)?;
-    let parameters = context.parameters.resolved();
-    Ok(Arc::new(CopyPlan { statement: statement.clone(), columns: Arc::from([]), parameters }))
+    let sent = match query_of(statement, context.catalog, context.settings)? {
+        None => None,
+        Some(query) => {
+            let columns = crate::engine_df::describe_query(&query, context)?.into();
+            Some(Sent { query: Statement::Query(Box::new(query)), columns })
+        }
+    };
+    let (statement, parameters) = (statement.clone(), context.parameters.resolved());
+    Ok(Arc::new(CopyPlan { statement, columns: Arc::from([]), parameters, sent }))
 }
 
 #[async_trait]
@@ -121,11 +145,11 @@ fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
         }
     }
     match source {
-        CopySource::Query(query) => {
-            crate::engine_df::describe_query(query, context)?;
-        }
+        // It is described by who plans.
+        CopySource::Query(_) => {}
         CopySource::Table { table_name, columns } => {
             let table = target_table(table_name, context.catalog, context.settings)?;
+            context.catalog.check_replicated(&table)?;
             chosen_columns(&table, columns)?;
             if let Some(text) = &options.condition {
                 let eval = EvalContext::planning(context.settings, context.catalog);
@@ -166,16 +190,63 @@ async fn run(
         }
         CopySource::Table { table_name, columns } => {
             let table = target_table(table_name, &context.catalog, &context.settings)?;
-            let chosen = chosen_columns(&table, columns)?;
-            let names: Vec<String> = chosen
-                .iter()
-                .map(|at| Ident::with_quote('"', table.columns[*at].name.as_str()).to_string())
-                .collect();
-            let query = parse_query(&format!("SELECT {} FROM {table_name}", names.join(", ")))?;
+            let query = query_of_table(table_name, &table, columns)?;
             copy_out(&query, options, parameters, context, Some(&table)).await
         }
         CopySource::Query(query) => copy_out(query, options, parameters, context, None).await,
     }
+}
+
+/// The query whose rows a COPY TO sends; nothing for COPY FROM.
+///
+/// # Errors
+/// Those of the table's and the columns' names.
+pub(crate) fn query_of(
+    statement: &Statement,
+    catalog: &crate::catalog::CatalogSnapshot,
+    settings: &Settings,
+) -> Result<Option<Query>> {
+    match statement {
+        Statement::Copy { source: CopySource::Query(query), to: true, .. } => {
+            Ok(Some((**query).clone()))
+        }
+        Statement::Copy { source: CopySource::Table { table_name, columns }, to: true, .. } => {
+            let table = target_table(table_name, catalog, settings)?;
+            query_of_table(table_name, &table, columns).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+fn query_of_table(name: &ObjectName, table: &Table, columns: &[Ident]) -> Result<Query> {
+    let chosen = chosen_columns(table, columns)?;
+    let names: Vec<String> = chosen
+        .iter()
+        .map(|at| Ident::with_quote('"', table.columns[*at].name.as_str()).to_string())
+        .collect();
+    parse_query(&format!("SELECT {} FROM {name}", names.join(", ")))
+}
+
+/// What a COPY TO gives whose rows another region has sent.
+///
+/// # Errors
+/// Those of its options.
+pub(crate) fn sent_elsewhere(
+    statement: &Statement,
+    (columns, rows): (&[ResultColumn], RowStream),
+    context: &ExecContext,
+) -> Result<StatementResult> {
+    let Statement::Copy { source, options, legacy_options, .. } = statement else {
+        return Err(Error::internal("COPY was expected"));
+    };
+    let options = Options::of(options, legacy_options)?;
+    let table = match source {
+        CopySource::Table { table_name, .. } => {
+            Some(target_table(table_name, &context.catalog, &context.settings)?)
+        }
+        CopySource::Query(_) => None,
+    };
+    written(columns, rows, options, context, table.as_deref())
 }
 
 fn target_table(
@@ -201,10 +272,7 @@ fn target_table(
         [] => return Err(Error::syntax("COPY needs a table")),
     };
     match catalog.resolve(schema, table, &settings.effective_search_path()) {
-        Some(Relation::Table(table)) => {
-            catalog.check_replicated(table)?;
-            Ok(Arc::clone(table))
-        }
+        Some(Relation::Table(table)) => Ok(Arc::clone(table)),
         Some(_) => Err(Error::new(
             SqlState::WRONG_OBJECT_TYPE,
             format!("cannot copy \"{table}\": it is not a table"),
@@ -272,6 +340,27 @@ async fn copy_out(
     table: Option<&Table>,
 ) -> Result<StatementResult> {
     let (columns, rows) = crate::engine_df::run_described(query, parameters, context).await?;
+    let rows = match context.catalog.places_rows() {
+        true => begun(rows).await?,
+        false => rows,
+    };
+    written(&columns, rows, options, context, table)
+}
+
+/// The rows, of which the first ones were found: whether they are here is told before something is sent.
+async fn begun(mut rows: RowStream) -> Result<RowStream> {
+    let first = rows.next().await.transpose()?;
+    Ok(futures::stream::iter(first.map(Ok)).chain(rows).boxed())
+}
+
+/// The rows as COPY writes them.
+fn written(
+    columns: &[ResultColumn],
+    rows: RowStream,
+    options: Options,
+    context: &ExecContext,
+    table: Option<&Table>,
+) -> Result<StatementResult> {
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     let forced = options::flags(&options.force_quote, &names, "FORCE_QUOTE", table)?;
     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();

@@ -23,7 +23,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, StreamExt as _};
 use telesto_common::{RegionId, TxnId};
 use telesto_sql_catalog::store::header_key;
 use telesto_txn::regions::RegionControl;
@@ -33,9 +34,10 @@ use super::cursor::spool;
 use super::{Prepared, Row, Rows, Session, StatementResult};
 use crate::catalog::CatalogSnapshot;
 use crate::elsewhere::ReadElsewhere;
+use crate::elsewhere::sources::Source;
 use crate::elsewhere::wire::{self, Given};
 use crate::error::{Conflict, Error, Result, SqlState};
-use crate::plan::{ExecContext, ExecutablePlan as _};
+use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::Statement;
 use crate::temp::is_temporary;
 use crate::types::{Datum, SqlType};
@@ -64,8 +66,8 @@ impl Session {
         context: &ExecContext,
     ) -> Result<StatementResult> {
         self.may_read_elsewhere(prepared, &context.catalog)?;
-        let columns = plan.columns().cloned().unwrap_or_else(|| Arc::from([]));
-        let asked = asked(prepared, statement, context)?;
+        let columns = Arc::clone(&plan.rows);
+        let asked = asked(prepared, plan.query.as_ref().unwrap_or(statement), context)?;
         let read = AwayRead { seen: context.txn.snapshot(), statement: asked.into() };
         let control = self.replication()?;
         let begun = begin(&*control, plan, read, context).boxed().await?;
@@ -98,7 +100,76 @@ impl Session {
                 following,
             ))),
         };
-        Ok(StatementResult::Rows { columns, rows, tag: "SELECT" })
+        if !matches!(statement, Statement::Copy { .. }) {
+            return Ok(StatementResult::Rows { columns, rows, tag: "SELECT" });
+        }
+        let rows = match rows {
+            Rows::Ready(rows) => futures::stream::iter([Ok(rows)]).boxed(),
+            Rows::Stream(rows) => rows,
+        };
+        crate::copy::sent_elsewhere(statement, (&columns, rows), context)
+    }
+
+    /// A statement that may have to be filled with what another region has: its result, where that was read first; else it is to be executed
+    /// with `context`, which has what was read before.
+    pub(super) async fn filled(
+        &mut self,
+        source: Option<Arc<Source>>,
+        plan: &Plan,
+        prepared: &Arc<Prepared>,
+        (statement, parameters): (&Statement, &[Datum]),
+        context: &mut ExecContext,
+    ) -> Result<Option<StatementResult>> {
+        if let Some(source) = source {
+            if !source.fits(&context.catalog) {
+                return Err(redefined(context));
+            }
+            context.planner = source;
+            return Ok(None);
+        }
+        let source = self.source_elsewhere(plan, prepared, statement, context).await?;
+        let Some(source) = source else { return Ok(None) };
+        let read = source.to_read().ok_or_else(|| Error::internal("a query that nobody met"))?;
+        let read = self.read_elsewhere(&read, prepared, statement, context).boxed().await?;
+        let StatementResult::Rows { rows, .. } = read else {
+            return Err(Error::internal("a query that gives no rows"));
+        };
+        source.give(rows);
+        // What it writes is behind what it has read: the transaction begins when that is here.
+        if let Some(block) = &mut self.block {
+            (block.base, block.waiting) = (None, None);
+            if let Some(txn) = block.txn.take() {
+                txn.rollback();
+            }
+        }
+        self.source = Some(source);
+        self.attempt_filled(prepared, parameters).await.map(Some)
+    }
+
+    /// Another attempt, within one.
+    fn attempt_filled<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: &'a [Datum],
+    ) -> BoxFuture<'a, Result<StatementResult>> {
+        self.attempt_here(prepared, parameters).boxed()
+    }
+
+    /// What a statement is to be filled with from another region before it is executed.
+    async fn source_elsewhere(
+        &self,
+        plan: &Plan,
+        prepared: &Prepared,
+        statement: &Statement,
+        context: &ExecContext,
+    ) -> Result<Option<Arc<Source>>> {
+        if matches!(plan, Plan::Session) {
+            return crate::elsewhere::source_of_table(statement, context).await;
+        }
+        let source = Source::new(Arc::clone(&context.planner));
+        let known = (&context.catalog, &context.txn);
+        self.plan_filled(&source, prepared, statement, known).await?;
+        Ok(Some(source))
     }
 
     /// Waits for what was seen elsewhere, where it is not too late for the transaction under way.

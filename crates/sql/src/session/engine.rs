@@ -16,6 +16,7 @@ use telesto_txn::peers::Answers;
 use telesto_txn::{Database, TxnOptions};
 
 use super::audit::Audit;
+use super::host::Host;
 use super::planner::BothExecutors;
 use super::settings::Settings;
 use super::visit::Visits;
@@ -312,6 +313,7 @@ impl SqlEngine {
             catalog: None,
             label: Label::default(),
             owed: None,
+            source: None,
             live: Arc::new(SessionView {
                 statements: prepared.shown(),
                 locks: Some(Arc::clone(&self.advisory)),
@@ -338,6 +340,11 @@ impl SqlEngine {
             audit: None,
             visits: None,
         }
+    }
+
+    /// Statements that are executed for other regions have the turns, and the limits, of `host` from here on. Only the first one counts.
+    pub fn hosted_by(&self, host: Arc<dyn Host>) {
+        self.visits.at(host);
     }
 
     /// From here on cancel requests that arrive at other nodes are tried by `by_key`, too.

@@ -26,6 +26,7 @@ pub(crate) mod curated;
 mod cursor;
 mod elsewhere;
 mod engine;
+mod host;
 pub(crate) mod init_plan;
 mod named;
 mod names;
@@ -70,11 +71,13 @@ pub use crate::plan::{
 pub use crate::types::Row;
 pub use crate::types::{PG_EPOCH_SECONDS, pg_micros};
 pub use engine::{SessionOptions, SqlEngine, SqlOptions};
+pub use host::{Host, Turn};
 pub(crate) use prepare::{plan_as_written, plan_statement};
 pub use prepared::Prepared;
 
 use crate::advisory::session::AdvisorySession;
 use crate::catalog::CatalogSnapshot;
+use crate::elsewhere::sources::Source;
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt;
 use crate::notify::session::Channels;
@@ -122,6 +125,8 @@ pub struct Session {
     label: Label,
     /// What the session has committed in another region and has not come here yet.
     owed: Option<(RegionId, Timestamp)>,
+    /// What the statement under way is filled with from another region.
+    source: Option<Arc<Source>>,
     /// Whether the text under way is a known one.
     texts: texts::Texts,
     /// Prepared statements by name.

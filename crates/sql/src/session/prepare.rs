@@ -27,12 +27,12 @@ use super::run::failed_transaction;
 use super::texts::KeptPlan;
 use super::{Prepared, Session, parse, tame, utility};
 use crate::catalog::CatalogSnapshot;
-use crate::elsewhere;
+use crate::elsewhere::{self, sources::Source};
 use crate::engine_df;
 use crate::error::{Error, Result, SqlState};
 use crate::exec::{Choice, must_be_key};
 use crate::interrupt;
-use crate::plan::{ParameterTypes, Plan, PlanContext};
+use crate::plan::{ParameterTypes, Plan, PlanContext, Planner};
 use crate::session::settings::Executor;
 use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::types::SqlType;
@@ -217,6 +217,32 @@ impl Session {
             )
             .hint("Prepare the statement again."));
         }
+        Ok(plan)
+    }
+
+    /// The plan of a statement that is filled with what `source` reads in another region.
+    pub(super) async fn plan_filled(
+        &self,
+        source: &Arc<Source>,
+        prepared: &Prepared,
+        statement: &Statement,
+        (catalog, txn): (&Arc<CatalogSnapshot>, &Arc<dyn Transaction>),
+    ) -> Result<Plan> {
+        let known: Vec<_> = prepared.parameter_types.iter().cloned().map(Some).collect();
+        let mut parameters = ParameterTypes::new(&known);
+        link_parameters(&mut parameters, catalog)?;
+        let planner: Arc<dyn Planner> = Arc::clone(source) as _;
+        let mut context = PlanContext {
+            catalog,
+            settings: &self.settings,
+            parameters: &mut parameters,
+            txn: Some(txn),
+            env: &self.engine.env,
+            earlier: Arc::default(),
+            planner: &planner,
+        };
+        let plan = plan_statement(statement, &mut context).await?;
+        crate::access::check(statement, catalog, &self.settings)?;
         Ok(plan)
     }
 

@@ -20,7 +20,8 @@ use super::transaction::Step;
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
-use crate::elsewhere::{self, ReadElsewhere};
+use crate::elsewhere::sources::may_be_filled;
+use crate::elsewhere::{self, Gives, ReadElsewhere};
 use crate::error::{Error, Result, SqlState};
 use crate::exec::placed::PlacedRows;
 use crate::explain;
@@ -31,7 +32,7 @@ use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::{Declare, Statement};
 use crate::types::{ArrayValue, Datum, SqlType};
 use telesto_sql_parser::statement_kind::{
-    changes_rows, executes, is_plain, locks_rows, only_reads, reads_nothing,
+    changes_or_locks_rows, executes, is_plain, only_reads, reads_nothing,
 };
 
 impl Session {
@@ -362,11 +363,12 @@ impl Session {
     }
 
     /// [`Session::attempt`] on a stack that fits the statement.
-    async fn attempt_here(
+    pub(super) async fn attempt_here(
         &mut self,
         prepared: &Arc<Prepared>,
         parameters: &[Datum],
     ) -> Result<StatementResult> {
+        let source = self.source.take();
         let statement =
             prepared.statement.as_ref().ok_or_else(|| Error::internal("an empty statement"))?;
         if !is_plain(statement)
@@ -394,9 +396,13 @@ impl Session {
         if catalog.is_unfinished() {
             crate::online::Upkeep::wake(&self.engine);
         }
-        let Planned { plan, keyed, values } = match concerns_cursors(statement) {
-            false => Planned::of(self.plan(prepared, statement, &catalog, &txn).await?),
-            true => self.planned(prepared, statement, (&catalog, &txn)).boxed().await?,
+        let Planned { plan, keyed, values } = match (&source, concerns_cursors(statement)) {
+            (Some(source), _) => {
+                let planned = self.plan_filled(source, prepared, statement, (&catalog, &txn));
+                Planned::of(planned.boxed().await?)
+            }
+            (None, false) => Planned::of(self.plan(prepared, statement, &catalog, &txn).await?),
+            (None, true) => self.planned(prepared, statement, (&catalog, &txn)).boxed().await?,
         };
         if let Some(cursors) = self.cursors.shown(&self.live.cursors) {
             Arc::make_mut(&mut self.live).cursors = cursors;
@@ -405,18 +411,21 @@ impl Session {
         let parameters = named.as_deref().unwrap_or(parameters);
         let with_key = values.map(|values| [parameters, &values].concat());
         let parameters = with_key.as_deref().unwrap_or(parameters);
-        let changes = changes_rows(statement) || locks_rows(statement);
-        let context = self.context_of(txn, catalog, parameters, changes);
+        let changes = changes_or_locks_rows(statement);
+        let mut context = self.context_of(txn, catalog, parameters, changes);
+        if source.is_some() || may_be_filled(&plan, statement) {
+            let filled = (&**statement, parameters);
+            let filling = self.filled(source, &plan, prepared, filled, &mut context);
+            if let Some(result) = filling.boxed().await? {
+                return Ok(result);
+            }
+        }
         if let Some(elsewhere) = plan.downcast::<ReadElsewhere>() {
             let reading = self.read_elsewhere(elsewhere, prepared, statement, &context);
             let result = reading.boxed().await?;
             return self.declared((declare, None), prepared, result, &context);
         }
-        let columns = match &plan {
-            // Rows of such tables are found to be elsewhere when they are read.
-            Plan::Run(plan) if context.catalog.places_rows() => plan.columns().cloned(),
-            _ => None,
-        };
+        let gives = Gives::of(&plan, &context.catalog);
         let base = &mut self.block.as_mut().ok_or_else(|| Error::internal("no block"))?.base;
         let work = async {
             match plan {
@@ -429,13 +438,12 @@ impl Session {
             }
         };
         let mut result = work.await;
-        if let Some(columns) = &columns {
+        if let Some(gives) = gives {
             if let Ok(begun) = result {
                 result = begun.with_first_rows().boxed().await;
             }
             if let Err(error) = result {
-                let elsewhere =
-                    elsewhere::instead(statement, &self.settings, Some(columns), error)?;
+                let elsewhere = elsewhere::instead(statement, &self.settings, gives, error)?;
                 let reading = self.read_elsewhere(&elsewhere, prepared, statement, &context);
                 result = reading.boxed().await;
             }

@@ -5,10 +5,11 @@
 //!   Between regions of one deployment everything is trusted: that the client has proven its role is for its own region to see to.
 //! - It writes nothing, forwards nothing, and has nothing of a session's own: advisory locks, sequences, settings, messages.
 //! - `now()` is its session's.
-//! - It is polled where it holds up nobody, as a client's statement is, and stops where it computes.
+//! - It is polled where it holds up nobody, as a client's statement is, with the same turns; it is shown, counted and stopped as one
+//!   ([`super::host`]), and not begun when new work is turned away.
 //!
 //! # On failure
-//! The error is told to the session with everything that it says; the statement has ended.
+//! The error is told to the session with everything that it says; the statement has ended. Ended by an administrator, it is not tried again elsewhere.
 //!
 //! # Limits
 //! A piece is about [`PIECE_BYTES`] of rows; a row of more than [`MOST_BYTES`] is refused.
@@ -21,11 +22,15 @@ use std::task::Poll;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::StreamExt as _;
-use telesto_common::{Env, Label, Timestamp};
+use telesto_common::wait::Wait;
+use telesto_common::{Label, Timestamp};
 use telesto_txn::{Piece, Pieces, Reader, Served};
 
 use super::cursor::spool;
-use super::{CancelHandle, Row, RowStream, Rows, Session, SqlEngine, StatementResult, pg_micros};
+use super::host::{Guest, Host, Threads, Turn};
+use super::{
+    CancelHandle, Ending, Row, RowStream, Rows, Session, SqlEngine, StatementResult, pg_micros,
+};
 use crate::catalog::Stamp;
 use crate::elsewhere::{SETTING, wire};
 use crate::error::{Error, Result, SqlState};
@@ -40,27 +45,45 @@ const MOST_BYTES: usize = 48 << 20;
 
 /// Executes statements for sessions of other regions.
 #[derive(Debug, Default)]
-pub(super) struct Visits(OnceLock<Weak<SqlEngine>>);
+pub(super) struct Visits {
+    engine: OnceLock<Weak<SqlEngine>>,
+    host: OnceLock<Arc<dyn Host>>,
+}
 
 impl Visits {
     /// From here on in this engine.
     pub fn of(&self, engine: &Arc<SqlEngine>) {
-        let _ = self.0.set(Arc::downgrade(engine));
+        let _ = self.engine.set(Arc::downgrade(engine));
+    }
+
+    /// From here on with the threads of `host`; only the first one counts.
+    pub fn at(&self, host: Arc<dyn Host>) {
+        let _ = self.host.set(host);
     }
 
     fn begin(&self, statement: &[u8], seen: Label) -> Result<Visit> {
-        let engine = self.0.get().and_then(Weak::upgrade);
+        let engine = self.engine.get().and_then(Weak::upgrade);
         let engine = engine
             .ok_or_else(|| Error::new(SqlState::ADMIN_SHUTDOWN, "the region's node is stopping"))?;
+        let host = self.host.get();
+        if let Some(full) = host.and_then(|host| host.turned_away()) {
+            // Another region may take it.
+            return Err(Error::new(SqlState::TOO_MANY_CONNECTIONS, full.message()));
+        }
         let asked: wire::Statement = wire::decode(statement)?;
         let mut settings = Settings { confined: true, ..asked.settings()? };
         // Whoever does not have it all is not to ask on.
         settings.others.insert(SETTING.to_owned(), "off".to_owned());
         let env = engine.env().clone();
-        let session = engine.session_for(settings, seen, asked.transaction_micros);
+        let mut session = engine.session_for(settings, seen, asked.transaction_micros);
         let cancel = session.cancel_handle();
+        let guest = Guest::enter(&mut session);
+        let turn = match host {
+            Some(host) => host.turn(cancel.clone()),
+            None => Box::new(Threads { env, handle: cancel.clone() }),
+        };
         let state = State::Asked(Box::new(session), asked);
-        Ok(Visit { env, cancel, state })
+        Ok(Visit { guest: Some(guest), turn, cancel, state })
     }
 }
 
@@ -128,21 +151,34 @@ struct Running {
 
 /// A statement under way.
 struct Visit {
-    env: Env,
+    /// Until it has ended.
+    guest: Option<Guest>,
+    turn: Box<dyn Turn>,
     cancel: CancelHandle,
     state: State,
+}
+
+impl Visit {
+    /// The statement has ended with this.
+    fn ends(&mut self, head: Option<wire::Head>, error: &Error) -> telesto_txn::Result<Piece> {
+        self.guest = None;
+        if self.cancel.ending() != Some(Ending::Terminated) {
+            return failed(head, error);
+        }
+        let ended = "the statement was ended in the region that executes it, by an administrator";
+        failed(head, &Error::new(SqlState::QUERY_CANCELED, ended))
+    }
 }
 
 #[async_trait]
 impl Pieces for Visit {
     async fn next(&mut self) -> telesto_txn::Result<Piece> {
-        let (env, cancel) = (self.env.clone(), self.cancel.clone());
         let state = std::mem::replace(&mut self.state, State::Over);
         let mut running = match state {
             State::Asked(session, asked) => {
-                match placed(&env, &cancel, begin(session, asked)).await {
+                match placed(&mut *self.turn, begin(session, asked)).await {
                     Ok(running) => running,
-                    Err((head, error)) => return failed(head, &error),
+                    Err((head, error)) => return self.ends(head, &error),
                 }
             }
             State::Running(running) => running,
@@ -150,33 +186,36 @@ impl Pieces for Visit {
                 return failed(None, &Error::internal("rows behind the last one are asked for"));
             }
         };
-        let filled = placed(&env, &cancel, running.fill()).await;
+        let filled = placed(&mut *self.turn, running.fill()).await;
         let head = running.head.take();
         match filled {
             Ok((count, rows, last)) => {
                 if last {
                     // Its accounts are closed.
                     let _ = running.session.sync().await;
+                    self.guest = None;
                 } else {
+                    // Whoever reads is to take what was made.
+                    self.cancel.waits_for(Wait::ClientWrite);
                     self.state = State::Running(running);
                 }
                 piece(&wire::Given { head, count, rows, failed: None }, last)
             }
-            Err(error) => failed(head, &error),
+            Err(error) => self.ends(head, &error),
         }
     }
 }
 
-/// Polls `work` where a statement belongs that may compute for long.
-async fn placed<T>(env: &Env, cancel: &CancelHandle, work: impl Future<Output = T>) -> T {
+/// Polls `work` when it is its turn.
+async fn placed<T>(turn: &mut dyn Turn, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     futures::future::poll_fn(|context| {
-        if !cancel.computes() {
-            return work.as_mut().poll(context);
-        }
-        let mut polled = Poll::Pending;
-        env.tasks.compute(&mut || polled = work.as_mut().poll(context));
-        polled
+        let mut made = Poll::Pending;
+        let polled = turn.poll(context, &mut |context| {
+            made = work.as_mut().poll(context);
+            if made.is_pending() { Poll::Pending } else { Poll::Ready(()) }
+        });
+        if polled.is_pending() { Poll::Pending } else { made }
     })
     .await
 }

@@ -13,6 +13,7 @@ use telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
 use telesto_testkit::World;
 use telesto_txn::{Database as _, ScanOptions, TxnOptions};
 
+use super::reads::copied;
 use super::{NAMES, REGIONS, Sites, below, run, seeds, seeds_and};
 
 type Answer = Vec<Vec<Option<String>>>;
@@ -643,6 +644,215 @@ fn rows_elsewhere_are_locked_for_what_is_written_there() {
                 }
             }
         }
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// COPY TO sends rows that another region has, where one has all of them.
+#[test]
+fn copy_sends_rows_that_are_elsewhere() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        let mut session = sites.session(2).await;
+        for (sql, sent) in [
+            (
+                "COPY (SELECT id, n FROM p WHERE region = 'ap' ORDER BY id) TO STDOUT",
+                "1\t1\n2\t2\n3\t3\n",
+            ),
+            (
+                "COPY (SELECT id, n FROM p WHERE region = 'eu' ORDER BY id) TO STDOUT",
+                "1\t1\n2\t2\n3\t3\n",
+            ),
+            ("COPY (SELECT count(*) FROM p) TO STDOUT (FORMAT csv, HEADER)", "count\n9\n"),
+        ] {
+            assert_eq!(copied(&mut session, sql).await.expect(sql), sent, "{sql}");
+        }
+        let all = copied(&mut session, "COPY p TO STDOUT").await.expect("sends");
+        assert_eq!(all.lines().count(), 9);
+        run(&mut session, "SET telesto.local_rows = on").await.expect("sets");
+        let own = copied(&mut session, "COPY p TO STDOUT").await.expect("sends");
+        assert_eq!(own.lines().count(), 3);
+    });
+}
+
+/// The labels of an enum say where rows are, as texts do; a region's name that is no label yet places no row.
+#[test]
+fn rows_are_placed_by_the_labels_of_an_enum() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TYPE place AS ENUM ('us', 'eu')",
+            "CREATE TABLE t (loc place, id int, n int, PRIMARY KEY (loc, id), UNIQUE (loc, n))",
+            "CREATE INDEX ON t (loc DESC, n)",
+            "INSERT INTO t SELECT p, g, g FROM unnest(enum_range(NULL::place)) p, generate_series(1, 3) g",
+        ] {
+            sites.must(0, sql).await;
+        }
+        let none =
+            "ALTER TABLE t SET (telesto.regions = 'by row (loc): us = us; eu = eu; ap = ap')";
+        sites.refuses(0, none, "22P02").await;
+        let few = "ALTER TABLE t SET (telesto.regions = 'by row (loc): us = us')";
+        let left_out = sites.refuses(0, few, "23514").await;
+        assert!(left_out.message().contains("\"eu\""), "{left_out}");
+        sites.must(0, "ALTER TABLE t SET (telesto.regions = 'by row (loc)')").await;
+        sites.settles().await;
+        let eu = "SELECT id, n FROM t WHERE loc = 'eu' ORDER BY id";
+        let all = rows(&[&["1", "1"], &["2", "2"], &["3", "3"]]);
+        for region in 0..3 {
+            assert_eq!(sites.must(region, eu).await, all);
+        }
+        assert_eq!(sites.run_at_home(1, eu).await.expect("here"), all);
+        let refused = sites.run_at_home(2, eu).await.expect_err("not here");
+        assert_eq!(refused.code().0, "55000", "{refused}");
+        let counted = "SELECT count(*) FROM t";
+        for (region, count) in [(0, "3"), (1, "3"), (2, "0")] {
+            let mut session = sites.session(region).await;
+            run(&mut session, "SET telesto.local_rows = on").await.expect("sets");
+            assert_eq!(run(&mut session, counted).await.expect("counts"), rows(&[&[count]]));
+        }
+        for (sql, gives) in [
+            ("UPDATE t SET n = 10 WHERE loc = 'eu' AND id = 1 RETURNING loc", rows(&[&["eu"]])),
+            ("UPDATE t SET n = 11 WHERE n = 10 RETURNING loc, id", rows(&[&["eu", "1"]])),
+            ("INSERT INTO t VALUES ('eu', 4, 4) RETURNING loc", rows(&[&["eu"]])),
+            ("DELETE FROM t WHERE id = 4 RETURNING loc", rows(&[&["eu"]])),
+        ] {
+            assert_eq!(sites.must(2, sql).await, gives, "{sql}");
+        }
+        // A table is filled with rows from each home.
+        sites.must(0, "CREATE TABLE c AS SELECT * FROM t").await;
+        let filled = "SELECT loc, count(*), sum(n) FROM c GROUP BY loc ORDER BY loc";
+        assert_eq!(sites.must(0, filled).await, rows(&[&["us", "3", "6"], &["eu", "3", "16"]]));
+        sites.refuses(2, "INSERT INTO t VALUES ('eu', 1, 99)", "23505").await;
+        sites.refuses(2, "INSERT INTO t VALUES ('ap', 1, 1)", "22P02").await;
+        // A label that the rule names keeps its name; the third region's is added.
+        sites.refuses(0, "ALTER TYPE place RENAME VALUE 'eu' TO 'europe'", "55000").await;
+        for sql in [
+            "ALTER TYPE place ADD VALUE 'elsewhere' BEFORE 'us'",
+            "ALTER TYPE place ADD VALUE 'ap' AFTER 'us'",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.quiet().await;
+        let nowhere = sites.refuses(1, "INSERT INTO t VALUES ('elsewhere', 1, 1)", "23514").await;
+        assert!(nowhere.message().contains("places a row of table \"t\" nowhere"), "{nowhere}");
+        sites.must(1, "INSERT INTO t VALUES ('ap', 1, 1)").await;
+        sites.quiet().await;
+        assert_eq!(
+            sites.must(2, "SELECT loc, id FROM t WHERE loc = 'ap'").await,
+            rows(&[&["ap", "1"]])
+        );
+        let refused = sites.run_at_home(1, "SELECT id FROM t WHERE loc = 'ap'").await;
+        assert_eq!(refused.expect_err("in ap alone").code().0, "55000");
+        sites.must(0, "ALTER TABLE t RESET (telesto.regions)").await;
+        sites.settles().await;
+        for region in 0..3 {
+            let all = "SELECT string_agg(loc::text || ' ' || id || ' ' || n, ', ' ORDER BY loc, id) FROM t";
+            let expected = "us 1 1, us 2 2, us 3 3, ap 1 1, eu 1 11, eu 2 2, eu 3 3";
+            assert_eq!(sites.must(region, all).await, rows(&[&[expected]]));
+            assert_eq!(
+                sites.must(region, "SELECT telesto_check_table('t')").await,
+                rows(&[&["7"]])
+            );
+        }
+        sites.must(0, "ALTER TYPE place RENAME VALUE 'eu' TO 'europe'").await;
+        sites.settled().await;
+        sites.verify().await;
+    });
+}
+
+/// Statements inside WITH, and cursors that lock, change and lock rows wherever they are.
+#[test]
+fn parts_of_a_statement_and_cursors_change_rows_where_they_are() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        people(&sites).await;
+        for sql in [
+            "CREATE TABLE y (id int PRIMARY KEY, n int)",
+            "INSERT INTO y VALUES (1, 0)",
+            "ALTER TABLE y SET (telesto.home = 'eu')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.settles().await;
+        for (sql, gives) in [
+            (
+                "WITH x AS (UPDATE p SET n = n + 10 WHERE region = 'eu' AND id = 1 RETURNING n) SELECT n FROM x",
+                rows(&[&["11"]]),
+            ),
+            (
+                "WITH x AS (INSERT INTO p VALUES ('eu', 7, 'seven', 7) RETURNING id), u AS (UPDATE p SET n = n + 1 WHERE region = 'eu' AND id = 2 RETURNING n) SELECT x.id, u.n FROM x, u",
+                rows(&[&["7", "3"]]),
+            ),
+            // What the statement has deleted is still there for its other parts.
+            (
+                "WITH x AS (DELETE FROM p WHERE name = 'seven' RETURNING id) SELECT id, (SELECT count(*) FROM p WHERE region = 'eu') FROM x",
+                rows(&[&["7", "4"]]),
+            ),
+            (
+                "WITH x AS (SELECT id FROM p WHERE region = 'eu' AND id = 3 FOR UPDATE) UPDATE p SET n = 30 FROM x WHERE p.region = 'eu' AND p.id = x.id RETURNING p.n",
+                rows(&[&["30"]]),
+            ),
+            (
+                "WITH x AS (MERGE INTO p USING (VALUES (3)) AS v (id) ON p.region = 'eu' AND p.id = v.id WHEN MATCHED THEN UPDATE SET n = 31) SELECT 1",
+                rows(&[&["1"]]),
+            ),
+            ("SELECT name, n FROM p WHERE region = 'eu' AND id = 3", rows(&[&["eu3", "31"]])),
+            ("WITH x AS (UPDATE y SET n = n + 1 RETURNING n) SELECT n FROM x", rows(&[&["1"]])),
+            ("SELECT n FROM y", rows(&[&["1"]])),
+        ] {
+            let gives_merge = sql.contains("MERGE").then_some(());
+            let given = sites.run(2, sql).await;
+            match (given, gives_merge) {
+                // PostgreSQL 15 has no MERGE inside WITH.
+                (Err(error), Some(())) => {
+                    assert_eq!(error.code().0, "0A000", "{sql}: {error}");
+                    sites.must(2, "UPDATE p SET n = 31 WHERE region = 'eu' AND id = 3").await;
+                }
+                (given, _) => {
+                    assert_eq!(
+                        given.unwrap_or_else(|error| panic!("{sql}: {error}")),
+                        gives,
+                        "{sql}"
+                    );
+                }
+            }
+        }
+        let two = "WITH x AS (UPDATE p SET n = 0 WHERE name = 'eu1' RETURNING n), u AS (UPDATE p SET n = 0 WHERE name = 'us1' RETURNING n) SELECT * FROM x, u";
+        sites.refuses(2, two, "0A000").await;
+        assert!(sites.must(0, "SELECT 1 FROM p WHERE n = 0").await.is_empty());
+
+        // A cursor stands on a row of eu, which is changed there.
+        let mut session = sites.session(2).await;
+        for (sql, gives) in [
+            ("BEGIN", Vec::new()),
+            (
+                "DECLARE c CURSOR FOR SELECT id, n FROM p WHERE region = 'eu' ORDER BY id FOR UPDATE",
+                Vec::new(),
+            ),
+            ("FETCH c", rows(&[&["1", "11"]])),
+            ("UPDATE p SET n = 100 WHERE CURRENT OF c RETURNING name, n", rows(&[&["eu1", "100"]])),
+            ("FETCH c", rows(&[&["2", "3"]])),
+            ("DELETE FROM p WHERE CURRENT OF c RETURNING name", rows(&[&["eu2"]])),
+            ("FETCH ALL FROM c", rows(&[&["3", "31"]])),
+            ("COMMIT", Vec::new()),
+        ] {
+            let given = run(&mut session, sql).await;
+            assert_eq!(given.unwrap_or_else(|error| panic!("{sql}: {error}")), gives, "{sql}");
+        }
+        let eu = "SELECT id, n FROM p WHERE region = 'eu' ORDER BY id";
+        assert_eq!(sites.must(1, eu).await, rows(&[&["1", "100"], &["3", "31"]]));
+        // What it has shown is locked; it changes, or the block would be done again by itself.
+        let cursor = "BEGIN; DECLARE c CURSOR FOR SELECT n FROM p WHERE name = 'eu3' FOR UPDATE";
+        run(&mut session, cursor).await.expect("declares");
+        assert_eq!(run(&mut session, "FETCH c").await.expect("fetches"), rows(&[&["31"]]));
+        run(&mut session, "UPDATE p SET n = 0 WHERE name = 'eu1'").await.expect("writes");
+        sites.must(1, "UPDATE p SET n = 32 WHERE region = 'eu' AND id = 3").await;
+        let late = run(&mut session, "COMMIT").await.expect_err("somebody else was first");
+        assert_eq!(late.code().0, "40001", "{late}");
+        sites.quiet().await;
+        assert_eq!(sites.must(0, "SELECT telesto_check_table('p')").await, rows(&[&["8"]]));
         sites.settled().await;
         sites.verify().await;
     });

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::TryStreamExt as _;
 use telesto_net::sim::Weather;
 use telesto_sql::{Datum, Error, Row, Session, SqlType, StatementResult};
 use telesto_testkit::World;
 
 use super::{Sites, below, run, seeds};
 
-type Text = Vec<Vec<Option<String>>>;
+pub(super) type Text = Vec<Vec<Option<String>>>;
 
-fn one(text: &str) -> Text {
+pub(super) fn one(text: &str) -> Text {
     vec![vec![Some(text.to_owned())]]
 }
 
@@ -21,7 +22,7 @@ async fn code(session: &mut Session, sql: &str) -> String {
 }
 
 /// Three regions and tables in them: `x` in eu and ap, `e` in eu alone, `y` everywhere; eu writes them all.
-async fn placed(world: &World) -> Sites {
+pub(super) async fn placed(world: &World) -> Sites {
     let sites = Sites::running(world).await;
     for sql in [
         "CREATE TYPE mood AS ENUM ('sad', 'glad')",
@@ -189,11 +190,14 @@ fn reads_that_another_region_cannot_stand_for_are_refused() {
             run(&mut session, "ROLLBACK").await.expect("ends");
         }
         for (sql, expected) in [
-            ("INSERT INTO here SELECT id FROM e", "55000"),
+            ("INSERT INTO here SELECT e.id FROM e, y", "0A000"),
+            ("INSERT INTO e SELECT * FROM e", "55000"),
+            ("INSERT INTO here SELECT e.id FROM e, x, here", "0A000"),
             ("SELECT * FROM e FOR UPDATE", "55000"),
             ("UPDATE e SET v = ''", "55000"),
-            ("CREATE TABLE copied AS SELECT * FROM e", "55000"),
-            ("COPY (SELECT * FROM e) TO STDOUT", "55000"),
+            ("CREATE TABLE copied AS SELECT e.id FROM e, y", "0A000"),
+            ("COPY e FROM STDIN", "55000"),
+            ("COPY (SELECT id FROM e, here) TO STDOUT", "55000"),
             ("SELECT 1; SELECT * FROM e", "0A000"),
             ("SELECT * FROM e; SELECT * FROM here", "0A000"),
             ("SELECT * FROM e, here", "55000"),
@@ -231,6 +235,174 @@ fn reads_that_another_region_cannot_stand_for_are_refused() {
         assert_eq!(code(&mut session, "SELECT count(*) FROM public.e").await, "0A000");
         run(&mut session, "DISCARD TEMP").await.expect("gone");
         assert_eq!(run(&mut session, "SELECT count(*) FROM public.e").await.expect("e"), one("2"));
+    });
+}
+
+/// INSERT and CREATE TABLE AS write what a query gives over tables of another region.
+#[test]
+fn writes_are_filled_with_what_another_region_has() {
+    World::run(23, false, async |world| {
+        let sites = placed(&world).await;
+        let mut session = sites.session(0).await;
+        for (sql, check, gives) in [
+            ("INSERT INTO here SELECT id + 10, id FROM e", "SELECT count(*) FROM here", "3"),
+            (
+                "INSERT INTO here (id, n) SELECT e.id, x.n FROM e JOIN x USING (id) ON CONFLICT (id) DO UPDATE SET n = 50",
+                "SELECT string_agg(id || '=' || n, ' ' ORDER BY id) FROM here",
+                "1=50 2=0 11=1 12=2",
+            ),
+            (
+                "INSERT INTO here WITH q AS (SELECT max(id) AS m FROM e) SELECT m + 20, 9 FROM q",
+                "SELECT n FROM here WHERE id = 22",
+                "9",
+            ),
+            (
+                "CREATE TABLE made AS SELECT id, v, m FROM e",
+                "SELECT v || m FROM made WHERE id = 1",
+                "oneglad",
+            ),
+            ("SELECT id AS i INTO made3 FROM e", "SELECT sum(i) FROM made3", "3"),
+            // Into a table that another region writes.
+            (
+                "INSERT INTO y SELECT id + 100, id FROM e",
+                "SELECT sum(n) FROM y WHERE id > 100",
+                "3",
+            ),
+        ] {
+            run(&mut session, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+            assert_eq!(run(&mut session, check).await.expect(check), one(gives), "{sql}");
+        }
+        let returned =
+            run(&mut session, "INSERT INTO here SELECT 30, max(id) FROM e RETURNING id + n");
+        assert_eq!(returned.await.expect("inserts"), one("32"));
+        let many = "INSERT INTO here SELECT g + 1000, e.id FROM e, generate_series(1, 30000) g WHERE e.id = 2";
+        run(&mut session, many).await.expect("inserts");
+        assert_eq!(sites.must(0, "SELECT sum(n) FROM here WHERE id > 1000").await, one("60000"));
+        // By the extended protocol, with parameters; with constants whose type is the column's.
+        let with = "INSERT INTO here SELECT id + $1, $2::int FROM e WHERE id = $3 RETURNING n";
+        let values = vec![Datum::Int4(200), Datum::Int4(7), Datum::Int4(1)];
+        let rows = executed(&mut session, with, &[], values).await.expect("inserts");
+        assert_eq!(rows, [[Datum::Int4(7)]]);
+        for (sql, expected) in [
+            ("INSERT INTO here SELECT id, 1 FROM e", "23505"),
+            ("INSERT INTO here SELECT 1 / (id - 1), 1 FROM e", "22012"),
+            ("BEGIN; INSERT INTO here SELECT id + 300, 1 FROM e", "0A000"),
+        ] {
+            assert_eq!(code(&mut session, sql).await, expected, "{sql}");
+            run(&mut session, "ROLLBACK").await.expect("ends");
+        }
+        run(&mut session, "SET telesto.forward_reads = off").await.expect("sets");
+        assert_eq!(code(&mut session, "INSERT INTO here SELECT id + 300, 1 FROM e").await, "55000");
+        assert_eq!(code(&mut session, "CREATE TABLE made4 AS SELECT * FROM e").await, "55000");
+        assert_eq!(
+            sites.must(0, "SELECT count(*) FROM here WHERE id > 300 AND id < 1000").await,
+            one("0")
+        );
+    });
+}
+
+/// What ap has itself.
+async fn at_home(sites: &Sites, sql: &str) -> Text {
+    sites.run_at_home(2, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// Who sees what was written with what was read elsewhere sees that, too, wherever it is.
+#[test]
+fn writes_go_behind_what_they_were_filled_with() {
+    let mut seen = 0;
+    for seed in seeds() {
+        World::run(seed, false, async |world| {
+            let sites = placed(&world).await;
+            sites.must(0, "CREATE TABLE log (n int PRIMARY KEY)").await;
+            sites.quiet().await;
+            for n in 1..=10 {
+                // What eu writes comes to ap at once, or late; us reads what only eu has.
+                let delay = Duration::from_millis(below(&world, 80));
+                sites.net.set_weather(Weather { delay, ..Weather::CALM });
+                let both = format!(
+                    "UPDATE x SET n = {n} WHERE id = 1; UPDATE e SET v = '{n}' WHERE id = 1"
+                );
+                sites.must(1, &both).await;
+                let late = below(&world, 2) == 0;
+                if late {
+                    sites.net.cut("eu", "ap");
+                }
+                let fills =
+                    "INSERT INTO log SELECT v::int FROM e WHERE id = 1 ON CONFLICT DO NOTHING";
+                let _ = sites.run(0, fills).await;
+                for _ in 0..5 {
+                    let log = at_home(&sites, "SELECT coalesce(max(n), 0) FROM log").await;
+                    let x = at_home(&sites, "SELECT n FROM x WHERE id = 1").await;
+                    let number =
+                        |rows: Text| rows[0][0].as_ref().expect("one").parse::<i32>().expect("n");
+                    let (log, x) = (number(log), number(x));
+                    assert!(x >= log, "seed {seed}: ap shows {log} of the log, and x is {x}");
+                    seen += usize::from(log > 0);
+                    world.sleep(Duration::from_millis(below(&world, 100))).await;
+                }
+                sites.net.heal();
+                world.sleep(Duration::from_millis(300)).await;
+            }
+        });
+    }
+    assert!(seen > 5, "{seen}");
+}
+
+/// What a COPY TO sends.
+pub(super) async fn copied(session: &mut Session, sql: &str) -> Result<String, Error> {
+    let prepared = session.prepare(sql, &[]).await?;
+    let sent = match session.execute(&prepared, Vec::new()).await? {
+        StatementResult::CopyOut { data, .. } => data.try_collect::<Vec<_>>().await?,
+        other => panic!("{sql}: {other:?}"),
+    };
+    session.sync().await?;
+    Ok(sent.iter().map(|piece| String::from_utf8_lossy(&piece.bytes).into_owned()).collect())
+}
+
+/// COPY TO has the rows of its query from where they are, and writes them in its format.
+#[test]
+fn copy_sends_what_another_region_has() {
+    World::run(22, false, async |world| {
+        let sites = placed(&world).await;
+        let mut session = sites.session(0).await;
+        for (sql, sent) in [
+            ("COPY (SELECT id, v FROM e ORDER BY id) TO STDOUT", "1\tone\n2\t\\N\n"),
+            ("COPY e (m, id) TO STDOUT (FORMAT csv, HEADER)", "m,id\nglad,1\n,2\n"),
+            (
+                "COPY (SELECT id, v FROM e WHERE id = 1) TO STDOUT (FORMAT csv, FORCE_QUOTE (v))",
+                "1,\"one\"\n",
+            ),
+            ("COPY s.only TO STDOUT (FORMAT csv, HEADER)", "id\n"),
+            ("COPY here TO STDOUT", "1\t1\n"),
+        ] {
+            assert_eq!(copied(&mut session, sql).await.expect(sql), sent, "{sql}");
+        }
+        // Many pieces, in order.
+        let many = "COPY (SELECT g FROM e, generate_series(1, 60000) g WHERE e.id = 1 ORDER BY g) TO STDOUT";
+        let sent = copied(&mut session, many).await.expect("sends");
+        assert!(sent.lines().map(|line| line.parse::<i32>().expect("n")).eq(1..=60000));
+        // What it has shown is here before the next statement.
+        sites.must(1, "UPDATE e SET v = 'new' WHERE id = 1; UPDATE y SET n = 7 WHERE id = 1").await;
+        let sent = copied(&mut session, "COPY (SELECT v FROM e WHERE id = 1) TO STDOUT").await;
+        assert_eq!(sent.expect("sends"), "new\n");
+        let n = "SELECT n FROM y WHERE id = 1";
+        assert_eq!(run(&mut session, n).await.expect("reads"), one("7"));
+        // Errors, rights and rows are those of the role there.
+        let divided = copied(&mut session, "COPY (SELECT 1 / (id - 1) FROM e) TO STDOUT").await;
+        assert_eq!(divided.expect_err("by zero").code().0, "22012");
+        run(&mut session, "SET ROLE o1").await.expect("becomes");
+        let own = copied(&mut session, "COPY (SELECT DISTINCT owner FROM x) TO STDOUT").await;
+        assert_eq!(own.expect("its own"), "o1\n");
+        let denied = copied(&mut session, "COPY e TO STDOUT").await.expect_err("no right");
+        assert_eq!(denied.code().0, "42501", "{denied}");
+        run(&mut session, "RESET ROLE").await.expect("back");
+        run(&mut session, "BEGIN").await.expect("begins");
+        let block = copied(&mut session, "COPY e TO STDOUT").await.expect_err("in a block");
+        assert_eq!(block.code().0, "0A000", "{block}");
+        run(&mut session, "ROLLBACK").await.expect("ends");
+        run(&mut session, "SET telesto.forward_reads = off").await.expect("sets");
+        let off = copied(&mut session, "COPY e TO STDOUT").await.expect_err("off");
+        assert_eq!(off.code().0, "55000", "{off}");
     });
 }
 

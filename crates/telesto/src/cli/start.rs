@@ -479,9 +479,9 @@ fn banner(
         let others = cluster.member.status().members.len();
         format!("{} (TLS), {others} other nodes are known", cluster.address)
     });
-    let regions = opened.engine.regions().and_then(|regions| regions.view());
-    let region = regions.map_or("none".to_owned(), |view| {
-        format!("{} (TLS), {} other regions are known", view.name, view.peers.len())
+    let regions = opened.regions.as_ref().and_then(|carrier| carrier.known());
+    let region = regions.map_or("none".to_owned(), |(name, others)| {
+        format!("{name} (TLS), {others} other regions are known")
     });
     let encryption = match opened.bucket.keys() {
         Some(_) => "on: bucket, local log and spilled data",

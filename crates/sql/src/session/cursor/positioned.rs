@@ -31,6 +31,7 @@ use crate::sqlparser::ast::{
 };
 use crate::types::{Datum, SqlType};
 use telesto_sql_parser::cursor::{current_of, declared};
+use telesto_sql_parser::statement_kind::locking_cursor;
 
 /// What is behind the shown columns of a cursor's rows.
 #[derive(Clone, Debug)]
@@ -284,8 +285,8 @@ impl Session {
             return Ok(Planned { values: Some(at.values), ..Planned::of(plan) });
         }
         let declare = declared(statement);
-        // Rows that are elsewhere come without their keys.
-        let declare = declare.filter(|_| !catalog.places_rows());
+        // A statement that is executed elsewhere gives its rows without their keys. One that locks them is executed here.
+        let declare = declare.filter(|_| !catalog.places_rows() || locking_cursor(statement));
         if let Some((whole, keyed)) =
             declare.and_then(|declare| with_keys(declare, catalog, &self.settings))
         {
