@@ -11,17 +11,21 @@ mod appending;
 #[path = "harness.rs"]
 #[allow(dead_code)]
 mod harness;
+#[path = "rounds.rs"]
+mod rounds;
+#[path = "three.rs"]
+#[allow(dead_code)]
+mod three;
 
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use appending::{Run, TABLE, session};
+use appending::Run;
 use harness::{Node, PATIENCE, Place, S3Server};
+use rounds::Clients;
+use three::{Three, all, others};
 
-const NODES: usize = 3;
-const SESSIONS_A_NODE: u64 = 2;
 /// How long an outage lasts: long enough for whatever is begun in it to meet it; in the soak longer than a request may take.
 fn outage() -> Duration {
     let seconds = std::env::var("TELESTO_OUTAGE_SECONDS");
@@ -30,10 +34,7 @@ fn outage() -> Duration {
 
 struct Cluster {
     server: S3Server,
-    place: Place,
-    directory: tempfile::TempDir,
-    nodes: Vec<Option<Node>>,
-    ports: Vec<Arc<AtomicU16>>,
+    three: Three,
 }
 
 /// With a tail that has room for what is written in an outage: when it is full, commits wait for the bucket.
@@ -46,38 +47,19 @@ impl Cluster {
         let directory = tempfile::tempdir().expect("temporary folder");
         let server = S3Server::start("versitygw");
         let place = Place::s3(&server, "outage", "quorum", "quorum");
-        let ports = (0..NODES).map(|_| Arc::default()).collect();
-        let mut cluster = Self { server, place, directory, nodes: Vec::new(), ports };
-        cluster.nodes.resize_with(NODES, || None);
-        for index in 0..NODES {
+        let mut cluster = Self { server, three: Three::new(directory, place, None) };
+        for index in all() {
             let node = launch(&cluster.place, cluster.local(index));
             cluster.put(index, node);
         }
         cluster
     }
 
-    fn local(&self, index: usize) -> PathBuf {
-        self.directory.path().join(index.to_string())
-    }
-
-    fn put(&mut self, index: usize, node: Node) {
-        self.ports[index].store(node.port, Ordering::SeqCst);
-        self.nodes[index] = Some(node);
-    }
-
-    fn node(&self, index: usize) -> &Node {
-        self.nodes[index].as_ref().expect("it runs")
-    }
-
-    fn take(&mut self, index: usize) -> Node {
-        self.nodes[index].take().expect("it runs")
-    }
-
     /// The node that owns the log, once its log is kept by all.
     async fn owner(&self) -> usize {
         let until = Instant::now() + PATIENCE;
         loop {
-            for index in 0..NODES {
+            for index in all() {
                 let Ok(client) = self.node(index).connect().await else { continue };
                 let sql = "SELECT (SELECT copies_following FROM telesto_logs) = 3 AND EXISTS (
                     SELECT 1 FROM telesto_nodes WHERE is_self AND state = 'owner')";
@@ -92,12 +74,17 @@ impl Cluster {
     }
 }
 
-fn all() -> Vec<usize> {
-    (0..NODES).collect()
+impl Deref for Cluster {
+    type Target = Three;
+    fn deref(&self) -> &Three {
+        &self.three
+    }
 }
 
-fn others(than: usize) -> Vec<usize> {
-    (0..NODES).filter(|index| *index != than).collect()
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut Three {
+        &mut self.three
+    }
 }
 
 /// Commits of all nodes go on through all of an outage, and after it.
@@ -151,34 +138,10 @@ async fn round(cluster: &mut Cluster, run: &Run) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_processes_are_strictly_serializable_through_outages_of_the_bucket() {
-    let seconds = std::env::var("TELESTO_SOAK_SECONDS");
-    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number"));
-    let until = Instant::now() + Duration::from_secs(seconds);
     let mut cluster = Cluster::start();
-    let client = cluster.node(0).connect().await.expect("connects");
-    client.batch_execute(TABLE).await.expect("table");
-    let run = Arc::new(Run::default());
-    let mut tasks = Vec::new();
-    for (n, port) in cluster.ports.iter().enumerate() {
-        for s in 0..SESSIONS_A_NODE {
-            let number = n as u64 * SESSIONS_A_NODE + s;
-            tasks.push(tokio::spawn(session(Arc::clone(&run), n, Arc::clone(port), number)));
-        }
+    let mut clients = Clients::start(&cluster).await;
+    while clients.another_round() {
+        round(&mut cluster, &clients.run).await;
     }
-    run.progress(&all(), 3, "all run").await;
-    let mut rounds = 0;
-    while rounds == 0 || Instant::now() < until {
-        round(&mut cluster, &run).await;
-        rounds += 1;
-    }
-    println!("{rounds} rounds");
-    run.stop.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.expect("session");
-    }
-    for n in all() {
-        run.read_all(n as u64, cluster.node(n)).await;
-    }
-    let shown: Vec<String> = run.check().iter().map(ToString::to_string).collect();
-    assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
+    clients.end(&cluster).await;
 }
