@@ -71,7 +71,7 @@ console-assets: ## the console's scripts and styles anew, from crates/console/we
 build: ## the telesto binary, development profile
 	@cargo build -p telesto
 
-dist: ## a release archive with checksums and, beside it, its debug information: make dist OUT=folder
+dist: ## a release archive with checksums and, beside it, its debug information and the demos: make dist OUT=folder
 	@scripts/dist.sh $(OUT)
 
 clean: ## remove build products

@@ -15,7 +15,7 @@ warm="${BENCH_WARM:-60}" memory="${BENCH_MEMORY:-4GiB}" parts=" ${BENCH_PARTS:-k
 customers="${BENCH_CUSTOMERS:-144000}" items="${BENCH_ITEMS:-10000}" copy_rows="${BENCH_COPY_ROWS:-5000000}"
 
 say "building (release)"
-cargo build --release -p telesto -p telesto-bench
+cargo build --release -p telesto -p telesto-demo -p telesto-bench
 if [[ "$parts" == *" keyvalue "* ]]; then
     say "key-value, beside plain SlateDB"
     "$CARGO_TARGET_DIR/release/telesto-bench" --rounds "$rounds"
@@ -83,7 +83,7 @@ hot_part() {
 # The shop is loaded into both first; the rounds take turns (docs/operating/bench.md).
 bookstore_part() {
     say "the bookstore, beside PostgreSQL ($customers customers, $items items, $rounds rounds of $seconds s, medians)"
-    "$CARGO_TARGET_DIR/release/telesto" bench compare "Telesto=postgres://telesto@127.0.0.1:$ours/telesto" \
+    "$CARGO_TARGET_DIR/release/telesto-demo" bench compare "Telesto=postgres://telesto@127.0.0.1:$ours/telesto" \
         "PostgreSQL=$(tests/servers/postgres.sh url "$theirs")" --customers "$customers" --items "$items" \
         --rounds "$rounds" --seconds "$seconds" --copy-rows "$copy_rows" --json "${BENCH_JSON:-$work/bookstore.json}" \
         --workload point-read,join-1,join-2,join-3,analytical,shopping,ordering,read-write,copy

@@ -9,8 +9,7 @@ need_debian curl curl ca-certificates
 listen="${DEMO_LISTEN:-127.0.0.1:5433}" http="${DEMO_HTTP:-127.0.0.1:8080}" data="$(realpath -m "${DEMO_DATA:-./telesto-data}")"
 url="postgres://telesto@$listen/telesto"
 
-say "building telesto (the first time this takes a while: DataFusion, SlateDB and the cloud clients)"
-[ -n "${TELESTO_BIN:-}" ] || cargo build -p telesto
+build_demo
 telesto="${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}"
 dump="$(scripts/fetch_dump.sh)"
 
@@ -26,7 +25,7 @@ wait_for 120 healthy || { cat "$log" >&2; die "the node does not answer on http:
 cat "$log"
 
 say "importing a real English Wikipedia dump (206 pages with their text, links and categories)"
-"$telesto" import mediawiki "$dump" --url "$url"
+"$DEMO" import mediawiki "$dump" --url "$url"
 
 ask() {
     say "$1"

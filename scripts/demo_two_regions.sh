@@ -4,7 +4,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_rust
-say "building telesto (the first time this takes a while: DataFusion, SlateDB and the cloud clients)"
-[ -n "${TELESTO_BIN:-}" ] || cargo build -p telesto
-exec "${TELESTO_BIN:-$CARGO_TARGET_DIR/debug/telesto}" demo bookstore --regions --customers "${CUSTOMERS:-1000}" --items "${ITEMS:-1000}" \
+build_demo
+exec "$DEMO" bookstore --regions --customers "${CUSTOMERS:-1000}" --items "${ITEMS:-1000}" \
     --seconds "${SECONDS_EACH:-30}" --clients "${CLIENTS:-4}" --mix "${MIX:-ordering}"

@@ -11,7 +11,7 @@ if [ ! -s "$target" ]; then
     trap 'rm -rf "$work"' EXIT
     echo "fetching the dump (28 MB, once)" >&2
     "$PYTHON" -m pip download --quiet --disable-pip-version-check --no-deps --dest "$work" gensim==4.4.0 >&2 \
-        || die "the package gensim, which carries the dump, could not be fetched; give another dump: telesto import mediawiki FILE --url postgres://telesto@127.0.0.1:5433/telesto"
+        || die "the package gensim, which carries the dump, could not be fetched; give another dump: telesto-demo import mediawiki FILE --url postgres://telesto@127.0.0.1:5433/telesto"
     mkdir -p "$TELESTO_CACHE/dumps"
     "$PYTHON" - "$work" "$name" "$target" <<'PY'
 import glob, sys, zipfile

@@ -68,6 +68,21 @@ need_rust() {
     need_debian cmake cmake
 }
 
+# build_demo: DEMO is the program of the demos; it runs the telesto program that TELESTO_BIN names, else the one built beside it.
+build_demo() {
+    say "building telesto and its demos (the first time this takes a while: DataFusion, SlateDB and the cloud clients)"
+    if [ -n "${TELESTO_BIN:-}" ]; then cargo build -p telesto-demo; else cargo build -p telesto -p telesto-demo; fi
+    DEMO="$CARGO_TARGET_DIR/debug/telesto-demo"
+    export DEMO
+}
+
+# tests_need_telesto: for tests that are not of the package telesto, so that cargo does not build that program for them.
+tests_need_telesto() {
+    [ -n "${TELESTO_BIN:-}" ] && return 0
+    cargo build --quiet --workspace --bin telesto
+    export TELESTO_BIN="$CARGO_TARGET_DIR/debug/telesto"
+}
+
 # need_python: PYTHON is that of a virtual environment of ours.
 need_python() {
     need_debian python3 python3 python3-venv python3-pip

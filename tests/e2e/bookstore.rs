@@ -8,12 +8,14 @@
 #[path = "harness.rs"]
 #[allow(dead_code, reason = "shared with the other tests of real processes")]
 mod harness;
+#[path = "bookstore_in_two_regions.rs"]
+mod in_two_regions;
 
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness::{Node, Place};
+use harness::{Node, Place, demo};
 use serde_json::Value;
 use telesto_bookstore::browser::Browser;
 use telesto_bookstore::drive::{self, Live, Load};
@@ -75,8 +77,8 @@ fn url(node: &Node) -> String {
     format!("postgres://telesto@127.0.0.1:{}/telesto", node.port)
 }
 
-fn telesto(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_telesto")).args(arguments).output().expect("telesto runs")
+fn run(arguments: &[&str]) -> Output {
+    demo(arguments).output().expect("telesto-demo runs")
 }
 
 fn well(output: &Output) -> String {
@@ -225,7 +227,7 @@ async fn commands_load_run_compare_and_report() {
     let (ours, theirs) = (url(&node), postgres());
     let report = dir.path().join("report.json");
     let report = report.to_str().expect("UTF-8");
-    let said = well(&telesto(&[
+    let said = well(&run(&[
         "bench",
         "tpcw",
         "--target",
@@ -251,7 +253,7 @@ async fn commands_load_run_compare_and_report() {
     assert_eq!(total + json["unserved"].as_u64().expect("unserved"), 30);
     assert!(json["bucket"]["dollars_per_1000"].is_number(), "{json}");
 
-    let said = well(&telesto(&[
+    let said = well(&run(&[
         "bench",
         "compare",
         &format!("ours={ours}"),
@@ -285,7 +287,7 @@ async fn commands_load_run_compare_and_report() {
         assert!(ratio["least"].as_f64() <= ratio["median"].as_f64(), "{name}");
         assert!(ratio["median"].as_f64() <= ratio["greatest"].as_f64(), "{name}");
     }
-    let other = telesto(&["bench", "tpcw", "--target", &ours, "--customers", "500"]);
+    let other = run(&["bench", "tpcw", "--target", &ours, "--customers", "500"]);
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
     assert!(!other.status.success() && said.contains("--reload"), "{said}");
 }
@@ -297,7 +299,6 @@ async fn demo_loads_shops_asks_and_stops_its_node() {
     let (listen, http) = (format!("127.0.0.1:{listen}"), format!("127.0.0.1:{http}"));
     let folder = dir.path().join("data");
     let arguments = [
-        "demo",
         "bookstore",
         "--customers",
         "60",
@@ -315,7 +316,7 @@ async fn demo_loads_shops_asks_and_stops_its_node() {
         "--data-dir",
         folder.to_str().expect("UTF-8"),
     ];
-    let said = well(&telesto(&arguments));
+    let said = well(&run(&arguments));
     for part in
         ["60 customers", "acknowledged orders are there", "s3-standard", "Cost:", "(5 rows)"]
     {
@@ -326,6 +327,6 @@ async fn demo_loads_shops_asks_and_stops_its_node() {
         "the node goes on"
     );
     // The shop is there: nothing is loaded again, and more is bought in it.
-    let again = well(&telesto(&arguments));
+    let again = well(&run(&arguments));
     assert!(again.contains("60 customers"), "{again}");
 }

@@ -7,5 +7,6 @@ need_rust
 port="$(free_port)"
 trap 'tests/servers/postgres.sh stop "$port"' EXIT
 TELESTO_POSTGRES_URL="$(tests/servers/postgres.sh start "$port" | tail -n 1)"
+tests_need_telesto
 export TELESTO_POSTGRES_URL
 cargo test --workspace --test bookstore -- --test-threads 1

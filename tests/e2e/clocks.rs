@@ -11,18 +11,21 @@ mod appending;
 #[path = "harness.rs"]
 #[allow(dead_code)]
 mod harness;
+#[path = "rounds.rs"]
+mod rounds;
+#[path = "three.rs"]
+#[allow(dead_code)]
+mod three;
 
+use std::ops::Deref;
 use std::path::PathBuf;
-use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use appending::{Run, TABLE, session};
-use harness::{Node, PATIENCE, Place, Site, program};
+use appending::Run;
+use harness::{Node, PATIENCE, Site};
+use rounds::Clients;
+use three::{NODES, Three, all, others};
 
-const NODES: usize = 3;
-const SESSIONS_A_NODE: u64 = 2;
 /// How far a node's clock may be ahead of the bucket's (`EngineOptions::clock_bound`), with what it may drift before it is asked
 /// again; seconds.
 const BOUND: i64 = 300 + 300 / 8;
@@ -30,20 +33,17 @@ const BOUND: i64 = 300 + 300 / 8;
 const NOTICED: Duration = Duration::from_secs(3);
 
 struct Clocks {
-    place: Place,
+    three: Three,
     files: Vec<PathBuf>,
-    nodes: Vec<Node>,
-    ports: Vec<Arc<AtomicU16>>,
     _directory: tempfile::TempDir,
 }
 
 impl Clocks {
     fn start() -> Self {
         let directory = tempfile::tempdir().expect("temporary folder");
-        let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
         let library = std::env::var("TELESTO_FAKETIME").expect("TELESTO_FAKETIME (clocks.sh)");
-        let (mut files, mut nodes, mut ports) = (Vec::new(), Vec::new(), Vec::new());
-        for index in 0..NODES {
+        let (mut files, mut three) = (Vec::new(), Three::on_folder(None));
+        for index in all() {
             let file = directory.path().join(format!("clock-{index}"));
             std::fs::write(&file, "+0s").expect("written");
             let through = [
@@ -56,15 +56,13 @@ impl Clocks {
                 "NO_FAKE_STAT=1".to_owned(),
             ];
             let site = Site { through: through.into(), ..Site::here() };
-            let local = directory.path().join(index.to_string());
             let extra = ["--cluster", "127.0.0.1:0", "--memory", "256MiB"];
-            let node = Node::launch_at(&place, &local, &extra, site);
+            let node = Node::launch_at(&three.place, &three.local(index), &extra, site);
             let node = node.unwrap_or_else(|log| panic!("node {index} did not start:\n{log}"));
-            ports.push(Arc::new(AtomicU16::new(node.port)));
             files.push(file);
-            nodes.push(node);
+            three.put(index, node);
         }
-        Self { place, files, nodes, ports, _directory: directory }
+        Self { three, files, _directory: directory }
     }
 
     /// Sets the clock of node `index` so many seconds ahead of what it is.
@@ -76,35 +74,17 @@ impl Clocks {
     }
 
     fn set_all(&self, seconds: i64) {
-        (0..NODES).for_each(|index| self.set(index, seconds));
+        all().into_iter().for_each(|index| self.set(index, seconds));
     }
 
     /// The node that owns the log.
     async fn owner(&self) -> usize {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let mut command = Command::new(program());
-            command.args(["cluster", "nodes", "--json", "--bucket", &self.place.bucket]);
-            let output = command.output().expect("the telesto binary runs");
-            let said = String::from_utf8_lossy(&output.stdout);
-            let asked: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
-            let nodes = asked.as_array().map(Vec::as_slice).unwrap_or_default();
-            let pid = nodes
-                .iter()
-                .find(|one| one["status"]["live"]["owns"] == true)
-                .and_then(|one| one["record"]["pid"].as_u64());
-            let owner = self.nodes.iter().position(|node| Some(u64::from(node.pid())) == pid);
-            if let Some(owner) = owner {
-                return owner;
-            }
-            assert!(Instant::now() < until, "nobody owns the log: {asked:#}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        self.owner_when(|_, _| true).await
     }
 
     /// What a query on node `index` answers; its session's clock is that node's.
     async fn seconds(&self, index: usize, sql: &str) -> f64 {
-        let client = self.nodes[index].connect().await.expect("connects");
+        let client = self.node(index).connect().await.expect("connects");
         client.query_one(sql, &[]).await.expect("asked").get(0)
     }
 
@@ -116,12 +96,11 @@ impl Clocks {
     }
 }
 
-fn all() -> Vec<usize> {
-    (0..NODES).collect()
-}
-
-fn others(than: usize) -> Vec<usize> {
-    (0..NODES).filter(|index| *index != than).collect()
+impl Deref for Clocks {
+    type Target = Three;
+    fn deref(&self) -> &Three {
+        &self.three
+    }
 }
 
 async fn wait_for_clock(clocks: &Clocks, index: usize, seconds: i64) {
@@ -166,7 +145,7 @@ async fn round(clocks: &Clocks, run: &Run) {
     }
     tokio::time::sleep(NOTICED).await;
     if clocks.owner().await == owner {
-        let client = clocks.nodes[owner].connect().await.expect("connects");
+        let client = clocks.node(owner).connect().await.expect("connects");
         let refused = client.batch_execute("INSERT INTO probes VALUES (1)").await;
         let error = refused.expect_err("a commit by a clock that is eight minutes ahead");
         let said = error.as_db_error().map(|error| error.message()).unwrap_or_default();
@@ -180,26 +159,12 @@ async fn round(clocks: &Clocks, run: &Run) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_processes_are_strictly_serializable_whatever_their_clocks_say() {
-    let seconds = std::env::var("TELESTO_SOAK_SECONDS");
-    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number"));
-    let until = Instant::now() + Duration::from_secs(seconds);
     let clocks = Clocks::start();
-    let client = clocks.nodes[0].connect().await.expect("connects");
-    client.batch_execute(TABLE).await.expect("table");
+    let client = clocks.node(0).connect().await.expect("connects");
     client.batch_execute("CREATE TABLE probes (i int)").await.expect("table");
-    let run = Arc::new(Run::default());
-    let mut tasks = Vec::new();
-    for (n, port) in clocks.ports.iter().enumerate() {
-        for s in 0..SESSIONS_A_NODE {
-            let number = n as u64 * SESSIONS_A_NODE + s;
-            tasks.push(tokio::spawn(session(Arc::clone(&run), n, Arc::clone(port), number)));
-        }
-    }
-    run.progress(&all(), 3, "all run").await;
-    let mut rounds = 0;
-    while rounds == 0 || Instant::now() < until {
-        round(&clocks, &run).await;
-        rounds += 1;
+    let mut clients = Clients::start(&clocks).await;
+    while clients.another_round() {
+        round(&clocks, &clients.run).await;
     }
     // What was committed last has the database's time.
     let newest = "SELECT extract(epoch FROM watermark)::float8 FROM telesto_logs";
@@ -207,15 +172,7 @@ async fn three_processes_are_strictly_serializable_whatever_their_clocks_say() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let now = now.expect("after 1970").as_secs_f64();
     let ahead = clocks.seconds(0, newest).await - now;
-    println!("{rounds} rounds; the database's time is {ahead:.0} s ahead");
+    println!("the database's time is {ahead:.0} s ahead");
     assert!(ahead < BOUND as f64, "the database's time was moved {ahead} s ahead");
-    run.stop.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.expect("session");
-    }
-    for n in all() {
-        run.read_all(n as u64, &clocks.nodes[n]).await;
-    }
-    let shown: Vec<String> = run.check().iter().map(ToString::to_string).collect();
-    assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
+    clients.end(&clocks).await;
 }

@@ -5,29 +5,30 @@
 //! of the version before: with it every second start of a node is one of that program, so that both are in the cluster all the time.
 
 #[path = "appending.rs"]
+#[allow(dead_code)]
 mod appending;
 #[path = "harness.rs"]
 #[allow(dead_code)]
 mod harness;
+#[path = "rounds.rs"]
+mod rounds;
+#[path = "three.rs"]
+#[allow(dead_code)]
+mod three;
 
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use appending::{Run, TABLE, session};
-use harness::{Node, PATIENCE, Place};
+use appending::Run;
+use harness::{Node, PATIENCE, Place, program};
+use rounds::Clients;
+use three::{NODES, Three, all, following, others};
 use tokio_postgres::{NoTls, SimpleQueryMessage};
 
-const NODES: usize = 3;
-const SESSIONS_A_NODE: u64 = 2;
-
 struct Cluster {
-    place: Place,
-    directory: tempfile::TempDir,
-    nodes: Vec<Option<Node>>,
-    ports: Vec<Arc<AtomicU16>>,
+    three: Three,
     /// Nodes started so far.
     starts: usize,
 }
@@ -38,19 +39,11 @@ fn launch(place: &Place, local: PathBuf) -> Node {
 
 impl Cluster {
     fn start() -> Self {
-        let directory = tempfile::tempdir().expect("temporary folder");
-        let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
-        let ports = (0..NODES).map(|_| Arc::default()).collect();
-        let mut cluster = Self { place, directory, nodes: Vec::new(), ports, starts: 0 };
-        cluster.nodes.resize_with(NODES, || None);
-        for index in 0..NODES {
+        let mut cluster = Self { three: Three::on_folder(None), starts: 0 };
+        for index in all() {
             cluster.begin(&[index]);
         }
         cluster
-    }
-
-    fn local(&self, index: usize) -> PathBuf {
-        self.directory.path().join(index.to_string())
     }
 
     /// Starts nodes at once: one may need another to open the database.
@@ -64,56 +57,27 @@ impl Cluster {
             starting.push((*index, std::thread::spawn(move || launch(&place, local))));
         }
         for (index, starting) in starting {
-            let node = starting.join().expect("started");
-            self.ports[index].store(node.port, Ordering::SeqCst);
-            self.nodes[index] = Some(node);
+            self.put(index, starting.join().expect("started"));
         }
-    }
-
-    fn node(&self, index: usize) -> &Node {
-        self.nodes[index].as_ref().expect("it runs")
-    }
-
-    fn take(&mut self, index: usize) -> Node {
-        self.nodes[index].take().expect("it runs")
-    }
-
-    /// What `telesto cluster nodes` says.
-    fn asked(&self) -> serde_json::Value {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_telesto"));
-        command.args(["cluster", "nodes", "--json", "--bucket", &self.place.bucket]);
-        let output = command.output().expect("the telesto binary runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        serde_json::from_str(&said).unwrap_or_else(|error| {
-            panic!("{error}: {said}\n{}", String::from_utf8_lossy(&output.stderr))
-        })
     }
 
     /// The node that owns the log, once one does and its log is kept by as many as run.
     async fn owner(&self, copies: usize) -> usize {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let asked = self.asked();
-            let answers = asked.as_array().expect("a list");
-            for answer in answers.iter().filter(|answer| answer["status"]["live"]["owns"] == true) {
-                let servers = answer["status"]["servers"].as_array().expect("servers");
-                let following = servers.iter().filter(|one| one["state"] == "following").count();
-                let pid = answer["record"]["pid"].as_u64();
-                let owner = (0..NODES).find(|index| {
-                    self.nodes[*index].as_ref().map(|node| u64::from(node.pid())) == pid
-                });
-                if let Some(owner) = owner.filter(|_| following == copies) {
-                    return owner;
-                }
-            }
-            assert!(Instant::now() < until, "nobody owns the log: {asked:#}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        self.owner_when(|owner, _| following(owner) == copies).await
     }
 }
 
-fn others(than: usize) -> Vec<usize> {
-    (0..NODES).filter(|index| *index != than).collect()
+impl Deref for Cluster {
+    type Target = Three;
+    fn deref(&self) -> &Three {
+        &self.three
+    }
+}
+
+impl DerefMut for Cluster {
+    fn deref_mut(&mut self) -> &mut Three {
+        &mut self.three
+    }
 }
 
 /// Waits until SQL tells that the log was taken over, and why.
@@ -139,7 +103,7 @@ async fn told_why(node: &Node) {
 
 /// Everything that may befall it once.
 async fn round(cluster: &mut Cluster, run: &Run) {
-    let all: Vec<usize> = (0..NODES).collect();
+    let all = all();
     run.progress(&all, 3, "all run").await;
     let owner = cluster.owner(NODES).await;
     cluster.take(owner).kill();
@@ -178,38 +142,12 @@ async fn round(cluster: &mut Cluster, run: &Run) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_processes_are_strictly_serializable_through_deaths_freezes_and_restarts() {
-    let seconds = std::env::var("TELESTO_SOAK_SECONDS");
-    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number"));
-    let until = Instant::now() + Duration::from_secs(seconds);
     let mut cluster = Cluster::start();
-    let client = cluster.node(0).connect().await.expect("connects");
-    client.batch_execute(TABLE).await.expect("table");
-    let run = Arc::new(Run::default());
-    let mut tasks = Vec::new();
-    for (n, port) in cluster.ports.iter().enumerate() {
-        for s in 0..SESSIONS_A_NODE {
-            let number = n as u64 * SESSIONS_A_NODE + s;
-            tasks.push(tokio::spawn(session(Arc::clone(&run), n, Arc::clone(port), number)));
-        }
+    let mut clients = Clients::start(&cluster).await;
+    while clients.another_round() {
+        round(&mut cluster, &clients.run).await;
     }
-    let mut rounds = 0;
-    loop {
-        round(&mut cluster, &run).await;
-        rounds += 1;
-        if Instant::now() > until {
-            break;
-        }
-    }
-    println!("{rounds} rounds");
-    run.stop.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.expect("session");
-    }
-    for n in 0..NODES {
-        run.read_all(n as u64, cluster.node(n)).await;
-    }
-    let shown: Vec<String> = run.check().iter().map(ToString::to_string).collect();
-    assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
+    clients.end(&cluster).await;
 }
 
 /// A database that one node kept by itself becomes a cluster's when that node is started so.
@@ -263,7 +201,7 @@ async fn log_that_one_node_kept_alone_is_taken_into_the_cluster() {
 }
 
 fn telesto(arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_telesto")).args(arguments).output();
+    let output = Command::new(program()).args(arguments).output();
     let output = output.expect("the telesto binary runs");
     let said = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())

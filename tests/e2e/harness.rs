@@ -81,6 +81,14 @@ pub fn program() -> PathBuf {
     built.or_else(told).expect("set TELESTO_BIN to the telesto program")
 }
 
+/// The program of the demos, which cargo built for this test; it runs [`program`].
+pub fn demo(arguments: &[&str]) -> Command {
+    let built = option_env!("CARGO_BIN_EXE_telesto-demo").expect("a test of the demos");
+    let mut command = Command::new(built);
+    command.args(arguments).env("TELESTO_BIN", program());
+    command
+}
+
 /// Where a node runs, and how it is reached.
 #[derive(Clone, Debug)]
 pub struct Site {

@@ -14,15 +14,13 @@
 //! Panics and says what is missing: it takes root, and a kernel with network namespaces, veth and bridges.
 
 use std::io::Write as _;
+use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use crate::harness::{Node, PATIENCE, Place, Site, program};
+use crate::harness::{Node, Site, program};
+use crate::three::{NODES, Three, all, following, owns};
 
-/// Nodes of a cluster.
-pub const NODES: usize = 3;
 const PASSWORD: &str = "secret";
 /// An Ethernet address that nobody has.
 const NOBODY: &str = "02:00:00:00:00:fe";
@@ -139,26 +137,12 @@ pub fn both(one: usize, others: &[usize]) -> Vec<(usize, usize)> {
     others.iter().flat_map(|other| [(one, *other), (*other, one)]).collect()
 }
 
-/// All nodes.
-pub fn all() -> Vec<usize> {
-    (0..NODES).collect()
-}
-
-/// All but one.
-pub fn others(than: usize) -> Vec<usize> {
-    (0..NODES).filter(|index| *index != than).collect()
-}
-
 /// Three nodes in them.
 pub struct Trio {
     /// Before the namespaces: nodes end first.
-    nodes: Vec<Option<Node>>,
+    three: Three,
     pub nets: Nets,
-    pub place: Place,
     users: PathBuf,
-    locals: Vec<PathBuf>,
-    /// Where clients find each.
-    pub urls: Vec<Arc<Mutex<String>>>,
     _directory: tempfile::TempDir,
 }
 
@@ -166,22 +150,11 @@ impl Trio {
     /// Starts them; `locals`: a folder for each, else temporary ones.
     pub fn start(locals: Option<Vec<PathBuf>>) -> Self {
         let directory = tempfile::tempdir().expect("temporary folder");
-        let place = Place::folder(&directory.path().join("bucket"), "quorum", "quorum");
-        let own = |index: usize| directory.path().join(index.to_string());
-        let locals = locals.unwrap_or_else(|| (0..NODES).map(own).collect());
         let users = directory.path().join("users");
         std::fs::write(&users, hashed()).expect("a file of users");
-        let mut trio = Self {
-            nodes: Vec::new(),
-            nets: Nets::new(),
-            place,
-            users,
-            locals,
-            urls: (0..NODES).map(|_| Arc::default()).collect(),
-            _directory: directory,
-        };
-        trio.nodes.resize_with(NODES, || None);
-        for index in 0..NODES {
+        let (three, nets) = (Three::on_folder(locals), Nets::new());
+        let mut trio = Self { three, nets, users, _directory: directory };
+        for index in all() {
             trio.begin(index);
         }
         trio
@@ -193,57 +166,35 @@ impl Trio {
         let users = Some((self.users.clone(), PASSWORD.to_owned()));
         let site = Site { through: self.nets.through(index), host: host.clone(), users };
         let extra = ["--cluster", &format!("{host}:0"), "--memory", "256MiB"];
-        let node = Node::launch_at(&self.place, &self.locals[index], &extra, site);
+        let node = Node::launch_at(&self.place, &self.local(index), &extra, site);
         let node = node.unwrap_or_else(|log| panic!("node {index} did not start:\n{log}"));
-        *self.urls[index].lock().expect("no panic") = node.url();
-        self.nodes[index] = Some(node);
-    }
-
-    pub fn node(&self, index: usize) -> &Node {
-        self.nodes[index].as_ref().expect("it runs")
-    }
-
-    pub fn take(&mut self, index: usize) -> Node {
-        self.nodes[index].take().expect("it runs")
-    }
-
-    /// What `telesto cluster nodes` says.
-    pub fn asked(&self) -> serde_json::Value {
-        let mut command = Command::new(program());
-        command.args(["cluster", "nodes", "--json", "--bucket", &self.place.bucket]);
-        let output = command.output().expect("the telesto binary runs");
-        let said = String::from_utf8_lossy(&output.stdout);
-        serde_json::from_str(&said).unwrap_or_else(|error| {
-            panic!("{error}: {said}\n{}", String::from_utf8_lossy(&output.stderr))
-        })
+        self.put(index, node);
     }
 
     /// The node that owns the log, once one does, its log is kept by all three, and all hear each other.
     pub async fn owner(&self) -> usize {
-        let until = Instant::now() + PATIENCE;
-        loop {
-            let asked = self.asked();
-            let answers = asked.as_array().expect("a list");
-            let owning = |answer: &&serde_json::Value| answer["status"]["live"]["owns"] == true;
+        self.owner_when(|owner, answers| {
             let all_heard = answers.iter().all(|answer| {
                 let hears = answer["status"]["live"]["hears"].as_array();
                 hears.is_some_and(|hears| hears.len() == NODES - 1)
             });
-            let owners: Vec<_> = answers.iter().filter(owning).collect();
-            if let [answer] = owners[..] {
-                let servers = answer["status"]["servers"].as_array().expect("servers");
-                let following = servers.iter().filter(|one| one["state"] == "following").count();
-                let pid = answer["record"]["pid"].as_u64();
-                let owner = (0..NODES).find(|index| {
-                    self.nodes[*index].as_ref().map(|node| u64::from(node.pid())) == pid
-                });
-                if let Some(owner) = owner.filter(|_| following == NODES && all_heard) {
-                    return owner;
-                }
-            }
-            assert!(Instant::now() < until, "the cluster does not settle: {asked:#}");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+            let alone = answers.iter().filter(|answer| owns(answer)).count() == 1;
+            alone && all_heard && following(owner) == NODES
+        })
+        .await
+    }
+}
+
+impl Deref for Trio {
+    type Target = Three;
+    fn deref(&self) -> &Three {
+        &self.three
+    }
+}
+
+impl DerefMut for Trio {
+    fn deref_mut(&mut self) -> &mut Three {
+        &mut self.three
     }
 }
 

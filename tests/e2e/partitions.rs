@@ -14,15 +14,19 @@ mod harness;
 #[path = "namespaces.rs"]
 #[allow(dead_code)]
 mod namespaces;
+#[path = "rounds.rs"]
+mod rounds;
+#[path = "three.rs"]
+#[allow(dead_code)]
+mod three;
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use appending::{Run, TABLE, session_at};
-use namespaces::{Trio, all, both, others};
+use appending::Run;
+use namespaces::{Trio, both};
+use rounds::Clients;
+use three::{all, others};
 
-const SESSIONS_A_NODE: u64 = 2;
 /// What was acknowledged before the cut may reach its client after it, and a lease may last so long.
 const LEASE: Duration = Duration::from_millis(1500);
 
@@ -88,37 +92,12 @@ async fn befall(trio: &Trio, run: &Run, shape: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn three_processes_are_strictly_serializable_through_partitions_of_every_shape() {
-    let seconds = std::env::var("TELESTO_SOAK_SECONDS");
-    let seconds = seconds.map_or(0, |seconds| seconds.parse().expect("a number"));
-    let until = Instant::now() + Duration::from_secs(seconds);
     let trio = Trio::start(None);
-    let client = trio.node(0).connect().await.expect("connects");
-    client.batch_execute(TABLE).await.expect("table");
-    let run = Arc::new(Run::default());
-    let mut tasks = Vec::new();
-    for (n, url) in trio.urls.iter().enumerate() {
-        for s in 0..SESSIONS_A_NODE {
-            let (number, url) = (n as u64 * SESSIONS_A_NODE + s, Arc::clone(url));
-            let url = move || url.lock().expect("no panic").clone();
-            tasks.push(tokio::spawn(session_at(Arc::clone(&run), n, url, number)));
-        }
-    }
-    run.progress(&all(), 3, "all run").await;
-    let mut rounds = 0;
-    while rounds == 0 || Instant::now() < until {
+    let mut clients = Clients::start(&trio).await;
+    while clients.another_round() {
         for shape in 0..SHAPES {
-            befall(&trio, &run, shape).await;
+            befall(&trio, &clients.run, shape).await;
         }
-        rounds += 1;
     }
-    println!("{rounds} rounds");
-    run.stop.store(true, Ordering::SeqCst);
-    for task in tasks {
-        task.await.expect("session");
-    }
-    for n in all() {
-        run.read_all(n as u64, trio.node(n)).await;
-    }
-    let shown: Vec<String> = run.check().iter().map(ToString::to_string).collect();
-    assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
+    clients.end(&trio).await;
 }

@@ -11,12 +11,10 @@
 //! About 40 s; the disturbed part takes `TELESTO_REGIONS_SECONDS` (default: 15). `TELESTO_REGIONS_SEED` makes what is tried the same
 //! again, not when. With `TELESTO_REGIONS_KEEP` set the folders stay, with what the nodes said.
 
-#[path = "regions_bookstore.rs"]
-mod bookstore;
 #[path = "harness.rs"]
 #[allow(dead_code)]
 mod harness;
-#[path = "../../crates/telesto/src/cli/link.rs"]
+#[path = "../../demo/cli/src/link.rs"]
 mod link;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -10,7 +10,7 @@ mod harness;
 use std::process::Command;
 use std::time::Duration;
 
-use harness::{Node, Place};
+use harness::{Node, Place, demo};
 use tokio_postgres::{Client, NoTls};
 
 const QUESTIONS: [&str; 9] = [
@@ -45,9 +45,7 @@ async fn answers(client: &Client) -> Vec<String> {
 }
 
 fn import(dump: &str, url: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_telesto"));
-    command.args(["import", "mediawiki", dump, "--url", url, "--batch-pages", "10"]);
-    command
+    demo(&["import", "mediawiki", dump, "--url", url, "--batch-pages", "10"])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

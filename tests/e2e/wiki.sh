@@ -8,5 +8,6 @@ TELESTO_WIKI_DUMP="$(scripts/fetch_dump.sh)"
 port="$(free_port)"
 trap 'tests/servers/postgres.sh stop "$port"' EXIT
 TELESTO_POSTGRES_URL="$(tests/servers/postgres.sh start "$port" | tail -n 1)"
+tests_need_telesto
 export TELESTO_WIKI_DUMP TELESTO_POSTGRES_URL
 cargo test --workspace --test wiki

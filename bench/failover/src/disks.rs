@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::namespaces::NODES;
+use crate::three::NODES;
 
 /// A file system's size; little of it is used.
 const BYTES: u64 = 1 << 30;

@@ -23,6 +23,9 @@ mod harness;
 #[path = "../../../tests/e2e/namespaces.rs"]
 #[allow(missing_docs)]
 mod namespaces;
+#[path = "../../../tests/e2e/three.rs"]
+#[allow(dead_code, missing_docs)]
+mod three;
 
 mod clients;
 mod disks;
@@ -34,8 +37,9 @@ use clap::{Parser, ValueEnum};
 
 use clients::Clients;
 use disks::Disks;
-use namespaces::{Trio, all, both, others};
+use namespaces::{Trio, both};
 use table::Row;
+use three::{all, others};
 
 /// A failure is ended after this time, whatever it did.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Ids, time, keys, limits, and the clock, randomness and task seams of Telesto.
+//! Ids, time, keys, limits, units, and the clock, randomness and task seams of Telesto.
 //!
 //! # Purpose
 //! The vocabulary every other crate shares. Nothing here does I/O.
@@ -24,6 +24,7 @@ pub mod key;
 pub mod limits;
 pub mod planted;
 pub mod time;
+pub mod units;
 pub mod wait;
 
 pub use env::Env;

@@ -54,10 +54,7 @@ impl Ddl<'_> {
         name: &ObjectName,
         attributes: &[UserDefinedTypeCompositeAttributeDef],
     ) -> Result<()> {
-        let (schema, name) = split(name)?;
-        let schema = self.creation_schema(schema.as_deref())?;
-        self.check_type_free(schema, &name)?;
-        let (oid, array_oid) = (self.change.oid(), self.change.oid());
+        let new = self.new_type(name)?;
         let relation = self.change.oid();
         let mut composite = Composite { relation, fields: Vec::new(), next: 1 };
         for attribute in attributes {
@@ -71,18 +68,9 @@ impl Ddl<'_> {
                     format!("column \"{field}\" specified more than once"),
                 ));
             }
-            self.add_field(&mut composite, oid, field, &attribute.data_type)?;
+            self.add_field(&mut composite, new.oid, field, &attribute.data_type)?;
         }
-        self.change.put(Object::Type(UserType {
-            oid,
-            array_oid,
-            schema,
-            name,
-            owner: self.maker(),
-            acl: self.initial_acl(telesto_sql_catalog::Granted::Type, schema),
-            kind: TypeKind::Composite(composite),
-            comment: None,
-        }));
+        self.put_type(new, TypeKind::Composite(composite));
         Ok(())
     }
 

@@ -10,11 +10,11 @@
 
 use telesto_common::TableId;
 
-use super::names::{fold, free_name, quote, split};
+use super::names::{fold, free_name, quote};
 use super::types::undefined_type;
 use super::{After, Ddl};
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{CheckConstraint, Domain, TypeKind, UserType};
+use telesto_sql_catalog::{CheckConstraint, Domain, TypeKind};
 use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::domain::bind_check;
 use telesto_sql_expr::type_name::sql_type;
@@ -66,14 +66,11 @@ impl Ddl<'_> {
     }
 
     pub(super) fn create_domain(&mut self, create: &CreateTable) -> Result<()> {
-        let (schema, name) = split(&create.name)?;
-        let schema = self.creation_schema(schema.as_deref())?;
-        self.check_type_free(schema, &name)?;
+        let new = self.new_type(&create.name)?;
         let Some(value) = create.columns.first() else {
             return Err(Error::internal("a domain without a type"));
         };
         let declared = sql_type(&value.data_type, Some(&self.user_types()))?;
-        let (oid, array_oid) = (self.change.oid(), self.change.oid());
         let base = declared.of_values().clone();
         let parent = match &declared {
             SqlType::Domain(parent) => Some(parent.oid),
@@ -92,7 +89,7 @@ impl Ddl<'_> {
                 ColumnOption::Check(check) => {
                     let of = option.name.as_ref().or(check.name.as_ref());
                     let base = domain.base.clone();
-                    self.new_check(&name, &base, &mut domain.checks, (of, &check.expr), true)?;
+                    self.new_check(&new.name, &base, &mut domain.checks, (of, &check.expr), true)?;
                 }
                 ColumnOption::Collation(name) => check_of_column(name)?,
                 ColumnOption::PrimaryKey(_) => {
@@ -111,16 +108,7 @@ impl Ddl<'_> {
         if let (SqlType::Domain(parent), None) = (&declared, &domain.default) {
             domain.default.clone_from(&parent.default);
         }
-        self.change.put(Object::Type(UserType {
-            oid,
-            array_oid,
-            schema,
-            name,
-            owner: self.maker(),
-            acl: self.initial_acl(telesto_sql_catalog::Granted::Type, schema),
-            kind: TypeKind::Domain(domain),
-            comment: None,
-        }));
+        self.put_type(new, TypeKind::Domain(domain));
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use super::Ddl;
 use super::names::{fold, split};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
-use telesto_sql_catalog::{Column, Guarded, Owner, Relation, Table, TypeKind, UserType};
+use telesto_sql_catalog::{Column, Granted, Guarded, Owner, Relation, Table, TypeKind, UserType};
 use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::sqlparser::ast::{
     AlterCollation, AlterCollationOperation, AlterType, AlterTypeAddValue,
@@ -26,6 +26,14 @@ use telesto_sql_parser::sqlparser::ast::{
 use telesto_sql_types::enums::between;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{EnumLabel, SqlType};
+
+/// A type that is being made: what it has before it is known what it is.
+pub(super) struct NewType {
+    pub(super) oid: u32,
+    array_oid: u32,
+    schema: u32,
+    pub(super) name: String,
+}
 
 pub(super) fn undefined_type(name: &ObjectName) -> Error {
     let shown = split(name).map_or_else(
@@ -105,10 +113,7 @@ impl Ddl<'_> {
             }
             _ => return Err(Error::unsupported("CREATE TYPE of a base or shell type")),
         };
-        let (schema, name) = split(name)?;
-        let schema = self.creation_schema(schema.as_deref())?;
-        self.check_type_free(schema, &name)?;
-        let (oid, array_oid) = (self.change.oid(), self.change.oid());
+        let new = self.new_type(name)?;
         let mut known: Vec<Arc<EnumLabel>> = Vec::with_capacity(labels.len());
         for (at, label) in labels.iter().enumerate() {
             let label = label_of(label)?;
@@ -117,7 +122,10 @@ impl Ddl<'_> {
                     SqlState::UNIQUE_VIOLATION,
                     "duplicate key value violates unique constraint \"pg_enum_typid_label_index\"",
                 )
-                .detail(format!("Key (enumtypid, enumlabel)=({oid}, {label}) already exists.")));
+                .detail(format!(
+                    "Key (enumtypid, enumlabel)=({}, {label}) already exists.",
+                    new.oid
+                )));
             }
             let order = between(known.last().map(|before| before.order.as_slice()), None);
             known.push(Arc::new(EnumLabel {
@@ -127,21 +135,36 @@ impl Ddl<'_> {
                 label: label.to_owned(),
             }));
         }
+        self.put_type(new, TypeKind::Enum(known));
+        Ok(())
+    }
+
+    /// Begins a type; fails when the name is taken where it is made.
+    pub(super) fn new_type(&mut self, name: &ObjectName) -> Result<NewType> {
+        let (schema, name) = split(name)?;
+        let schema = self.creation_schema(schema.as_deref())?;
+        self.check_type_free(schema, &name)?;
+        let (oid, array_oid) = (self.change.oid(), self.change.oid());
+        Ok(NewType { oid, array_oid, schema, name })
+    }
+
+    /// Puts a type that was begun; it is the maker's, with the rights that are given by default.
+    pub(super) fn put_type(&mut self, new: NewType, kind: TypeKind) {
+        let NewType { oid, array_oid, schema, name } = new;
         self.change.put(Object::Type(UserType {
             oid,
             array_oid,
             schema,
             name,
             owner: self.maker(),
-            acl: self.initial_acl(telesto_sql_catalog::Granted::Type, schema),
-            kind: TypeKind::Enum(known),
+            acl: self.initial_acl(Granted::Type, schema),
+            kind,
             comment: None,
         }));
-        Ok(())
     }
 
     /// Fails when a type, or a relation with its row type, has the name.
-    pub(super) fn check_type_free(&self, schema: u32, name: &str) -> Result<()> {
+    fn check_type_free(&self, schema: u32, name: &str) -> Result<()> {
         let taken = self.catalog().user_type_named(schema, name).is_some()
             || self.catalog().user_types().any(|t| t.schema == schema && t.array_name() == name)
             || matches!(

@@ -106,6 +106,16 @@ impl Carrying {
         Ok(Self { shared, task: Mutex::default() })
     }
 
+    /// What this node does now.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let carrier = self.shared.carrier.try_lock();
+        match carrier.as_deref() {
+            Ok(Some(carrier)) => carrier.shown(),
+            _ => "stands by; another node carries its streams".to_owned(),
+        }
+    }
+
     /// Keeps the streams, or stands by, from now on.
     ///
     /// # Errors

@@ -367,6 +367,19 @@ pub enum RegionPart {
     Through(Arc<Through>),
 }
 
+impl RegionPart {
+    /// It, for people.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Self::None => "none".to_owned(),
+            Self::Carries(carrier) => carrier.shown(),
+            Self::OneOfSeveral(carrying) => carrying.shown(),
+            Self::Through(_) => "reached through the node that carries its streams".to_owned(),
+        }
+    }
+}
+
 /// This process's part in its region: it carries the streams where it is told to listen, or stands by in a cluster, and waits for what the
 /// others have; else, as a node of a cluster, it reaches other regions through the node that does. `me` is who it is in a cluster.
 async fn reach_regions(

@@ -191,12 +191,18 @@ impl Carrier {
         Ok(Self { shared, tasks, introductions })
     }
 
-    /// The region's name, and how many others it knows; nothing while no streams run.
+    /// The region's name, and how many others it knows.
     #[must_use]
-    pub fn known(&self) -> Option<(String, usize)> {
+    pub fn shown(&self) -> String {
         let running = self.shared.running.lock();
-        let status = running.as_ref()?.status();
-        Some((status.name, status.peers.len()))
+        running.as_ref().map_or_else(
+            || "its streams are being started".to_owned(),
+            |running| {
+                let status = running.status();
+                let others = status.peers.len();
+                format!("{} (TLS), {others} other regions are known", status.name)
+            },
+        )
     }
 
     /// Waits for what the other regions have for one that has joined them; the first region waits for nothing.

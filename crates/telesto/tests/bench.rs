@@ -1,4 +1,4 @@
-//! `telesto bench` against a real node: its report adds up with what the node counted.
+//! `telesto bench` against a real node: its report adds up with what the node counted. And the commands that went to the demos.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "real processes, real time")]
 
@@ -65,4 +65,28 @@ fn nobody_at_the_address_is_said_with_what_to_do() {
     let output = bench(harness::free_port(), &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("telesto start"), "{said}");
+}
+
+/// Whoever knows the demos' commands from this program is told where they are, and not what was given with them.
+#[test]
+fn command_of_the_demos_says_where_it_is_and_is_a_usage_error() {
+    let secret = "postgres://telesto:hush@127.0.0.1/telesto";
+    for (was, now) in [
+        (&["demo"][..], "telesto-demo."),
+        (&["demo", "cluster", "--time", "5s"], "telesto-demo with the same arguments."),
+        (&["demo", "bookstore", "--help"], "telesto-demo with the same arguments."),
+        (
+            &["bench", "tpcw", "--target", secret],
+            "telesto-demo bench tpcw with the same arguments.",
+        ),
+        (&["bench", "compare", secret], "telesto-demo bench compare with the same arguments."),
+        (&["import", "mediawiki", "x.bz2"], "telesto-demo import with the same arguments."),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_telesto")).args(was).output();
+        let output = output.expect("the telesto binary runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{was:?}: {said}");
+        assert!(said.contains(&format!("run {now}")), "{was:?}: {said}");
+        assert!(said.contains("cargo build -p telesto-demo") && !said.contains("hush"), "{said}");
+    }
 }

@@ -62,8 +62,9 @@ impl Error {
     }
 }
 
-/// An error with its causes.
-fn full(error: &dyn std::error::Error) -> String {
+/// An error with its causes: the driver's own text names only the outermost.
+#[must_use]
+pub fn full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {

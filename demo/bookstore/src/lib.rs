@@ -38,4 +38,4 @@ pub mod schema;
 pub mod statements;
 mod words;
 
-pub use error::{Error, Result, connect};
+pub use error::{Error, Result, connect, full};

@@ -2,7 +2,7 @@
 //!
 //! # Purpose
 //! [`Graph`] has the users of the New Orleans network with their real placement over seven regions, and friends; [`Operation`] says what
-//! users do and how often. The study of the causal planes and `telesto demo social` both draw from here.
+//! users do and how often. The study of the causal planes and `telesto-demo social` both draw from here.
 //!
 //! # Invariants
 //! The same seed gives the same graph and the same operations.

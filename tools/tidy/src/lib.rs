@@ -74,6 +74,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-bookstore", 18),
     ("telesto-social", 18),
     ("telesto-console", 19),
+    ("telesto-demo", 19),
     ("telesto", 20),
     ("telesto-testkit", 21),
     ("telesto-sim", 22),

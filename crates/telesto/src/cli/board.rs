@@ -20,7 +20,7 @@ use telesto_board::{Named, Options, page, targets, text};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::units::Span;
+use telesto_common::units::Span;
 
 /// Between two tables of a terminal.
 const REFRESH: Duration = Duration::from_secs(2);

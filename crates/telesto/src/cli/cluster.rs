@@ -21,7 +21,7 @@ use telesto_cluster::{NodeRole, Phase, Record, Registry, Status, ask_drain, ask_
 use telesto_common::Env;
 
 use super::table::Table;
-use super::units::Span;
+use telesto_common::units::Span;
 
 /// How long a node is waited for.
 const ANSWER: Duration = Duration::from_secs(3);

@@ -7,18 +7,13 @@
 mod bench;
 mod board;
 mod cluster;
-mod demo;
-mod demo_cluster;
-mod demo_regions;
-mod demo_social;
 mod dump;
 mod encrypt;
 mod geo;
 mod hand_over;
-mod import;
 mod keys;
-mod link;
 mod log;
+mod moved;
 mod neighbours;
 mod password;
 mod prober;
@@ -27,12 +22,10 @@ mod restore;
 mod runtimes;
 mod settings;
 mod shell;
-mod sites;
 mod start;
 mod statements;
 mod supervisor;
 mod table;
-mod units;
 mod verify;
 
 use std::path::PathBuf;
@@ -104,15 +97,14 @@ enum Command {
     /// Load a node and measure: latencies, throughput, bucket requests and dollars.
     ///
     /// Works on a table of its own, which it drops at the end, and checks that the table shows every
-    /// change that was acknowledged. `tpcw` runs the bookstore instead, `compare` puts servers side by side.
+    /// change that was acknowledged. `levels` measures the consistency and isolation levels instead.
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:
   telesto bench
   telesto bench --workload read --clients 32 --seconds 30 --rows 1000000
   telesto bench --workload write --json
-  telesto bench tpcw --mix ordering --rate 200 --seconds 60
-  telesto bench compare telesto=postgres://… postgresql=postgres://… --workload point-read,join-2"
+  telesto bench levels"
     )]
     Bench {
         #[command(subcommand)]
@@ -133,11 +125,8 @@ enum Command {
   telesto board --target telesto=postgres://… --target s3=s3://my-bucket/board \\
     --store postgres://telesto@127.0.0.1:5433/telesto")]
     Board(Box<board::Board>),
-    /// Show what it is for: an application, its data and its load.
-    Demo {
-        #[command(subcommand)]
-        what: DemoCommand,
-    },
+    #[command(hide = true, disable_help_flag = true)]
+    Demo(moved::Moved),
     /// Write a database as plain SQL that PostgreSQL 15 and Telesto load.
     ///
     /// One consistent snapshot of definitions and rows, while others go on writing. What cannot be written is
@@ -154,11 +143,8 @@ enum Command {
   telesto restore shop.sql
   pg_dump postgres://postgres@127.0.0.1/shop | telesto restore -")]
     Restore(restore::Restore),
-    /// Bring data in from elsewhere.
-    Import {
-        #[command(subcommand)]
-        source: Source,
-    },
+    #[command(hide = true, disable_help_flag = true)]
+    Import(moved::Moved),
     /// Look at the nodes of a cluster, have one hand over what it owns, or remove one.
     ///
     /// Finds the nodes by the bucket, and asks them.
@@ -220,54 +206,15 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
-    /// TPC-W's bookstore: interactions of browsers, with latencies, errors, dollars and a check at the end.
-    ///
-    /// Loads the shop when it is not there. Latencies are corrected for coordinated omission: with --rate they
-    /// count from when an interaction was due, without it what a slow answer kept from being asked is added.
-    Tpcw(Box<bench::tpcw::Tpcw>),
-    /// Several servers side by side: the same work in turns, medians and ratios.
-    Compare(Box<bench::tpcw::Compare>),
     /// The consistency and isolation levels as a menu: guarantee, anomalies, latency and dollars of each, measured here.
     #[command(after_help = "Examples:
   telesto bench levels
   telesto bench levels --prices s3-standard --seconds 10 --clients 16")]
     Levels(bench::levels::Levels),
-}
-
-#[derive(Debug, Subcommand)]
-enum DemoCommand {
-    /// TPC-W's bookstore: load it, let browsers shop for some seconds, ask a few questions.
-    #[command(after_help = "Examples:
-  telesto demo bookstore
-  telesto demo bookstore --customers 1000 --items 1000 --seconds 10 --exit
-  telesto demo bookstore --regions --customers 1000 --items 1000 --mix ordering
-  telesto demo bookstore --url postgres://telesto@127.0.0.1:5433/telesto --mix ordering")]
-    Bookstore(Box<demo::Bookstore>),
-    /// A cluster on this machine: three nodes and a load, one node is killed every ten seconds.
-    ///
-    /// Shows throughput, latency and how long clients wait for their next commit, and counts at the end whether anything
-    /// that was acknowledged is missing.
-    #[command(after_help = "Examples:
-  telesto demo cluster
-  telesto demo cluster --nodes 5 --clients 16 --time 2m --kill-every 15s")]
-    Cluster(demo_cluster::Cluster),
-    /// Three regions on this machine, with links as slow as between continents; one is cut off and comes back.
-    ///
-    /// Two shops sell, a traveller moves between the regions with its token. Shows how long what is committed in one region takes to be
-    /// visible in another against the time of the link, and compares the replicas at the end.
-    #[command(after_help = "Examples:
-  telesto demo regions
-  telesto demo regions --time 2m --seed 7 --cut refused")]
-    Regions(demo_regions::Regions),
-    /// A social network in seven regions on this machine, with the links, users and placement of Saturn's evaluation.
-    ///
-    /// Every user's data is in three regions or more and in no other. Shows for every pair of regions how long what is written takes to be
-    /// visible against the time of the link, and checks causal order, acknowledged writes and equal replicas.
-    #[command(after_help = "Examples:
-  telesto demo social
-  telesto demo social --time 5m --copies 5 --clients 4
-  telesto demo social --users 5000 --writes 4")]
-    Social(demo_social::Social),
+    #[command(hide = true, disable_help_flag = true)]
+    Tpcw(moved::Moved),
+    #[command(hide = true, disable_help_flag = true)]
+    Compare(moved::Moved),
 }
 
 #[derive(Debug, Subcommand)]
@@ -303,24 +250,6 @@ enum LogCommand {
         to: settings::LogKind,
         #[command(flatten)]
         place: log::SwitchPlace,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum Source {
-    /// A MediaWiki XML dump (plain or bz2): pages, revisions, links, categories.
-    ///
-    /// Reads the dump as a stream and commits page by page with its links and categories; run again,
-    /// it goes on where it stopped.
-    Mediawiki {
-        /// The dump, e.g. enwiki-latest-pages-articles1.xml.bz2
-        file: PathBuf,
-        /// Where the node is
-        #[arg(long, env = "TELESTO_URL", default_value = DEFAULT_URL)]
-        url: String,
-        /// Pages in one transaction
-        #[arg(long, default_value_t = 50)]
-        batch_pages: usize,
     },
 }
 
@@ -366,9 +295,6 @@ async fn run(command: Command, (sessions, commits): (Handle, Handle)) -> ExitCod
         Command::Start { log_level, settings, .. } => {
             report(start::run(&log_level, &settings, &sessions, &commits).await)
         }
-        Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
-            report(import::mediawiki(&file, &url, batch_pages).await)
-        }
         Command::Keys { command } => report(keys::run(command).await),
         Command::Cluster { command } => report(cluster::run(command).await),
         Command::Region { command } => report(region::run(command).await),
@@ -387,27 +313,19 @@ async fn run(command: Command, (sessions, commits): (Handle, Handle)) -> ExitCod
                 Err(error) => fail(&error),
             }
         }
-        Command::Bench { other: Some(BenchCommand::Tpcw(asked)), .. } => {
-            report(bench::tpcw::tpcw(*asked).await)
-        }
-        Command::Bench { other: Some(BenchCommand::Compare(asked)), .. } => {
-            report(bench::tpcw::compare(*asked).await)
-        }
         Command::Bench { other: Some(BenchCommand::Levels(asked)), .. } => {
             report(bench::levels::run(asked).await)
         }
         Command::Board(asked) => report(board::run(*asked).await),
         Command::Dump(asked) => report(dump::run(asked).await),
         Command::Restore(asked) => report(restore::run(asked).await),
-        Command::Demo { what: DemoCommand::Cluster(asked) } => {
-            report(demo_cluster::run(asked).await)
+        Command::Demo(moved) => moved.end("demo", "telesto-demo"),
+        Command::Import(moved) => moved.end("import", "telesto-demo import"),
+        Command::Bench { other: Some(BenchCommand::Tpcw(moved)), .. } => {
+            moved.end("bench tpcw", "telesto-demo bench tpcw")
         }
-        Command::Demo { what: DemoCommand::Regions(asked) } => {
-            report(demo_regions::run(asked).await)
-        }
-        Command::Demo { what: DemoCommand::Social(asked) } => report(demo_social::run(asked).await),
-        Command::Demo { what: DemoCommand::Bookstore(asked) } => {
-            report(demo::bookstore(*asked).await)
+        Command::Bench { other: Some(BenchCommand::Compare(moved)), .. } => {
+            moved.end("bench compare", "telesto-demo bench compare")
         }
         Command::Bench { other: None, url, load } => report(bench::run(&url, &load).await),
         Command::HashPassword { user } => report(password::run(&user)),

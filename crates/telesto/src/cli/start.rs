@@ -24,7 +24,7 @@ use super::hand_over::{self, Successor};
 use super::neighbours::cluster;
 use super::prober::{Prober, Wanted};
 use super::settings::{ConsoleKind, DurabilityKind, LogKind, Settings, Switch, address};
-use super::units::Bytes;
+use telesto_common::units::Bytes;
 
 const DEFAULT_FOLDER: &str = "telesto-data";
 /// Memory of a node that is not told how much, at least.
@@ -271,7 +271,8 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         _ => return Err("tls-cert and tls-key belong together: give both, or none".to_owned()),
     };
     let defaults = Limits::default();
-    let or_never = |span: Option<super::units::Span>, default: Option<Duration>| match span {
+    let or_never = |span: Option<telesto_common::units::Span>, default: Option<Duration>| match span
+    {
         Some(span) if span.0.is_zero() => None,
         Some(span) => Some(span.0),
         None => default,
@@ -479,10 +480,7 @@ fn banner(
         let others = cluster.member.status().members.len();
         format!("{} (TLS), {others} other nodes are known", cluster.address)
     });
-    let regions = opened.regions.as_ref().and_then(|carrier| carrier.known());
-    let region = regions.map_or("none".to_owned(), |(name, others)| {
-        format!("{name} (TLS), {others} other regions are known")
-    });
+    let region = opened.region.shown();
     let encryption = match opened.bucket.keys() {
         Some(_) => "on: bucket, local log and spilled data",
         None => "off (telesto keys, --encryption-key-file)",

@@ -21,7 +21,7 @@ use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 
 use super::region::{Place, bucket, known, text};
 use super::table::Table;
-use super::units::Span;
+use telesto_common::units::Span;
 
 /// What to verify.
 #[derive(Debug, Args)]

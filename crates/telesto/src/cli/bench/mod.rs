@@ -16,7 +16,6 @@
 
 pub mod levels;
 mod report;
-pub mod tpcw;
 mod work;
 
 use std::sync::Arc;

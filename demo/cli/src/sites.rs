@@ -21,9 +21,9 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use tokio_postgres::Client;
 
-use super::link::{Link, Proxy};
-use super::shell::full;
-use super::start::file_url;
+use crate::link::{Link, Proxy};
+use crate::sql::{connect, full};
+use crate::telesto::{bucket_in, program};
 
 /// How long regions may take to have everything of each other at the end, and their tables at the beginning.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -65,10 +65,6 @@ async fn free_port() -> Result<(TcpListener, u16), String> {
     Ok((listener, port))
 }
 
-fn program() -> Result<PathBuf, String> {
-    std::env::current_exe().map_err(|error| format!("this program cannot be found again: {error}"))
-}
-
 /// Runs `telesto region`; what it printed.
 async fn registry(arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program()?).arg("region").args(arguments).output().await;
@@ -90,7 +86,7 @@ impl World {
         let mut sites = Vec::new();
         for name in names {
             let folder = folder.join(name);
-            let bucket = file_url(&folder.join("bucket"))?;
+            let bucket = bucket_in(&folder)?;
             let (held, region) = free_port().await?;
             let held = Some(held);
             sites.push(Site { folder, bucket, region, held, port: 0, http: 0, child: None });
@@ -176,7 +172,7 @@ impl World {
             }
         }
         for (site, name) in self.sites.iter().zip(self.names) {
-            let client = super::shell::connect(&site.url()).await?;
+            let client = connect(&site.url()).await?;
             let fresh = format!(
                 "SELECT 1 FROM telesto_links WHERE from_region = '{name}' HAVING sum(sent_transactions) = 0 AND min(round_trip_ms) > 0"
             );

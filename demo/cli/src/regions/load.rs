@@ -14,10 +14,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_postgres::{Client, Error};
 
-use super::super::shell::full;
 use super::site::ITEMS;
 use super::visibility::Seen;
-use super::{REGIONS, connect, name};
+use super::{REGIONS, name};
+use crate::sql::{connect, full};
 
 /// The regions with shops; the first is the home of what is in stock.
 const SHOPS: [usize; 2] = [0, 1];

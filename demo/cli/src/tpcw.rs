@@ -1,4 +1,4 @@
-//! `telesto bench tpcw` and `telesto bench compare`: the bookstore against one server, or several in turns.
+//! `telesto-demo bench tpcw` and `telesto-demo bench compare`: the bookstore against one server, or several in turns.
 //!
 //! # Invariants
 //! - A server without the shop gets it first; one with another size is used as it is, unless a size was asked for.
@@ -99,11 +99,11 @@ impl Browsers {
     }
 }
 
-/// `telesto bench tpcw`.
+/// `telesto-demo bench tpcw`.
 #[derive(Debug, Args)]
 pub struct Tpcw {
     /// The server: Telesto, or any PostgreSQL
-    #[arg(long, env = "TELESTO_URL", default_value = super::super::DEFAULT_URL)]
+    #[arg(long, env = "TELESTO_URL", default_value = crate::DEFAULT_URL)]
     target: String,
     #[command(flatten)]
     browsers: Browsers,
@@ -128,7 +128,7 @@ fn rate(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `telesto bench compare`.
+/// `telesto-demo bench compare`.
 #[derive(Debug, Args)]
 pub struct Compare {
     /// The servers, as NAME=URL or URL; ratios are of the first to the others
@@ -248,7 +248,7 @@ async fn watch(load: &Load, live: &Live) -> std::convert::Infallible {
     std::future::pending().await
 }
 
-/// Runs `telesto bench tpcw`.
+/// Runs `telesto-demo bench tpcw`.
 ///
 /// # Errors
 /// See [`shop`] and [`browse`].
@@ -259,7 +259,7 @@ pub async fn tpcw(asked: Tpcw) -> Result<(), String> {
     tell(asked.json.as_deref(), &report.json(), &report.text())
 }
 
-/// Runs `telesto bench compare`.
+/// Runs `telesto-demo bench compare`.
 ///
 /// # Errors
 /// What a server refused.

@@ -21,7 +21,7 @@ use tokio_postgres::{Client, Error};
 
 use super::tables::{Network, rows};
 use super::{NAMES, Social};
-use crate::cli::shell::{connect, full};
+use crate::sql::{connect, full};
 
 /// Whoever moves waits so long for what it has seen, and then goes home without: longer than a message and its answer take.
 const ATTACH: &str = "2s";

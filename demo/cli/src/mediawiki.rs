@@ -1,4 +1,4 @@
-//! `telesto import mediawiki`.
+//! `telesto-demo import mediawiki`.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 use telesto_mediawiki::dump::Dump;
 use telesto_mediawiki::import::{Options, Report, import};
 
-use super::shell::{connect, full};
+use crate::sql::{connect, full};
 
 /// Imports a dump into the node at `url`; goes on where an earlier run of the same file stopped.
 ///
 /// # Errors
 /// What is wrong with the dump or the node; what was committed stays.
-pub async fn mediawiki(file: &Path, url: &str, batch_pages: usize) -> Result<(), String> {
+pub async fn run(file: &Path, url: &str, batch_pages: usize) -> Result<(), String> {
     let name = file
         .file_name()
         .map_or_else(|| file.display().to_string(), |name| name.to_string_lossy().into_owned());

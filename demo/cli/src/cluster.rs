@@ -1,4 +1,4 @@
-//! `telesto demo cluster`: three nodes on this machine, a load, and one node that is killed again and again; what clients see of it,
+//! `telesto-demo cluster`: three nodes on this machine, a load, and one node that is killed again and again; what clients see of it,
 //! second by second.
 //!
 //! # Invariants
@@ -19,12 +19,13 @@ use std::time::Duration;
 use clap::Args;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
+use telesto_common::units::Span;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use tokio_postgres::NoTls;
 
-use super::shell;
-use super::units::Span;
+use crate::sql;
+use crate::telesto::{bucket_in, program};
 
 /// How long nodes may take to open the database.
 const OPENING: Duration = Duration::from_secs(120);
@@ -33,7 +34,7 @@ const AWAY: Duration = Duration::from_secs(3);
 /// How long a statement may take before its client gives it up.
 const GIVEN_UP: Duration = Duration::from_secs(30);
 
-/// `telesto demo cluster`.
+/// `telesto-demo cluster`.
 #[derive(Debug, Args)]
 pub struct Cluster {
     /// Nodes
@@ -94,11 +95,9 @@ fn launch(folder: &Path, number: u16, port: u16) -> Result<(Child, PathBuf), Str
     let log = own.join("output.log");
     let opened = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
     let (out, err) = opened.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
-    let program = std::env::current_exe()
-        .map_err(|error| format!("this program cannot be found again: {error}"))?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(program()?);
     command.args(["start", "--cluster", "127.0.0.1:0", "--http", "none", "--memory", "256MiB"]);
-    command.args(["--bucket", &super::start::file_url(&folder.join("bucket"))?]);
+    command.args(["--bucket", &bucket_in(folder)?]);
     command.arg("--data-dir").arg(own.join("node"));
     command.args(["--listen", &format!("127.0.0.1:{port}")]);
     command.stdin(Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
@@ -127,9 +126,9 @@ impl Node {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let client = shell::connect(&url(&[node.port])).await?;
+        let client = sql::connect(&url(&[node.port])).await?;
         let row = client.query_one("SELECT node FROM telesto_nodes WHERE is_self", &[]).await;
-        node.id = row.map_err(|error| shell::full(&error))?.get(0);
+        node.id = row.map_err(|error| sql::full(&error))?.get(0);
         println!("  node {number}: {}, {}", node.id, url(&[node.port]));
         Ok(node)
     }
@@ -179,7 +178,7 @@ struct Seen {
 
 async fn show(asked: &Cluster, nodes: &mut [Node]) -> Result<(), String> {
     let ports: Vec<u16> = nodes.iter().map(|node| node.port).collect();
-    let client = shell::connect(&url(&ports)).await?;
+    let client = sql::connect(&url(&ports)).await?;
     client
         .batch_execute(&format!(
             "CREATE TABLE IF NOT EXISTS counters (id int PRIMARY KEY, n bigint NOT NULL); \
@@ -187,7 +186,7 @@ async fn show(asked: &Cluster, nodes: &mut [Node]) -> Result<(), String> {
             asked.clients
         ))
         .await
-        .map_err(|error| shell::full(&error))?;
+        .map_err(|error| sql::full(&error))?;
     let histogram =
         Histogram::new_with_bounds(1, 60_000_000, 2).map_err(|error| error.to_string())?;
     let seen = Arc::new(Seen {
@@ -318,15 +317,15 @@ async fn watch(
 
 /// The node that owns the log, as any node knows it.
 async fn owner(url: &str) -> Option<String> {
-    let client = shell::connect(url).await.ok()?;
+    let client = sql::connect(url).await.ok()?;
     let row = client.query_one("SELECT owner FROM telesto_logs", &[]).await.ok()?;
     row.get(0)
 }
 
 async fn verdict(seen: &Seen, gaps: &[(bool, u64)], url: &str) -> Result<(), String> {
-    let client = shell::connect(url).await?;
+    let client = sql::connect(url).await?;
     let row = client.query_one("SELECT sum(n)::bigint FROM counters", &[]).await;
-    let stored: i64 = row.map_err(|error| shell::full(&error))?.get(0);
+    let stored: i64 = row.map_err(|error| sql::full(&error))?.get(0);
     let stored = stored.unsigned_abs();
     let committed = seen.committed.load(Ordering::Relaxed);
     let unknown = seen.unknown.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! `telesto demo regions`: three regions on this machine as real processes, the links between them as slow as between continents; two
+//! `telesto-demo regions`: three regions on this machine as real processes, the links between them as slow as between continents; two
 //! shops sell, a traveller moves with its token, one region is cut off and comes back; what is seen of it, second by second.
 //!
 //! # Invariants
@@ -25,17 +25,16 @@ use std::time::Duration;
 
 use clap::Args;
 use telesto_common::RegionId;
+use telesto_common::units::Span;
 use telesto_geo::Latencies;
 use tokio::time::Instant;
 
-pub(super) use self::legs::metrics;
+pub use self::legs::metrics;
 
 use self::legs::Legs;
 use self::visibility::{Pair, Seen};
-use super::link::Link;
-use super::shell;
-use super::sites::{self, PATIENCE, World};
-use super::units::Span;
+use crate::link::Link;
+use crate::sites::{self, PATIENCE, World};
 
 /// Regions: names, the sites of [`Latencies::saturn`] that they stand for, and what those are called.
 const REGIONS: [(&str, u16, &str); 3] =
@@ -44,7 +43,7 @@ const NAMES: [&str; REGIONS.len()] = [REGIONS[0].0, REGIONS[1].0, REGIONS[2].0];
 /// The region that is cut off from both others.
 const CUT_OFF: usize = 2;
 
-/// `telesto demo regions`.
+/// `telesto-demo regions`.
 #[derive(Debug, Args)]
 pub struct Regions {
     /// For how long
@@ -318,9 +317,4 @@ async fn summary(world: &World, seen: &Seen, urls: &[String], legs: &Legs) -> Re
             wrong.join("; ")
         )),
     }
-}
-
-/// Connects, and says why not.
-async fn connect(url: &str) -> Result<tokio_postgres::Client, String> {
-    shell::connect(url).await
 }

@@ -3,16 +3,14 @@
 //! # Invariants
 //! What is checked is in the demo: what buyers were told is there in their region, the shop adds up in both, and the replicas are equal.
 
-use std::process::Command;
-
-use super::harness::program;
+use super::harness::demo;
 
 /// The applications are processes that know one address each; what eu's writes goes to us and comes back.
 #[test]
 fn bookstore_runs_unchanged_in_two_regions_and_adds_up_in_both() {
-    let arguments = ["demo", "bookstore", "--regions", "--customers", "80", "--items", "60"];
-    let load = ["--clients", "3", "--seconds", "8", "--mix", "ordering"];
-    let output = Command::new(program()).args(arguments).args(load).output().expect("telesto runs");
+    let mut command = demo(&["bookstore", "--regions", "--customers", "80", "--items", "60"]);
+    command.args(["--clients", "3", "--seconds", "8", "--mix", "ordering"]);
+    let output = command.output().expect("telesto-demo runs");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let wrong = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}\n{wrong}");

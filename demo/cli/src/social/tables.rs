@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::NAMES;
-use crate::cli::shell::{connect, full};
-use crate::cli::sites::{AGAIN, PATIENCE, until};
+use crate::sites::{AGAIN, PATIENCE, until};
+use crate::sql::{connect, full};
 
 /// Users in one statement when they are loaded.
 const TOGETHER: usize = 500;

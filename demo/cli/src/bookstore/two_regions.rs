@@ -1,11 +1,11 @@
-//! `telesto demo bookstore --regions`: the bookstore in two regions, and an application server in each that knows nothing of it.
+//! `telesto-demo bookstore --regions`: the bookstore in two regions, and an application server in each that knows nothing of it.
 //!
 //! ```text
 //! application (a process) ─ SQL ─► us ◄──── a link as slow as between them ────► eu ◄─ SQL ─ application (a process)
 //!                                  └─ home of all tables; eu's writes commit here, and come back
 //! ```
 //! # Invariants
-//! - The applications are the program that loads one region's node (`telesto bench tpcw`), unchanged: same statements, same transactions.
+//! - The applications are the program that loads one region's node (`telesto-demo bench tpcw`), unchanged: same statements, same transactions.
 //! - Each checks its shop at its end in its own region: what its buyers were told is there. Afterwards both regions have everything of each
 //!   other, the shop adds up in both, and their replicas are compared.
 //! - Processes started here are stopped at the end, whatever the end.
@@ -25,11 +25,12 @@ use telesto_common::RegionId;
 use telesto_geo::Latencies;
 use tokio::process::{Child, Command};
 
-use super::super::bench::tpcw::shop;
-use super::super::demo_regions::metrics;
-use super::super::shell::{self, full};
-use super::super::sites::{World, until};
 use super::Bookstore;
+use crate::regions::metrics;
+use crate::sites::{World, until};
+use crate::sql::{self, full};
+use crate::telesto::program;
+use crate::tpcw::shop;
 
 /// The regions, and the sites of [`Latencies::saturn`] that they stand for: N. Virginia and Ireland.
 const NAMES: [&str; 2] = ["us", "eu"];
@@ -70,10 +71,10 @@ async fn show(asked: &Bookstore, world: &mut World, folder: &Path) -> Result<(),
     );
     world.join(1).await?;
     let urls = [world.sites[0].url(), world.sites[1].url()];
-    let there = shell::connect(&urls[1]).await?;
+    let there = sql::connect(&urls[1]).await?;
     until(&there, &format!("SELECT 1 FROM orders HAVING count(*) = {}", scale.orders())).await?;
     until(
-        &shell::connect(&urls[0]).await?,
+        &sql::connect(&urls[0]).await?,
         "SELECT 1 FROM telesto_regions WHERE NOT is_self HAVING bool_and(connected) AND NOT bool_or(filling)",
     )
     .await?;
@@ -168,10 +169,10 @@ async fn forwarded(port: u16) -> Result<String, String> {
 /// Waits until each region has what the other one has.
 async fn settle(urls: &[String; 2]) -> Result<(), String> {
     for (from, to) in [(0, 1), (1, 0)] {
-        let one = shell::connect(&urls[from]).await?;
+        let one = sql::connect(&urls[from]).await?;
         let token = one.query_one("SHOW telesto.session_token", &[]).await;
         let token: String = token.map_err(|error| full(&error))?.get(0);
-        let other = shell::connect(&urls[to]).await?;
+        let other = sql::connect(&urls[to]).await?;
         let moved = other.batch_execute(&format!("SET telesto.session_token = '{token}'")).await;
         moved.map_err(|error| full(&error))?;
     }
@@ -185,7 +186,7 @@ async fn checked(url: &str, scale: Scale) -> Result<u64, String> {
 }
 
 async fn verify(world: &World) -> Result<(), String> {
-    let mut command = Command::new(std::env::current_exe().map_err(text)?);
+    let mut command = Command::new(program()?);
     command.args(["verify", "--regions", "--bucket", world.sites[0].bucket()]);
     let output = command.stdin(Stdio::null()).output().await.map_err(text)?;
     match output.status.success() {

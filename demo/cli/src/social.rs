@@ -1,4 +1,4 @@
-//! `telesto demo social`: a social network in seven regions, as real processes on this machine, with the links of Saturn's Table 1 and the real
+//! `telesto-demo social`: a social network in seven regions, as real processes on this machine, with the links of Saturn's Table 1 and the real
 //! placement of its users.
 //!
 //! ```text
@@ -29,15 +29,15 @@ use std::time::Duration;
 use clap::Args;
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
+use telesto_common::units::Span;
 use telesto_geo::Latencies;
 use telesto_social::{Graph, REGIONS, placement};
 use tokio::time::Instant;
 
 use self::tables::Network;
 use self::users::Seen;
-use super::shell;
-use super::sites::{World, pairs};
-use super::units::Span;
+use crate::sites::{Site, World, pairs};
+use crate::sql;
 
 /// The regions: short names of the paper's sites, in its order.
 const NAMES: [&str; REGIONS] = ["nv", "nc", "o", "i", "f", "t", "s"];
@@ -45,7 +45,7 @@ const PLACES: &str = "N. Virginia, N. California, Oregon, Ireland, Frankfurt, To
 /// How often a table of what is seen is shown.
 const SHOW: Duration = Duration::from_secs(5);
 
-/// `telesto demo social`.
+/// `telesto-demo social`.
 #[derive(Debug, Args)]
 pub struct Social {
     /// For how long users use it
@@ -118,7 +118,7 @@ async fn show(asked: &Social, graph: Graph, world: &mut World) -> Result<(), Str
     }
     println!("They know each other after {:.0} s.", begun.elapsed().as_secs_f64());
     let begun = Instant::now();
-    let urls = world.sites.iter().map(super::sites::Site::url).collect();
+    let urls = world.sites.iter().map(Site::url).collect();
     let network = Arc::new(Network::new(graph, urls, Latencies::saturn()));
     network.make_tables().await?;
     network.load().await?;
@@ -155,7 +155,7 @@ async fn watch(
 ) -> Result<Visible, String> {
     let mut monitors = Vec::new();
     for url in &network.urls {
-        monitors.push(shell::connect(url).await?);
+        monitors.push(sql::connect(url).await?);
     }
     let begun = Instant::now();
     let mut before = seen.counts();
@@ -212,7 +212,7 @@ async fn visible(monitors: &[tokio_postgres::Client]) -> Result<Visible, String>
             "SELECT from_region, visible_mean_ms, visible_p50_ms, visible_p99_ms FROM telesto_links WHERE to_region = '{}'",
             NAMES[to]
         );
-        let rows = monitor.query(&query, &[]).await.map_err(|error| shell::full(&error))?;
+        let rows = monitor.query(&query, &[]).await.map_err(|error| sql::full(&error))?;
         for row in rows {
             let from: &str = row.get(0);
             let Some(from) = NAMES.iter().position(|name| *name == from) else { continue };

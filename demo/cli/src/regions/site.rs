@@ -6,9 +6,9 @@
 use tokio::time::Instant;
 use tokio_postgres::SimpleQueryMessage;
 
-use super::super::shell::full;
-use super::super::sites::{AGAIN, PATIENCE, until};
-use super::{REGIONS, connect, name};
+use super::{REGIONS, name};
+use crate::sites::{AGAIN, PATIENCE, until};
+use crate::sql::{connect, full};
 
 /// What is sold.
 pub const ITEMS: u64 = 200;

@@ -1,4 +1,4 @@
-//! `telesto demo bookstore`: a node, TPC-W's bookstore in it, a mix of interactions, a few queries; or two regions.
+//! `telesto-demo bookstore`: a node, TPC-W's bookstore in it, a mix of interactions, a few queries; or two regions.
 //!
 //! # Invariants
 //! A node that was started here is left running at the end, unless `--exit`; one that was there already (`--url`) is never
@@ -17,13 +17,14 @@ use std::time::Duration;
 use clap::Args;
 use tokio::process::{Child, Command};
 
-use super::bench::tpcw::{Browsers, Shop, browse, shop};
-use super::shell;
+use crate::sql;
+use crate::telesto::{bucket_in, program};
+use crate::tpcw::{Browsers, Shop, browse, shop};
 
 /// How long a node may take to open its bucket.
 const OPENING: Duration = Duration::from_secs(120);
 
-/// `telesto demo bookstore`.
+/// `telesto-demo bookstore`.
 #[derive(Debug, Args)]
 pub struct Bookstore {
     /// Two regions on this machine with a link as slow as between continents, and an application server in each, which runs its SQL
@@ -90,23 +91,25 @@ const QUESTIONS: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// Why the node could not be started, or what it refused.
-pub async fn bookstore(asked: Bookstore) -> Result<(), String> {
+pub async fn run(asked: Bookstore) -> Result<(), String> {
     if asked.regions {
         return two_regions::run(&asked).await;
     }
+    // It asks the questions at the end, too: what is missing is told before anything is loaded.
+    let telesto = program()?;
     let (node, url) = match &asked.url {
         Some(url) => (None, url.clone()),
         None => {
-            let node = Node::start(&asked).await?;
+            let node = Node::start(&telesto, &asked).await?;
             (Some(node), format!("postgres://telesto@{}/telesto", asked.listen))
         }
     };
-    let shown = show(&url, &asked).await;
+    let shown = show(&telesto, &url, &asked).await;
     match (node, &shown) {
         (Some(node), Ok(())) if !asked.exit => {
             println!("\nThe node goes on (process {}, log {}). Try:", node.id, node.log.display());
             println!("  psql '{url}'");
-            println!("  telesto bench tpcw --target {url} --mix ordering --rate 100");
+            println!("  telesto-demo bench tpcw --target {url} --mix ordering --rate 100");
             println!("  kill {}    stops it", node.id);
         }
         (Some(mut node), _) => node.stop().await,
@@ -115,7 +118,7 @@ pub async fn bookstore(asked: Bookstore) -> Result<(), String> {
     shown
 }
 
-async fn show(url: &str, asked: &Bookstore) -> Result<(), String> {
+async fn show(telesto: &Path, url: &str, asked: &Bookstore) -> Result<(), String> {
     let scale = shop(url, &asked.shop, "the bookstore").await?;
     println!(
         "The bookstore: {} customers, {} items, {} orders.\n",
@@ -127,7 +130,12 @@ async fn show(url: &str, asked: &Bookstore) -> Result<(), String> {
     print!("{}", report.text());
     for (what, question) in QUESTIONS {
         println!("\n== {what}\n{question};");
-        if !matches!(shell::run(url, Some(question), true).await?, shell::Ended::Well) {
+        let mut shell = Command::new(telesto);
+        shell.args(["sql", "--timing", "--command", question]);
+        shell.env("TELESTO_URL", url).stdin(Stdio::null());
+        let ended = shell.status().await;
+        let ended = ended.map_err(|error| format!("cannot run telesto sql: {error}"))?;
+        if !ended.success() {
             return Err(format!("the example query failed: {question}"));
         }
     }
@@ -142,7 +150,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start(asked: &Bookstore) -> Result<Self, String> {
+    async fn start(telesto: &Path, asked: &Bookstore) -> Result<Self, String> {
         let folder = asked.data_dir.as_deref().unwrap_or(Path::new("telesto-data"));
         std::fs::create_dir_all(folder)
             .map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
@@ -150,9 +158,7 @@ impl Node {
         let opened = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
         let (out, err) =
             opened.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
-        let program = std::env::current_exe()
-            .map_err(|error| format!("this program cannot be found again: {error}"))?;
-        let mut command = Command::new(program);
+        let mut command = Command::new(telesto);
         // Dollars as if the bucket were S3 Standard: a local folder costs nothing.
         command.args(["start", "--listen", &asked.listen, "--http", &asked.http]);
         command.args(["--prices", "s3-standard"]);
@@ -162,9 +168,7 @@ impl Node {
         if let Some(data_dir) = &asked.data_dir {
             command.arg("--data-dir").arg(data_dir.join("node"));
             if asked.bucket.is_none() {
-                let bucket = std::path::absolute(data_dir.join("bucket"))
-                    .map_err(|error| format!("{}: {error}", data_dir.display()))?;
-                command.args(["--bucket", &super::start::file_url(&bucket)?]);
+                command.args(["--bucket", &bucket_in(data_dir)?]);
             }
         }
         command.stdin(Stdio::null()).stdout(out).stderr(err);
@@ -178,7 +182,7 @@ impl Node {
                 let said = std::fs::read_to_string(&node.log).unwrap_or_default();
                 return Err(format!("the node ended ({status}): {}", said.trim()));
             }
-            match shell::connect(&url).await {
+            match sql::connect(&url).await {
                 Ok(_) => return Ok(node),
                 Err(error) if begun.elapsed() > OPENING => {
                     node.stop().await;
