@@ -30,7 +30,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::StreamExt as _;
 
-use telesto_sql_plan::row_security;
+use telesto_sql_plan::{RowStream, row_security};
 
 use self::input::CopyIn;
 use self::lines::encode;
@@ -42,7 +42,7 @@ use crate::expr::context::EvalContext;
 use crate::interrupt;
 use crate::plan::{CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, StatementResult};
 use crate::plan::{ExecContext, PlanContext};
-use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
+use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, SetExpr, Statement};
 use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
@@ -76,11 +76,15 @@ impl ExecutablePlan for CopyPlan {
     }
 
     fn is_read_only(&self) -> bool {
-        matches!(self.statement, Statement::Copy { to: true, .. })
+        self.writes().is_none()
     }
 
     fn writes(&self) -> Option<&'static str> {
-        (!self.is_read_only()).then_some("COPY FROM")
+        match &self.statement {
+            Statement::Copy { source: CopySource::Query(query), to: true, .. } => writing(query),
+            Statement::Copy { to: true, .. } => None,
+            _ => Some("COPY FROM"),
+        }
     }
 
     fn describe(&self) -> String {
@@ -121,6 +125,7 @@ fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
         }
     }
     match source {
+        CopySource::Query(query) if writing(query).is_some() => needs_rows(query)?,
         CopySource::Query(query) => {
             crate::engine_df::describe_query(query, context)?;
         }
@@ -174,7 +179,49 @@ async fn run(
             let query = parse_query(&format!("SELECT {} FROM {table_name}", names.join(", ")))?;
             copy_out(&query, options, parameters, context, Some(&table)).await
         }
+        CopySource::Query(query) if writing(query).is_some() => {
+            let written = match (&query.with, &*query.body) {
+                (
+                    None,
+                    SetExpr::Insert(inner) | SetExpr::Update(inner) | SetExpr::Delete(inner),
+                ) => inner.clone(),
+                _ => Statement::Query(query.clone()),
+            };
+            let run = Box::pin(telesto_sql_plan::query_statement(context, &written));
+            let (columns, rows) = run.await?;
+            let rows = rows.collect().await?;
+            let rows = Box::pin(futures::stream::once(async move { Ok(rows) }));
+            copy_rows(&columns, rows, options, context, None)
+        }
         CopySource::Query(query) => copy_out(query, options, parameters, context, None).await,
+    }
+}
+
+/// What a query writes, by itself or in its WITH.
+fn writing(query: &Query) -> Option<&'static str> {
+    let parts = query.with.iter().flat_map(|with| &with.cte_tables);
+    match &*query.body {
+        SetExpr::Insert(_) => Some("INSERT"),
+        SetExpr::Update(_) => Some("UPDATE"),
+        SetExpr::Delete(_) => Some("DELETE"),
+        _ => parts.into_iter().find_map(|cte| writing(&cte.query)),
+    }
+}
+
+/// Refuses a statement that writes and gives no rows.
+fn needs_rows(query: &Query) -> Result<()> {
+    let returns = match &*query.body {
+        SetExpr::Insert(Statement::Insert(insert)) => insert.returning.is_some(),
+        SetExpr::Update(Statement::Update(update)) => update.returning.is_some(),
+        SetExpr::Delete(Statement::Delete(delete)) => delete.returning.is_some(),
+        _ => true,
+    };
+    match returns {
+        true => Ok(()),
+        false => Err(Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "COPY query must have a RETURNING clause",
+        )),
     }
 }
 
@@ -272,6 +319,17 @@ async fn copy_out(
     table: Option<&Table>,
 ) -> Result<StatementResult> {
     let (columns, rows) = crate::engine_df::run_described(query, parameters, context).await?;
+    copy_rows(&columns, rows, options, context, table)
+}
+
+/// Rows as they go to the client.
+fn copy_rows(
+    columns: &[ResultColumn],
+    rows: RowStream,
+    options: Options,
+    context: &ExecContext,
+    table: Option<&Table>,
+) -> Result<StatementResult> {
     let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
     let forced = options::flags(&options.force_quote, &names, "FORCE_QUOTE", table)?;
     let types: Vec<SqlType> = columns.iter().map(|column| column.ty.clone()).collect();
