@@ -376,6 +376,7 @@ impl Ddl<'_> {
                 self.drop_concurrently(&names, if_exists, cascade).await?;
                 "DROP INDEX"
             }
+            Definition::ReindexAll { of, .. } => return Err(online::not_in_a_block(of)),
             Definition::Reindex { table, concurrently, name } => {
                 if let Some(found) = self.find(&name)? {
                     self.need_owner_of(&found)?;

@@ -16,7 +16,10 @@ use telesto_sql_catalog::build_record::{BuildRecord, forget_record};
 use telesto_sql_catalog::codec;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::temp::is_temporary;
-use telesto_sql_catalog::{BuildState, CatalogCache, Dropped, Index, IndexBuild, Relation, Table};
+use telesto_sql_catalog::{
+    BuildState, CatalogCache, Dropped, Guarded, Index, IndexBuild, Relation, Table,
+};
+use telesto_sql_parser::definition::ReindexOf;
 use telesto_sql_parser::sqlparser::ast::{CreateIndex, ObjectName, ObjectType};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -270,11 +273,7 @@ impl Ddl<'_> {
                     };
                     self.context.notices.notice(format!("table \"{}\" {what}", table.name));
                 }
-                let of_table = table.known_indexes().filter(|index| index.id != 0);
-                let left = |index: &&Index| {
-                    table.build(index.id).is_none_or(|build| build.replaces.is_none())
-                };
-                Ok(of_table.filter(left).map(|index| (table.id, index.id)).collect())
+                Ok(indexes_of(&table))
             }
             (true, Some(_)) => Err(Error::new(
                 SqlState::WRONG_OBJECT_TYPE,
@@ -369,6 +368,74 @@ pub enum Named {
     Indexes(Vec<Started>),
     /// Nothing, or something temporary: for the ordinary path to do, or to refuse.
     Other,
+}
+
+/// The indexes of a table that REINDEX builds anew.
+fn indexes_of(table: &Table) -> Vec<Started> {
+    // The rows themselves are the primary key: there is nothing beside them to build.
+    let beside = table.known_indexes().filter(|index| index.id != 0);
+    let left = |index: &&Index| table.build(index.id).is_none_or(|build| build.replaces.is_none());
+    beside.filter(left).map(|index| (table.id, index.id)).collect()
+}
+
+/// What is said of REINDEX of many where it cannot commit as it goes.
+pub(super) fn not_in_a_block(of: ReindexOf) -> Error {
+    Error::new(
+        SqlState::ACTIVE_SQL_TRANSACTION,
+        format!("{} cannot run inside a transaction block", of.statement()),
+    )
+}
+
+/// Looks up what REINDEX SCHEMA, DATABASE or SYSTEM is about.
+///
+/// # Errors
+/// 3F000, 0A000 for another database, 42501 for who does not own it.
+pub fn all_indexes(
+    context: &ExecContext,
+    of: ReindexOf,
+    concurrently: bool,
+    name: &str,
+) -> Result<Named> {
+    let ddl = Ddl::over(context);
+    let catalog = ddl.catalog();
+    let unsupported = |what: &str| Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, what));
+    let within = match of {
+        ReindexOf::Schema => {
+            let schema = catalog.schema(name).ok_or_else(|| {
+                Error::new(
+                    SqlState::INVALID_SCHEMA_NAME,
+                    format!("schema \"{name}\" does not exist"),
+                )
+            })?;
+            ddl.need_owner(Guarded::schema(schema))?;
+            Some(schema.oid)
+        }
+        ReindexOf::System if concurrently => {
+            return unsupported("cannot reindex system catalogs concurrently");
+        }
+        ReindexOf::Database | ReindexOf::System => {
+            if name != catalog.database_name {
+                return unsupported("can only reindex the currently open database");
+            }
+            ddl.need_owner(catalog.guarded_database())?;
+            None
+        }
+    };
+    // System tables are computed when they are read.
+    if of == ReindexOf::System {
+        return Ok(Named::Indexes(Vec::new()));
+    }
+    let tables = catalog.tables().filter(|table| {
+        !is_temporary(table.id.0) && within.is_none_or(|schema| table.schema == schema)
+    });
+    let mut found: Vec<Started> = tables.flat_map(|table| indexes_of(table)).collect();
+    if concurrently {
+        found.retain(|(table, index)| {
+            let build = catalog.table(*table).and_then(|table| table.build(*index));
+            build.is_none_or(|build| build.state == BuildState::Filling)
+        });
+    }
+    Ok(Named::Indexes(found))
 }
 
 /// Looks up what CREATE INDEX is about.

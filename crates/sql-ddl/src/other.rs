@@ -4,7 +4,7 @@ use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{Granted, Owner, Relation, Schema, UserType};
+use telesto_sql_catalog::{Granted, Owner, Relation, Schema, TypeKind, UserType};
 use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::sqlparser::ast::{CommentObject, Ident, ObjectName};
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -122,6 +122,16 @@ impl Ddl<'_> {
             },
             CommentObject::Type => {
                 let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
+                self.change.put(Object::Type(UserType { comment, ..(*ty).clone() }));
+            }
+            CommentObject::Domain => {
+                let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
+                if !matches!(ty.kind, TypeKind::Domain(_)) {
+                    return Err(Error::new(
+                        SqlState::WRONG_OBJECT_TYPE,
+                        format!("\"{}\" is not a domain", ty.name),
+                    ));
+                }
                 self.change.put(Object::Type(UserType { comment, ..(*ty).clone() }));
             }
             CommentObject::Extension | CommentObject::Database | CommentObject::Role => {

@@ -16,10 +16,12 @@ use super::names::{fold, split};
 use telesto_sql_catalog::{CatalogSnapshot, Relation};
 use telesto_sql_expr::output_name;
 use telesto_sql_parser::names::ident;
+use telesto_sql_parser::rewrite::rows_from::RowsFrom;
+use telesto_sql_parser::rewrite::using_alias;
 use telesto_sql_parser::sqlparser::ast::{
-    Expr, FunctionArg, Ident, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
-    SelectItemQualifiedWildcardKind, SetExpr, TableAlias, TableFactor, TableWithJoins, VisitMut,
-    VisitorMut,
+    Expr, FunctionArg, FunctionArguments, Ident, JoinConstraint, JoinOperator, ObjectName, Query,
+    Select, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, TableAlias, TableFactor,
+    TableWithJoins, VisitMut, VisitorMut,
 };
 use telesto_sql_parser::view_query::parts;
 
@@ -156,9 +158,11 @@ impl<'a> Pin<'a> {
         for join in &mut item.joins {
             let right = self.factor(&mut join.relation);
             let (Some(mut lefts), Some(mut rights)) = (left.take(), right) else { continue };
+            let mut alias = None;
             let merged = match constraint_mut(&mut join.join_operator) {
                 None | Some(JoinConstraint::On(_) | JoinConstraint::None) => Vec::new(),
                 Some(JoinConstraint::Using(names)) => {
+                    alias = using_alias::alias(names).map(fold);
                     names.iter().filter_map(|name| parts(name).pop()).collect()
                 }
                 Some(natural @ JoinConstraint::Natural) => {
@@ -177,6 +181,10 @@ impl<'a> Pin<'a> {
                     if let Some(own) = own {
                         own.merged = true;
                     }
+                }
+                if alias.is_some() {
+                    let (relation, name) = (alias.clone(), name.clone());
+                    all.push(Seen { relation, name, merged: true });
                 }
                 all.push(Seen { relation: None, name, merged: false });
             }
@@ -275,6 +283,9 @@ pub(super) fn output(item: &SelectItem) -> Option<String> {
 
 /// What a function in FROM is called, the names of its columns, and its alias.
 fn call(factor: &TableFactor) -> Option<(String, Vec<String>, Option<&TableAlias>)> {
+    if let TableFactor::TableFunction { expr, alias } = factor {
+        return rows_from(&RowsFrom::of(expr)?, alias.as_ref());
+    }
     let (name, count, alias, ordinality) = match factor {
         TableFactor::Table { name, alias, args: Some(args), with_ordinality, .. } => {
             (parts(name).pop()?, args.args.len(), alias.as_ref(), *with_ordinality)
@@ -289,8 +300,43 @@ fn call(factor: &TableFactor) -> Option<(String, Vec<String>, Option<&TableAlias
         _ => return None,
     };
     let called = alias.map_or_else(|| name.clone(), |alias| fold(&alias.name));
-    let mut names: Vec<String> = match (name.as_str(), count) {
-        ("unnest", 2..) => vec![name.clone(); count],
+    let mut names = names_of(&name, count, &called);
+    if ordinality {
+        names.push("ordinality".to_owned());
+    }
+    Some((called, names, alias))
+}
+
+/// [`call`] of several functions.
+fn rows_from<'a>(
+    rows: &RowsFrom<'_>,
+    alias: Option<&'a TableAlias>,
+) -> Option<(String, Vec<String>, Option<&'a TableAlias>)> {
+    let mut names = Vec::new();
+    let mut first = None;
+    for (given, call) in &rows.calls {
+        let Expr::Function(call) = call else { return None };
+        let FunctionArguments::List(list) = &call.args else { return None };
+        let name = parts(&call.name).pop()?;
+        let alone = alias.filter(|_| rows.calls.len() == 1);
+        let called = alone.map_or_else(|| name.clone(), |alias| fold(&alias.name));
+        match given {
+            Some(given) => names.push((*given).to_owned()),
+            None => names.extend(names_of(&name, list.args.len(), &called)),
+        }
+        first.get_or_insert(name);
+    }
+    if rows.ordinality {
+        names.push("ordinality".to_owned());
+    }
+    let called = alias.map_or(first?, |alias| fold(&alias.name));
+    Some((called, names, alias))
+}
+
+/// The columns of a function that is seen as `called`.
+fn names_of(name: &str, count: usize, called: &str) -> Vec<String> {
+    match (name, count) {
+        ("unnest", 2..) => vec![name.to_owned(); count],
         ("json_each" | "jsonb_each" | "json_each_text" | "jsonb_each_text", _) => {
             vec!["key".to_owned(), "value".to_owned()]
         }
@@ -302,12 +348,8 @@ fn call(factor: &TableFactor) -> Option<(String, Vec<String>, Option<&TableAlias
             _,
         ) => vec!["value".to_owned()],
         ("pg_options_to_table", _) => vec!["option_name".to_owned(), "option_value".to_owned()],
-        _ => vec![called.clone()],
-    };
-    if ordinality {
-        names.push("ordinality".to_owned());
+        _ => vec![called.to_owned()],
     }
-    Some((called, names, alias))
 }
 
 impl VisitorMut for Pin<'_> {

@@ -221,6 +221,9 @@ async fn part(
 ) -> Result<Plan> {
     let refers_to_itself = seen.recursive && mentions(&cte.query, name) > 0;
     if writing(&cte.query).is_none() {
+        if !refers_to_itself && !cte.query.pipe_operators.is_empty() {
+            return Err(Error::syntax("WITH query is not recursive"));
+        }
         if !refers_to_itself {
             return under(&cte.query, earlier.clone(), context).await;
         }

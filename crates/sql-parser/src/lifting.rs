@@ -441,7 +441,7 @@ fn is_column(expr: &Expr) -> bool {
 }
 
 /// The byte at which a line and column of the parser's are, both counted from 1, in characters.
-fn byte_at(sql: &str, line: u64, column: u64) -> Option<usize> {
+pub(crate) fn byte_at(sql: &str, line: u64, column: u64) -> Option<usize> {
     let lines_before = usize::try_from(line.checked_sub(1)?).ok()?;
     let begin = match lines_before {
         0 => 0,

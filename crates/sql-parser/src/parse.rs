@@ -58,6 +58,18 @@ impl Drop for Parsed {
 /// # Errors
 /// 42601, with the position where there is one.
 pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
+    parse_text(sql, false)
+}
+
+/// [`parse`] of a text that is no client's: the catalog keeps it, and nodes that only passes make may be written in it.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_kept(text: &str) -> Result<Vec<Parsed>> {
+    parse_text(text, true)
+}
+
+fn parse_text(sql: &str, kept: bool) -> Result<Vec<Parsed>> {
     if sql.len() > MAX_SQL_BYTES {
         return Err(Error::new(
             telesto_sql_types::SqlState::PROGRAM_LIMIT_EXCEEDED,
@@ -66,7 +78,8 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
             ),
         ));
     }
-    let tokens = syntax::tokens(sql).map_err(|(message, line, column)| {
+    let tokens = if kept { syntax::kept_tokens(sql) } else { syntax::tokens(sql) };
+    let tokens = tokens.map_err(|(message, line, column)| {
         Error::syntax(message).position(offset(sql, line, column))
     })?;
     let mut out = Vec::new();
@@ -75,13 +88,13 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
         match token.token {
             Token::SemiColon => {
                 telesto_sql_types::interrupt::check()?;
-                finish(sql, std::mem::take(&mut current), &mut out)?;
+                finish(sql, kept, std::mem::take(&mut current), &mut out)?;
             }
             Token::EOF => {}
             _ => current.push(token),
         }
     }
-    finish(sql, current, &mut out)?;
+    finish(sql, kept, current, &mut out)?;
     Ok(out)
 }
 
@@ -128,14 +141,25 @@ fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
 }
 
 /// Makes a statement of its tokens, on a stack that its tree fits.
-fn finish(sql: &str, mut tokens: Vec<TokenWithSpan>, out: &mut Vec<Parsed>) -> Result<()> {
+fn finish(
+    sql: &str,
+    kept: bool,
+    mut tokens: Vec<TokenWithSpan>,
+    out: &mut Vec<Parsed>,
+) -> Result<()> {
     if tokens.iter().all(|t| matches!(t.token, Token::Whitespace(_))) {
         return Ok(());
     }
     look(tokens.len())?;
     syntax::shorten(&mut tokens);
     let depth = Depth::of(&tokens)?;
-    out.push(Need::of_unbalanced(depth).provide(|| statement(sql, tokens, Need::of(depth)))?);
+    let parsed = Need::of_unbalanced(depth).provide(|| {
+        spell_nodes(&mut tokens, kept)?;
+        // What was written anew may be deeper.
+        let depth = Depth::of(&tokens)?;
+        Need::of_unbalanced(depth).provide(|| statement(sql, tokens, Need::of(depth)))
+    });
+    out.push(parsed?);
     Ok(())
 }
 
@@ -157,7 +181,6 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     spell_set_constraints(&mut tokens)?;
     crate::rewrite::spelling::spell_role(&mut tokens);
     check_payload(&tokens)?;
-    crate::rewrite::variadic::spell(&mut tokens)?;
     crate::rewrite::quantified_comparison::spell_like(&mut tokens);
     crate::rewrite::quantified_comparison::spell_values(&mut tokens);
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
@@ -246,6 +269,15 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
         return Err(Error::syntax("syntax error at or near \"PRAGMA\""));
     }
     Ok(Parsed::new(statement, as_of, need))
+}
+
+/// Writes what travels as nodes of the parser's that no text of PostgreSQL's makes, and calls with VARIADIC.
+pub(crate) fn spell_nodes(tokens: &mut Vec<TokenWithSpan>, kept: bool) -> Result<()> {
+    crate::rewrite::variadic::spell(tokens)?;
+    crate::rewrite::search_cycle::spell(tokens)?;
+    crate::rewrite::rows_from::spell(tokens, kept)?;
+    crate::rewrite::using_alias::spell(tokens, kept)?;
+    crate::rewrite::group_distinct::spell(tokens, kept)
 }
 
 /// Writes COPY as the parser knows it; the text of its WHERE, which it does not know.

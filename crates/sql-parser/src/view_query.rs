@@ -13,12 +13,12 @@ use sqlparser::ast::{
 };
 
 use crate::names::{fold, ident};
-use crate::parse::parse;
+use crate::parse::parse_kept;
 
 /// The statement a view's text is.
 #[must_use]
 pub fn query_of(text: &str) -> Option<Box<Query>> {
-    match parse(text).ok()?.pop()?.statement.take()? {
+    match parse_kept(text).ok()?.pop()?.statement.take()? {
         Statement::Query(query) => Some(query),
         _ => None,
     }
@@ -90,7 +90,11 @@ pub fn shown_query(text: &str, visible: impl Fn(&str, &str) -> bool) -> String {
     let _ = VisitMut::visit(&mut *query, &mut Short(visible));
     crate::rewrite::collation::restore(&mut *query);
     crate::rewrite::variadic::restore(&mut query);
-    with_exclusions(query.to_string())
+    crate::rewrite::rows_from::restore(&mut query);
+    crate::rewrite::using_alias::restore(&mut query);
+    crate::rewrite::group_distinct::restore(&mut query);
+    crate::rewrite::search_cycle::restore(&mut query);
+    with_exclusions(crate::rewrite::search_cycle::shown(&query.to_string()))
 }
 
 /// The text of a query with what stands for EXCLUDE in windows as it is written.
@@ -162,6 +166,57 @@ mod tests {
             "(\"W 2\" GROUPS CURRENT ROW EXCLUDE GROUP)",
         ] {
             assert!(shown.contains(part), "{shown}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_our_own_are_kept_and_shown_as_they_are_written() {
+        for written in [
+            "SELECT * FROM ROWS FROM(f(1), g(a, 2)) WITH ORDINALITY AS t (a, b, o)",
+            "SELECT * FROM u, ROWS FROM(f(ARRAY[1, 2])) JOIN ROWS FROM(g(u.a), h()) AS x ON true",
+            "SELECT * FROM a JOIN b USING (\"A\", c) AS j LEFT JOIN (d JOIN e USING (k) AS i) ON true",
+            "SELECT a FROM t GROUP BY DISTINCT ROLLUP (a), CUBE (a, b)",
+            "WITH RECURSIVE s (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM s) SEARCH DEPTH FIRST BY x SET o SELECT * FROM s",
+            "WITH RECURSIVE s AS (SELECT 1 AS x UNION SELECT x FROM s) SEARCH BREADTH FIRST BY x, \"Y\" SET o CYCLE x SET c USING p, r AS (SELECT 1 UNION ALL SELECT 2 FROM r) CYCLE y SET c TO 'a' DEFAULT 'b' USING q SELECT * FROM s",
+        ] {
+            let parsed = crate::parse::parse(written).expect("parses").remove(0);
+            let tree = parsed.statement.clone().expect("a statement");
+            let kept = tree.to_string();
+            assert_ne!(kept, written);
+            // What is kept is read by both doors, as the same tree.
+            let again = crate::parse::parse_kept(&kept).expect("parses again").remove(0);
+            assert_eq!(again.statement.as_ref().map(ToString::to_string), Some(kept.clone()));
+            let read = crate::syntax::read_query(&kept).expect("is read");
+            assert_eq!(read.to_string(), kept);
+            assert_eq!(shown_query(&kept, |_, _| true), written);
+            // A client has no other way to write it.
+            assert!(crate::parse::parse(&kept).is_err(), "{kept}");
+        }
+    }
+
+    #[test]
+    fn words_of_such_nodes_are_names_elsewhere() {
+        for sql in [
+            "SELECT count(*) rows FROM (SELECT 1) AS x",
+            "SELECT a, rows FROM (SELECT 1 AS rows) AS x",
+            "SELECT extract(year FROM d), rows FROM (SELECT 1 AS rows) AS x",
+            "SELECT search, cycle FROM t",
+            "DELETE FROM t USING (SELECT 1) AS u WHERE true",
+            "SELECT a FROM t JOIN u USING (a) AS j, (TABLE v) AS w",
+            "CREATE SEQUENCE s CYCLE",
+        ] {
+            assert!(crate::parse::parse(sql).is_ok(), "{sql}");
+        }
+        for sql in [
+            "SELECT * FROM TABLE(f(1))",
+            "SELECT * FROM t, TABLE((true, f(1))) AS x",
+            "SELECT * FROM a JOIN b USING (a.k)",
+            "SELECT a FROM t GROUP BY ROLLUP (())",
+            "SELECT a FROM t GROUP BY DISTINCT",
+            "WITH RECURSIVE s AS (SELECT 1 |> CALL cycle(a, b, c, d, e)) SELECT 1",
+            "SELECT * FROM ROWS FROM(f(1) AS (a int))",
+        ] {
+            assert!(crate::parse::parse(sql).is_err(), "{sql}");
         }
     }
 }

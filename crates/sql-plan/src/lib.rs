@@ -197,7 +197,7 @@ impl ExecContext {
 /// # Errors
 /// Those of planning and execution.
 pub async fn query(context: &ExecContext, sql: &str) -> Result<(Arc<[ResultColumn]>, Rows)> {
-    let parsed = telesto_sql_parser::parse::parse(sql)?.pop();
+    let parsed = telesto_sql_parser::parse::parse_kept(sql)?.pop();
     let statement = parsed.as_ref().and_then(|parsed| parsed.statement.as_ref());
     let statement = statement.ok_or_else(|| Error::internal("an empty inner statement"))?;
     query_statement(context, statement).await

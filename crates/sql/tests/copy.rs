@@ -371,3 +371,32 @@ async fn keys_of(database: &Arc<dyn Database>) -> usize {
         }
     }
 }
+
+#[tokio::test]
+async fn copy_of_a_statement_that_writes_gives_what_it_returns() {
+    let pipe = run(
+        &[
+            "create table w (a int, b text default 'd')",
+            "copy (insert into w values (1), (2) returning a, b) to stdout",
+            "copy (update w set b = 'z' where a = 1 returning *) to stdout with (format csv, header)",
+            "copy (with x as (select 7 as a) insert into w select a from x returning *) to stdout",
+            "copy (with x as (insert into w values (9) returning a) select * from x) to stdout",
+            "copy (delete from w where a = 2 returning a) to stdout",
+            "copy (select a from w order by a) to stdout",
+        ],
+        b"",
+    )
+    .await
+    .expect("copies");
+    let text = String::from_utf8(pipe.output).expect("UTF-8");
+    assert_eq!(text, "1\td\n2\td\na,b\n1,z\n7\td\n9\n2\n1\n7\n9\n");
+    for (sql, code) in [
+        ("copy (insert into t values (1)) to stdout", "0A000"),
+        ("copy (delete from t) to stdout", "0A000"),
+        ("begin read only; copy (delete from t returning id) to stdout", "25006"),
+        ("copy (delete from nosuch returning *) to stdout", "42P01"),
+    ] {
+        let error = run(&[TABLE, sql], b"").await.err().expect(sql);
+        assert_eq!(error.code().0, code, "{sql}: {error}");
+    }
+}

@@ -14,6 +14,7 @@ use datafusion::sql::sqlparser::ast;
 use super::from::coalesce;
 use super::group::{refuse_aggregates, refuse_sets};
 use super::levels::refuse_inside;
+use super::ordered::refuse_in_direct_arguments;
 use super::row_order::shows_order;
 use super::scope::{Scope, fold};
 use super::window_call::window_function;
@@ -73,6 +74,9 @@ impl Binder<'_> {
             ast::FunctionArguments::None => None,
             ast::FunctionArguments::List(list) => Some(list),
         };
+        if let (Some(list), false) = (list, call.within_group.is_empty()) {
+            refuse_in_direct_arguments(list)?;
+        }
         let mut star = false;
         let mut args = Vec::new();
         for arg in list.iter().flat_map(|list| &list.args) {

@@ -10,28 +10,16 @@ use datafusion::common::{Column, JoinType};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::sql::sqlparser::ast;
 
-use super::lateral::Beside;
+use super::lateral::{Beside, keeps_left};
+use super::merged::Merge;
 use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
 use super::select::{all_columns, project};
-use super::{Binder, BoundView, Found, Typed};
+use super::table_call::{TableCall, as_subquery};
+use super::{Binder, BoundView, Found};
 use crate::{fault, outer};
 use telesto_sql_plan::hidden::HIDDEN_PREFIX;
 use telesto_sql_types::error::Result;
-
-/// Which columns a join merges.
-enum Merge {
-    Nothing,
-    Names(Vec<String>),
-}
-
-/// The column that USING or NATURAL make of two.
-enum Merged {
-    /// That of one side.
-    Side(ScopeColumn),
-    /// A value of both, or of one in the common type.
-    Computed(Expr),
-}
 
 impl Binder<'_> {
     /// Binds a FROM clause; none at all is one row without columns.
@@ -83,7 +71,7 @@ impl Binder<'_> {
             Some(left) => {
                 // a, (b JOIN c): b's joins bind before the comma does.
                 let right = self.joined(item, None, outer)?;
-                return self.join(left, right, JoinType::Inner, None, Merge::Nothing, outer);
+                return self.join(left, right, JoinType::Inner, None, Merge::default(), outer);
             }
         };
         for join in &item.joins {
@@ -109,10 +97,17 @@ impl Binder<'_> {
         constraint: Option<&ast::JoinConstraint>,
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
+        let subquery;
+        let mut factor = factor;
         if let Some(call) = TableCall::of(factor) {
             let scope = Scope::new(&left.columns, outer);
             if self.call_uses(&call, &scope)? {
-                return self.lateral_call(left, &call, kind, constraint, outer);
+                if keeps_left(kind, constraint).is_some() {
+                    return self.lateral_call(left, &call, kind, constraint, outer);
+                }
+                call.has_columns_of_its_own()?;
+                subquery = as_subquery(factor, &call)?;
+                factor = &subquery;
             }
         }
         let left = match self.lateral_query(left, factor, kind, constraint, outer)? {
@@ -120,26 +115,10 @@ impl Binder<'_> {
             Beside::Left(left) => left,
         };
         let right = self.factor(factor, Some(&left), outer)?;
-        let (on, merge) = match constraint {
-            None | Some(ast::JoinConstraint::None) => (None, Merge::Nothing),
-            Some(ast::JoinConstraint::On(expr)) => (Some(expr), Merge::Nothing),
-            Some(ast::JoinConstraint::Using(names)) => {
-                let names = names
-                    .iter()
-                    .filter_map(|name| name.0.last().and_then(|p| p.as_ident()).map(fold))
-                    .collect();
-                (None, Merge::Names(names))
-            }
-            Some(ast::JoinConstraint::Natural) => {
-                let names = left
-                    .columns
-                    .iter()
-                    .filter(|l| !l.merged)
-                    .filter(|l| right.columns.iter().any(|r| !r.merged && r.name == l.name))
-                    .map(|l| l.name.clone())
-                    .collect();
-                (None, Merge::Names(names))
-            }
+        let merge = Merge::of(constraint, &left.columns, &right.columns);
+        let on = match constraint {
+            Some(ast::JoinConstraint::On(expr)) => Some(expr),
+            _ => None,
         };
         self.join(left, right, kind, on, merge, outer)
     }
@@ -161,77 +140,16 @@ impl Binder<'_> {
             extended.extend(&left.columns);
         }
         self.null_extended.borrow_mut().extend(extended.iter().map(|c| c.column.relation.clone()));
-        let mut columns: Vec<ScopeColumn> = Vec::new();
-        let mut condition = None;
-        let mut merged: Vec<Expr> = Vec::new();
-        match merge {
-            Merge::Nothing => {
-                columns.extend(left.columns);
-                columns.extend(right.columns);
-                if let Some(on) = on {
-                    let scope = Scope::new(&columns, outer);
-                    condition = Some(self.condition(on, &scope, "JOIN/ON")?);
-                }
-            }
-            Merge::Names(names) => {
-                let (mut lefts, mut rights) = (left.columns, right.columns);
-                for name in &names {
-                    let l = merge_side(&lefts, name, "left")?;
-                    let r = merge_side(&rights, name, "right")?;
-                    let (lc, rc) = (lefts[l].clone(), rights[r].clone());
-                    let typed =
-                        |c: &ScopeColumn| Typed::of(Expr::Column(c.column.clone()), c.ty.clone());
-                    let equal = self.binary("=", typed(&lc), typed(&rc))?.expr;
-                    condition = Some(match condition {
-                        None => equal,
-                        Some(before) => Expr::and(before, equal),
-                    });
-                    lefts[l].merged = true;
-                    rights[r].merged = true;
-                    let ty = self.common_type(&[lc.ty.clone(), rc.ty.clone()], "JOIN/USING")?;
-                    let common = |c: &ScopeColumn| c.ty.same_base(&ty);
-                    let computed = match kind {
-                        JoinType::Right if common(&rc) => Merged::Side(rc),
-                        JoinType::Right => {
-                            Merged::Computed(self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr)
-                        }
-                        JoinType::Full => {
-                            let l = self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr;
-                            let r = self.coerce(typed(&rc), &ty, "JOIN/USING")?.expr;
-                            Merged::Computed(coalesce(l, r)?)
-                        }
-                        _ if common(&lc) => Merged::Side(lc),
-                        // Both sides have the value: that of the side is taken that has the type, too.
-                        JoinType::Inner if common(&rc) => Merged::Side(rc),
-                        _ => Merged::Computed(self.coerce(typed(&lc), &ty, "JOIN/USING")?.expr),
-                    };
-                    let kept = match computed {
-                        Merged::Side(column) => ScopeColumn { table: None, ..column },
-                        Merged::Computed(expr) => {
-                            let unique = self.unique(&format!("{name}#merged"));
-                            merged.push(expr.alias(&unique));
-                            ScopeColumn {
-                                table: None,
-                                name: name.clone(),
-                                ty,
-                                column: Column::new_unqualified(unique),
-                                merged: false,
-                                scalar: false,
-                                parameter: None,
-                                origin: None,
-                            }
-                        }
-                    };
-                    columns.push(ScopeColumn { merged: false, ..kept });
-                }
-                columns.extend(lefts);
-                columns.extend(rights);
-            }
-        }
+        let joined = self.merged(left.columns, right.columns, &merge, kind)?;
+        let columns = joined.columns;
+        let condition = match on {
+            Some(on) => Some(self.condition(on, &Scope::new(&columns, outer), "JOIN/ON")?),
+            None => joined.condition,
+        };
         let mut plan = self.join_plans(left.plan, right.plan, kind, condition)?;
-        if !merged.is_empty() {
+        if !joined.computed.is_empty() {
             let mut exprs = all_columns(&plan);
-            exprs.extend(merged);
+            exprs.extend(joined.computed);
             plan = project(plan, exprs)?;
         }
         Ok(Relation { plan, columns })
@@ -477,7 +395,7 @@ impl Binder<'_> {
     }
 
     fn call_uses(&self, call: &TableCall<'_>, scope: &Scope<'_>) -> Result<bool> {
-        for arg in &call.args {
+        for arg in call.calls.iter().flat_map(|call| &call.args) {
             let typed = self.expr(arg, scope)?;
             if !typed.expr.column_refs().is_empty() {
                 return Ok(true);
@@ -492,71 +410,13 @@ impl Binder<'_> {
         call: &TableCall<'_>,
         outer: Option<&Scope<'_>>,
     ) -> Result<Option<Relation>> {
-        if call.ordinality {
-            return Ok(None);
-        }
+        let ([one], false) = (call.calls.as_slice(), call.ordinality) else { return Ok(None) };
         let scope = Scope::new(&[], outer);
-        let args = call.args.iter().map(|arg| self.expr(arg, &scope)).collect::<Result<_>>()?;
-        let table = call.alias.map_or_else(|| call.name.clone(), |alias| fold(&alias.name));
+        let args = one.args.iter().map(|arg| self.expr(arg, &scope)).collect::<Result<_>>()?;
+        let table = call.shown();
         let named = call.alias.and_then(|alias| alias.columns.first());
         let column = named.map_or_else(|| table.clone(), |column| fold(&column.name));
-        self.series(&call.name, args, (&table, &column))
-    }
-}
-
-/// A function call that stands as a FROM item.
-pub(super) struct TableCall<'a> {
-    pub name: String,
-    pub args: Vec<&'a ast::Expr>,
-    pub alias: Option<&'a ast::TableAlias>,
-    pub ordinality: bool,
-}
-
-impl<'a> TableCall<'a> {
-    /// Only `json_to_record` and its kin are told their columns' types, and those are written otherwise by now.
-    pub(super) fn has_columns_of_its_own(&self) -> Result<()> {
-        let columns = self.alias.map_or(&[][..], |alias| &alias.columns);
-        if columns.iter().any(|column| column.data_type.is_some()) {
-            return Err(fault::syntax(
-                "a column definition list is only allowed for functions returning \"record\"",
-            ));
-        }
-        Ok(())
-    }
-
-    fn of(factor: &'a ast::TableFactor) -> Option<Self> {
-        let plain = |args: &'a [ast::FunctionArg]| {
-            args.iter()
-                .map(|arg| match arg {
-                    ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr),
-                    _ => None,
-                })
-                .collect::<Option<Vec<_>>>()
-        };
-        let last = |name: &ast::ObjectName| name.0.last().and_then(|p| p.as_ident()).map(fold);
-        match factor {
-            ast::TableFactor::Table { name, alias, args: Some(args), with_ordinality, .. } => {
-                Some(Self {
-                    name: last(name)?,
-                    args: plain(&args.args)?,
-                    alias: alias.as_ref(),
-                    ordinality: *with_ordinality,
-                })
-            }
-            ast::TableFactor::Function { name, args, alias, with_ordinality, .. } => Some(Self {
-                name: last(name)?,
-                args: plain(args)?,
-                alias: alias.as_ref(),
-                ordinality: *with_ordinality,
-            }),
-            ast::TableFactor::UNNEST { alias, array_exprs, with_ordinality, .. } => Some(Self {
-                name: "unnest".to_owned(),
-                args: array_exprs.iter().collect(),
-                alias: alias.as_ref(),
-                ordinality: *with_ordinality,
-            }),
-            _ => None,
-        }
+        self.series(&one.name, args, (&table, &column))
     }
 }
 
@@ -567,21 +427,6 @@ fn needs_left(factor: &ast::TableFactor) -> bool {
 
 pub(super) fn is_true(expr: &ast::Expr) -> bool {
     matches!(expr, ast::Expr::Value(v) if v.value == ast::Value::Boolean(true))
-}
-
-fn merge_side(columns: &[ScopeColumn], name: &str, side: &str) -> Result<usize> {
-    let mut hits = columns.iter().enumerate().filter(|(_, c)| !c.merged && c.name == name);
-    match (hits.next(), hits.next()) {
-        (Some((at, _)), None) => Ok(at),
-        (None, _) => Err(fault::new(
-            "42703",
-            format!("column \"{name}\" specified in USING clause does not exist in {side} table"),
-        )),
-        (Some(_), Some(_)) => Err(fault::new(
-            "42702",
-            format!("common column name \"{name}\" appears more than once in {side} table"),
-        )),
-    }
 }
 
 /// `a`, or `b` when `a` is null.

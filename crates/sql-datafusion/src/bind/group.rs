@@ -15,6 +15,7 @@ use super::select::{Output, all_columns, project, substitute};
 use super::{Binder, Typed};
 use crate::types::TypeShape;
 use crate::{fault, outer, waiting};
+use telesto_sql_parser::rewrite::group_distinct;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
@@ -31,6 +32,8 @@ pub(super) struct Groups {
     elements: Vec<Vec<Vec<Expr>>>,
     /// Whether there are grouping sets.
     sets: bool,
+    /// Whether sets that are the same count once.
+    distinct: bool,
     /// Those whose equal values DataFusion tells apart, with their types.
     apart: Vec<(Expr, SqlType)>,
 }
@@ -49,6 +52,18 @@ impl Groups {
                 element.iter().map(move |more| distinct(set.iter().chain(more)))
             };
             all = all.iter().flat_map(with).collect();
+        }
+        if self.distinct {
+            let mut once: Vec<Vec<Expr>> = Vec::new();
+            for set in all {
+                let same = |known: &Vec<Expr>| {
+                    known.len() == set.len() && set.iter().all(|expr| known.contains(expr))
+                };
+                if !once.iter().any(same) {
+                    once.push(set);
+                }
+            }
+            return Ok(once);
         }
         Ok(all)
     }
@@ -83,6 +98,7 @@ impl Binder<'_> {
         if items.is_empty() {
             return Ok(None);
         }
+        let (distinct, items) = group_distinct::of(items);
         let lists = |lists: &[Vec<ast::Expr>]| -> Result<Vec<Vec<Expr>>> {
             lists
                 .iter()
@@ -128,7 +144,7 @@ impl Binder<'_> {
                 item => elements.push(vec![vec![self.group_item(item, scope, outputs, &apart)?]]),
             }
         }
-        Ok(Some(Groups { elements, sets, apart: apart.into_inner() }))
+        Ok(Some(Groups { elements, sets, distinct, apart: apart.into_inner() }))
     }
 
     fn group_item(

@@ -14,7 +14,7 @@
 //! NULLs come before or behind as the order says. FILTER of the aggregate is one of each count.
 //!
 //! # On failure
-//! 42883 for other numbers of arguments than of expressions in WITHIN GROUP, 42803 for arguments that are not grouped.
+//! 42883 for other numbers of arguments than of expressions in WITHIN GROUP, 42804 for those of other types, 42803 for arguments that are not grouped.
 
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator as Op, DuplicateTreatment, Expr as E, FunctionArg, FunctionArgExpr,
@@ -174,6 +174,10 @@ impl Binder<'_> {
                 args.push(self.expr(&item.expr, scope)?);
             }
             return Err(self.no_function(name, &args));
+        }
+        for (bound, item) in direct.iter().zip(&call_of.within_group) {
+            let key = self.expr(&item.expr, scope)?;
+            self.common_type(&[bound.ty.clone(), key.ty], "WITHIN GROUP")?;
         }
         let mut place = placed(name, call_of, &values);
         // Outside of the counts, too, an argument must be grouped; what is computed does not depend on it.

@@ -115,6 +115,7 @@ fn names(from: &[ast::TableWithJoins]) -> Vec<String> {
             ast::TableFactor::Table { alias: Some(alias), .. }
             | ast::TableFactor::Derived { alias: Some(alias), .. }
             | ast::TableFactor::Function { alias: Some(alias), .. }
+            | ast::TableFactor::TableFunction { alias: Some(alias), .. }
             | ast::TableFactor::UNNEST { alias: Some(alias), .. }
             | ast::TableFactor::NestedJoin { alias: Some(alias), .. } => {
                 out.push(fold(&alias.name))

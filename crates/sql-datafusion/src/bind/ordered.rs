@@ -107,3 +107,14 @@ impl Binder<'_> {
         self.call(function, args)
     }
 }
+
+/// Refuses what PostgreSQL's grammar has not inside of the parentheses before WITHIN GROUP.
+pub(super) fn refuse_in_direct_arguments(list: &ast::FunctionArgumentList) -> Result<()> {
+    if list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct) {
+        return Err(fault::syntax("cannot use DISTINCT with WITHIN GROUP"));
+    }
+    match list.clauses.iter().any(|c| matches!(c, ast::FunctionArgumentClause::OrderBy(_))) {
+        true => Err(fault::syntax("cannot use multiple ORDER BY clauses with WITHIN GROUP")),
+        false => Ok(()),
+    }
+}

@@ -3,17 +3,14 @@
 //! # Invariants
 //! The relation returned has unqualified output columns with unique plan names, in select-list order.
 
-use std::sync::Arc;
-
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
 use datafusion::sql::sqlparser::ast;
 
-use super::recursion::refuse_recursion;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
 use super::select::project;
 use super::{Binder, CteEntry, Typed};
-use crate::types::{TypeShape, arrow_type};
+use crate::types::TypeShape;
 use crate::{fault, waiting};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
@@ -33,6 +30,10 @@ impl Binder<'_> {
     }
 
     fn query_here(&self, query: &ast::Query, outer: Option<&Scope<'_>>) -> Result<Relation> {
+        // SEARCH or CYCLE: the terms of a recursive query are bound one by one.
+        if !query.pipe_operators.is_empty() {
+            return Err(fault::syntax("WITH query is not recursive"));
+        }
         let wanted = self.wanted.take();
         // Inside parentheses of a set operation its branches are still branches.
         let plain = !matches!(&*query.body, ast::SetExpr::SetOperation { .. });
@@ -154,75 +155,6 @@ impl Binder<'_> {
             self.ctes.borrow_mut().push(CteEntry { name, relation });
         }
         Ok(())
-    }
-
-    /// `WITH RECURSIVE name AS (start UNION [ALL] step)`.
-    fn recursive_cte(
-        &self,
-        cte: &ast::Cte,
-        name: &str,
-        outer: Option<&Scope<'_>>,
-    ) -> Result<Relation> {
-        let ast::SetExpr::SetOperation { left, op: ast::SetOperator::Union, set_quantifier, right } =
-            &*cte.query.body
-        else {
-            return Err(fault::new(
-                "42P19",
-                format!(
-                    "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] recursive-term"
-                ),
-            ));
-        };
-        refuse_recursion(right, name)?;
-        let distinct = !matches!(set_quantifier, ast::SetQuantifier::All);
-        let start = rename(self.set_expr(left, outer)?, &cte.alias.columns)?;
-        // The work table carries the start's columns under names of its own.
-        let work_name = self.unique(name);
-        let schema = Arc::new(arrow::datatypes::Schema::new(
-            start
-                .columns
-                .iter()
-                .map(|c| {
-                    arrow::datatypes::Field::new(c.column.name.clone(), arrow_type(&c.ty), true)
-                })
-                .collect::<Vec<_>>(),
-        ));
-        let start_plan = nullable(start.plan, &start.columns)?;
-        let work =
-            Arc::new(datafusion::catalog::cte_worktable::CteWorkTable::new(&work_name, schema));
-        let scan = LogicalPlanBuilder::scan(
-            work_name.as_str(),
-            datafusion::datasource::provider_as_source(work),
-            None,
-        )
-        .and_then(LogicalPlanBuilder::build)
-        .map_err(fault::from_datafusion)?;
-        let columns = start
-            .columns
-            .iter()
-            .map(|c| ScopeColumn {
-                column: Column::new(Some(work_name.clone()), c.column.name.clone()),
-                ..c.clone()
-            })
-            .collect();
-        self.ctes
-            .borrow_mut()
-            .push(CteEntry { name: name.to_owned(), relation: Relation { plan: scan, columns } });
-        let step = self.set_expr(right, outer);
-        self.ctes.borrow_mut().pop();
-        let types: Vec<_> = start.columns.iter().map(|c| c.ty.clone()).collect();
-        let step = step?;
-        if step.columns.len() != types.len() {
-            return Err(fault::syntax("each UNION query must have the same number of columns"));
-        }
-        let step = self.conform(step, &types, "UNION")?;
-        // Same plan names as the start, in a schema of the same shape.
-        let step = self.project_as(step, &start.columns)?;
-        let plan = LogicalPlanBuilder::from(start_plan)
-            .to_recursive_query(work_name, step.plan, distinct)
-            .and_then(LogicalPlanBuilder::build)
-            .map_err(fault::from_datafusion)?;
-        Ok(Relation { plan, columns: start.columns })
     }
 
     /// One branch of a set operation, or VALUES, or a parenthesised query.
@@ -528,29 +460,6 @@ fn rows_that_wait(rows: Vec<Vec<Expr>>, columns: &[ScopeColumn]) -> Result<Logic
         Expr::Case(Case { expr: None, when_then_expr, else_expr: None }).alias(&column.column.name)
     });
     project(plan, exprs.collect())
-}
-
-/// Makes every output column nullable, as a work table's columns are.
-fn nullable(plan: LogicalPlan, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
-    let null_row = columns
-        .iter()
-        .map(|c| {
-            ScalarValue::try_from(&arrow_type(&c.ty))
-                .map(|null| Expr::Literal(null, None).alias(c.column.name.clone()))
-        })
-        .collect::<datafusion::common::Result<Vec<_>>>()
-        .map_err(fault::from_datafusion)?;
-    let never = LogicalPlanBuilder::empty(false)
-        .project(null_row)
-        .and_then(LogicalPlanBuilder::build)
-        .map_err(fault::from_datafusion)?;
-    let names: Vec<_> =
-        columns.iter().map(|c| col(c.column.clone()).alias(&c.column.name)).collect();
-    LogicalPlanBuilder::from(plan)
-        .project(names)
-        .and_then(|plan| plan.union(never))
-        .and_then(LogicalPlanBuilder::build)
-        .map_err(fault::from_datafusion)
 }
 
 /// Whether an expression has a subquery, or a call that must be awaited.

@@ -1,4 +1,4 @@
-//! Recursive terms of WITH RECURSIVE that PostgreSQL refuses.
+//! WITH RECURSIVE, and the recursive terms that PostgreSQL refuses.
 //!
 //! # On failure
 //! 42P19.
@@ -7,16 +7,122 @@
 //! Looked at is what the term itself selects from: what a subquery of an expression refers to is not.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use datafusion::common::{Column, ScalarValue};
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, col};
 use datafusion::sql::sqlparser::ast;
 
-use super::scope::fold;
+use super::query::rename;
+use super::scope::{Relation, Scope, ScopeColumn, fold};
+use super::search::Marks;
+use super::{Binder, CteEntry};
 use crate::fault;
+use crate::types::arrow_type;
 use telesto_sql_types::error::Result;
+
+impl Binder<'_> {
+    /// `WITH RECURSIVE name AS (start UNION [ALL] step)`.
+    pub(super) fn recursive_cte(
+        &self,
+        cte: &ast::Cte,
+        name: &str,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<Relation> {
+        let ast::SetExpr::SetOperation { left, op: ast::SetOperator::Union, set_quantifier, right } =
+            &*cte.query.body
+        else {
+            return Err(fault::new(
+                "42P19",
+                format!(
+                    "recursive query \"{name}\" does not have the form non-recursive-term UNION [ALL] recursive-term"
+                ),
+            ));
+        };
+        refuse_recursion(right, name)?;
+        let distinct = !matches!(set_quantifier, ast::SetQuantifier::All);
+        let start = rename(self.set_expr(left, outer)?, &cte.alias.columns)?;
+        let marks = Marks::of(&cte.query, &start.columns)?;
+        if !marks.is_empty() && is_set_operation(left) {
+            return Err(fault::new(
+                "0A000",
+                "with a SEARCH or CYCLE clause, the left side of the UNION must be a SELECT",
+            ));
+        }
+        let start = self.marked_start(start, &marks)?;
+        // The work table carries the start's columns under names of its own.
+        let work_name = self.unique(name);
+        let schema = Arc::new(arrow::datatypes::Schema::new(
+            start
+                .columns
+                .iter()
+                .map(|c| {
+                    arrow::datatypes::Field::new(c.column.name.clone(), arrow_type(&c.ty), true)
+                })
+                .collect::<Vec<_>>(),
+        ));
+        let start_plan = nullable(start.plan, &start.columns)?;
+        let work =
+            Arc::new(datafusion::catalog::cte_worktable::CteWorkTable::new(&work_name, schema));
+        let scan = LogicalPlanBuilder::scan(
+            work_name.as_str(),
+            datafusion::datasource::provider_as_source(work),
+            None,
+        )
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)?;
+        let mut columns: Vec<ScopeColumn> = start
+            .columns
+            .iter()
+            .map(|c| ScopeColumn {
+                column: Column::new(Some(work_name.clone()), c.column.name.clone()),
+                ..c.clone()
+            })
+            .collect();
+        marks.seen_inside(&mut columns);
+        let passing;
+        let right = match marks.is_empty() {
+            true => &**right,
+            false => {
+                passing = marks.passed_through(right, name)?;
+                &passing
+            }
+        };
+        self.ctes
+            .borrow_mut()
+            .push(CteEntry { name: name.to_owned(), relation: Relation { plan: scan, columns } });
+        let step = self.set_expr(right, outer);
+        self.ctes.borrow_mut().pop();
+        let types: Vec<_> = start.columns.iter().map(|c| c.ty.clone()).collect();
+        let step = step?;
+        if step.columns.len() != types.len() {
+            return Err(fault::syntax("each UNION query must have the same number of columns"));
+        }
+        let step = self.conform(step, &types, "UNION")?;
+        let step =
+            self.conform(self.marked_step(step, &marks, &start.columns)?, &types, "UNION")?;
+        // Same plan names as the start, in a schema of the same shape.
+        let step = self.project_as(step, &start.columns)?;
+        let plan = LogicalPlanBuilder::from(start_plan)
+            .to_recursive_query(work_name, step.plan, distinct)
+            .and_then(LogicalPlanBuilder::build)
+            .map_err(fault::from_datafusion)?;
+        Ok(marks.seen_outside(Relation { plan, columns: start.columns }))
+    }
+}
+
+/// Whether it is one, perhaps in parentheses.
+fn is_set_operation(body: &ast::SetExpr) -> bool {
+    match body {
+        ast::SetExpr::SetOperation { .. } => true,
+        ast::SetExpr::Query(query) => is_set_operation(&query.body),
+        _ => false,
+    }
+}
 
 /// Refuses a recursive term that PostgreSQL refuses (42P19): one that names itself twice, below an outer join that may leave it out, or
 /// under an aggregate.
-pub(super) fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
+fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
     let refused = |what: &str| Err(fault::new("42P19", what.to_owned()));
     if count(term, name) > 1 {
         return refused(&format!(
@@ -83,4 +189,27 @@ fn count(node: &impl ast::Visit, name: &str) -> usize {
         ControlFlow::<()>::Continue(())
     });
     count
+}
+
+/// Makes every output column nullable, as a work table's columns are.
+fn nullable(plan: LogicalPlan, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
+    let null_row = columns
+        .iter()
+        .map(|c| {
+            ScalarValue::try_from(&arrow_type(&c.ty))
+                .map(|null| Expr::Literal(null, None).alias(c.column.name.clone()))
+        })
+        .collect::<datafusion::common::Result<Vec<_>>>()
+        .map_err(fault::from_datafusion)?;
+    let never = LogicalPlanBuilder::empty(false)
+        .project(null_row)
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)?;
+    let names: Vec<_> =
+        columns.iter().map(|c| col(c.column.clone()).alias(&c.column.name)).collect();
+    LogicalPlanBuilder::from(plan)
+        .project(names)
+        .and_then(|plan| plan.union(never))
+        .and_then(LogicalPlanBuilder::build)
+        .map_err(fault::from_datafusion)
 }

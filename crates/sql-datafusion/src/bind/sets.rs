@@ -161,13 +161,9 @@ impl Binder<'_> {
         udf::array_call(ArrayWork::NullIfEmpty, vec![ty.clone()], ty).call(vec![expr])
     }
 
-    /// 1, 2, … beside a list; 1 beside a plain value.
-    pub(super) fn ordinals(&self, list: Expr, element: &SqlType, unnest: bool) -> Expr {
-        if unnest {
-            let (ty, numbers) = (element.clone().array_of(), SqlType::Int8.array_of());
-            udf::array_call(ArrayWork::Ordinals, vec![ty], numbers).call(vec![list])
-        } else {
-            datafusion::logical_expr::lit(1_i64)
-        }
+    /// 1, 2, … beside a list.
+    pub(super) fn ordinals(&self, list: Expr, element: &SqlType) -> Expr {
+        let (ty, numbers) = (element.clone().array_of(), SqlType::Int8.array_of());
+        udf::array_call(ArrayWork::Ordinals, vec![ty], numbers).call(vec![list])
     }
 }

@@ -486,9 +486,17 @@ fn array_values(array: &ArrayValue, call: &Call<'_>) -> Result<Vec<Value>> {
 
 fn key_text(a: &[Datum], at: usize, call: &Call<'_>) -> Result<String> {
     if a[at].is_null() {
-        return Err(fault::error("22004", format!("argument {}: key must not be null", at + 1)));
+        return Err(fault::error("22023", format!("argument {}: key must not be null", at + 1)));
     }
-    Ok(to_text(&a[at], call, at)?.into_owned())
+    let ty = &call.args[at];
+    if ty.element_type().is_some() || ty.is_row() || matches!(ty, SqlType::Json | SqlType::Jsonb) {
+        let message = "key value must be scalar, not array, composite, or json";
+        return Err(fault::error("22023", message));
+    }
+    match &a[at] {
+        Datum::Bool(key) => Ok(key.to_string()),
+        key => Ok(to_text(key, call, at)?.into_owned()),
+    }
 }
 
 fn even(a: &[Datum]) -> Result<()> {

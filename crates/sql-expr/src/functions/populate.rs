@@ -10,8 +10,8 @@
 use crate::cast;
 use crate::context::{Call, EvalContext};
 use crate::fault;
-use crate::registry::{Function, Returns, function_returning};
-use crate::ty::Tag::{AnyElement, Json, Jsonb};
+use crate::registry::{Function, Returns, function, function_returning};
+use crate::ty::Tag::{AnyElement, Bool, Json, Jsonb, Text};
 use crate::value::json_of;
 use serde_json::Value;
 use std::sync::Arc;
@@ -26,7 +26,15 @@ pub const TABLE: &[Function] = &[
     function_returning("jsonb_populate_record", &[AnyElement, Jsonb], Returns::Same(0), record)
         .lax()
         .stable(),
+    // What arrays in `json_to_record` and its kin are written with.
+    function("json#nested", &[Json, Bool], Text, nested_text),
+    function("json#nested", &[Jsonb, Bool], Text, nested_text),
+    function("json#list", &[Json], Json, plain_list),
+    function("json#list", &[Jsonb], Jsonb, plain_list),
 ];
+
+/// Dimensions of an array at most, as in PostgreSQL.
+const MAX_DIMENSIONS: usize = 6;
 
 fn record(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let ty = composite(&call.args[0])?;
@@ -83,6 +91,81 @@ pub fn fields(
     Ok(values)
 }
 
+/// The lengths of the dimensions of an array of JSON, and its values: as deep as the first ones are.
+fn shape(items: &[Value]) -> Result<(Vec<usize>, Vec<&Value>)> {
+    fn gather<'v>(items: &'v [Value], lengths: &[usize], out: &mut Vec<&'v Value>) -> Result<()> {
+        let Some((length, inner)) = lengths.split_first() else { return Ok(()) };
+        if items.len() != *length {
+            return Err(fault::error("22P02", "malformed JSON array")
+                .detail("Multidimensional arrays must have sub-arrays with matching dimensions."));
+        }
+        if inner.is_empty() {
+            out.extend(items);
+            return Ok(());
+        }
+        for item in items {
+            let Value::Array(items) = item else {
+                return Err(fault::error("22P02", "expected JSON array"));
+            };
+            gather(items, inner, out)?;
+        }
+        Ok(())
+    }
+    let mut lengths = vec![items.len()];
+    let mut first = items.first();
+    while let Some(Value::Array(inner)) = first {
+        if lengths.len() == MAX_DIMENSIONS {
+            return Err(fault::error(
+                "54000",
+                format!(
+                    "number of array dimensions exceeds the maximum allowed ({MAX_DIMENSIONS})"
+                ),
+            ));
+        }
+        lengths.push(inner.len());
+        first = inner.first();
+    }
+    let mut leaves = Vec::new();
+    gather(items, &lengths, &mut leaves)?;
+    Ok((lengths, leaves))
+}
+
+/// The text of an array of several dimensions, of values that are texts or, where the second argument says so, JSON; NULL for
+/// every other value.
+fn nested_text(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let json = json_of(&a[0])?;
+    let Value::Array(items) = &*json else { return Ok(Datum::Null) };
+    if !matches!(items.first(), Some(Value::Array(_))) {
+        return Ok(Datum::Null);
+    }
+    let (lengths, leaves) = shape(items)?;
+    let whole = a[1] == Datum::Bool(true);
+    let text = |leaf: &Value| match leaf {
+        Value::Null if !whole => Datum::Null,
+        Value::String(text) if !whole => Datum::text(text.as_str()),
+        leaf => Datum::text(telesto_sql_types::json::jsonb_text(leaf)),
+    };
+    let mut array = ArrayValue::new(SqlType::Text, leaves.into_iter().map(text).collect());
+    if !array.elements.is_empty() {
+        let length = |length: usize| (i32::try_from(length).unwrap_or(i32::MAX), 1);
+        array.dimensions = lengths.into_iter().map(length).collect();
+    }
+    let style = crate::text_form::style(call.context);
+    Ok(Datum::text(telesto_sql_types::array_text::array_text(&array, &style)))
+}
+
+/// An array of JSON of one dimension; an empty one for every other value.
+fn plain_list(a: &[Datum], _: &Call<'_>) -> Result<Datum> {
+    let json = json_of(&a[0])?;
+    let plain =
+        matches!(&*json, Value::Array(items) if !matches!(items.first(), Some(Value::Array(_))));
+    Ok(match (plain, &a[0]) {
+        (true, list) => list.clone(),
+        (false, Datum::Json(_)) => Datum::Json("[]".into()),
+        (false, _) => Datum::Jsonb(Arc::new(Value::Array(Vec::new()))),
+    })
+}
+
 fn of_json(json: &Value, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     match (json, ty) {
         (Value::Null, SqlType::Json | SqlType::Jsonb) => cast::input("null", ty, context),
@@ -91,12 +174,15 @@ fn of_json(json: &Value, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datu
             composites::made(&fields(&Datum::Null, json, composite, context)?, composite)
         }
         (Value::Array(items), SqlType::Array(element)) => {
-            if items.iter().any(Value::is_array) {
-                return Err(fault::unsupported("arrays of several dimensions from JSON"));
-            }
-            let items = items.iter().map(|item| of_json(item, element, context));
+            let (dimensions, leaves) = shape(items)?;
+            let items = leaves.into_iter().map(|item| of_json(item, element, context));
             let items = items.collect::<Result<Vec<_>>>()?;
-            Ok(Datum::Array(Arc::new(ArrayValue::new(element.without_modifier(), items))))
+            let mut array = ArrayValue::new(element.without_modifier(), items);
+            if !array.elements.is_empty() {
+                let length = |length: usize| (i32::try_from(length).unwrap_or(i32::MAX), 1);
+                array.dimensions = dimensions.into_iter().map(length).collect();
+            }
+            Ok(Datum::Array(Arc::new(array)))
         }
         (json, SqlType::Json | SqlType::Jsonb) => cast::input(&json.to_string(), ty, context),
         (Value::String(text), ty) => cast::input(text, ty, context),

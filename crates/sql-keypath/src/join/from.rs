@@ -20,6 +20,7 @@ use crate::{find_table, name_parts};
 use telesto_sql_catalog::Table;
 use telesto_sql_expr::bound::Comparison;
 use telesto_sql_expr::{Binder, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation, fold};
+use telesto_sql_parser::rewrite::using_alias;
 use telesto_sql_parser::sqlparser::ast::{
     self, BinaryOperator, GroupByExpr, JoinConstraint, JoinOperator, Query, SelectItem, SetExpr,
     TableFactor, TableWithJoins,
@@ -179,6 +180,9 @@ impl Sources {
                     star.extend(right);
                     let mut binder = Binder::new(&scope, context.parameters, eval, "JOIN/ON");
                     on = conjuncts(Some(binder.condition(condition)?));
+                }
+                Some(JoinConstraint::Using(names)) if using_alias::alias(names).is_some() => {
+                    return Err(decline("an alias of USING"));
                 }
                 Some(JoinConstraint::Using(names)) => {
                     let names = names

@@ -1,7 +1,7 @@
 //! REINDEX.
 
-use super::Definition;
 use super::words::Words;
+use super::{Definition, ReindexOf};
 use telesto_sql_types::error::{Error, Result};
 
 impl Words<'_> {
@@ -30,13 +30,17 @@ impl Words<'_> {
         } else if self.words(&["INDEX"]) {
             false
         } else {
-            for kind in ["SCHEMA", "DATABASE", "SYSTEM"] {
-                if self.words(&[kind]) {
-                    return Err(Error::unsupported(format!("REINDEX {kind}"))
-                        .hint("REINDEX TABLE takes one table."));
-                }
-            }
-            return Err(self.unexpected());
+            let of = if self.words(&["SCHEMA"]) {
+                ReindexOf::Schema
+            } else if self.words(&["DATABASE"]) {
+                ReindexOf::Database
+            } else if self.words(&["SYSTEM"]) {
+                ReindexOf::System
+            } else {
+                return Err(self.unexpected());
+            };
+            concurrently |= self.words(&["CONCURRENTLY"]);
+            return Ok(Definition::ReindexAll { of, concurrently, name: self.identifier()? });
         };
         concurrently |= self.words(&["CONCURRENTLY"]);
         Ok(Definition::Reindex { table, concurrently, name: self.object_name()? })

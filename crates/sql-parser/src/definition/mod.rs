@@ -101,6 +101,29 @@ pub enum Definition {
     DropIndexConcurrently { if_exists: bool, names: Vec<ObjectName>, cascade: bool },
     /// REINDEX INDEX, or REINDEX TABLE.
     Reindex { table: bool, concurrently: bool, name: ObjectName },
+    /// REINDEX SCHEMA, DATABASE or SYSTEM.
+    ReindexAll { of: ReindexOf, concurrently: bool, name: Ident },
+}
+
+/// What REINDEX takes all indexes of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each variant is a word of the definition")]
+pub enum ReindexOf {
+    Schema,
+    Database,
+    System,
+}
+
+impl ReindexOf {
+    /// The statement's words.
+    #[must_use]
+    pub fn statement(self) -> &'static str {
+        match self {
+            Self::Schema => "REINDEX SCHEMA",
+            Self::Database => "REINDEX DATABASE",
+            Self::System => "REINDEX SYSTEM",
+        }
+    }
 }
 
 /// What has an owner and no ALTER of its own here.

@@ -113,7 +113,7 @@ fn parse(text: &str) -> Result<Definition> {
     crate::rewrite::spelling::spell_constants(&mut tokens);
     super::included::spell(&mut tokens);
     crate::rewrite::set_columns::spell(&mut tokens)?;
-    crate::rewrite::variadic::spell(&mut tokens)?;
+    crate::parse::spell_nodes(&mut tokens, true)?;
     let first = first_words(&tokens, 3);
     // The elements of CREATE SCHEMA are spelled one by one.
     if first.get(1).is_none_or(|w| w != "SCHEMA") {

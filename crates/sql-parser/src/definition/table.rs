@@ -3,7 +3,7 @@
 use super::parse::token_text;
 use super::words::Words;
 use super::{Action, ColumnChange, Kind, RowSecurityChange};
-use crate::sqlparser::ast::{DeferrableInitial, TableConstraint};
+use crate::sqlparser::ast::{ConstraintCharacteristics, DeferrableInitial, TableConstraint};
 use crate::sqlparser::tokenizer::Token;
 use telesto_sql_types::error::{Error, Result};
 
@@ -178,8 +178,12 @@ impl Words<'_> {
                     not_valid: false,
                 });
             }
-            // NOT VALID may also come before DEFERRABLE; pg_dump writes it last.
+            let mut constraint = constraint;
             let not_valid = self.words(&["NOT", "VALID"]);
+            // pg_dump writes NOT VALID last, but it may come before DEFERRABLE, too.
+            if not_valid && let TableConstraint::ForeignKey(key) = &mut constraint {
+                self.more_characteristics(&mut key.characteristics)?;
+            }
             return Ok(Action::AddConstraint { constraint: Box::new(constraint), not_valid });
         }
         self.words(&["COLUMN"]);
@@ -223,6 +227,26 @@ impl Words<'_> {
         }
         self.expect_symbol(")")?;
         Ok(Some(Action::ViewOptions { invoker, barrier, check }))
+    }
+
+    /// What is said of a key's deferral behind NOT VALID, beside what was said before it.
+    fn more_characteristics(
+        &mut self,
+        before: &mut Option<ConstraintCharacteristics>,
+    ) -> Result<()> {
+        let Some(more) = self.characteristics()? else { return Ok(()) };
+        let Some(given) = before else {
+            *before = Some(more);
+            return Ok(());
+        };
+        let twice = given.deferrable.is_some() && more.deferrable.is_some()
+            || given.initially.is_some() && more.initially.is_some();
+        if twice {
+            return Err(Error::syntax("multiple DEFERRABLE clauses not allowed"));
+        }
+        given.deferrable = given.deferrable.or(more.deferrable);
+        given.initially = given.initially.or(more.initially);
+        Ok(())
     }
 
     fn deferral(&mut self) -> Result<(bool, bool)> {

@@ -5,7 +5,8 @@
 //! | `ABORT` | `ROLLBACK` |
 //! | `CREATE RECURSIVE VIEW v (a) AS q` | `CREATE VIEW v (a) AS WITH RECURSIVE v (a) AS (q) SELECT a FROM v` |
 //! | `RESET SESSION AUTHORIZATION` | `RESET session_authorization` |
-//! | `TABLE t` as a statement | `SELECT * FROM t` |
+//! | `SET LOCAL SESSION AUTHORIZATION r` | `SET LOCAL session_authorization = r` |
+//! | `TABLE t` as a query | `SELECT * FROM t` |
 //! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
 //! | `FOR UPDATE … LIMIT n`, OFFSET, FETCH | `LIMIT n FOR UPDATE …` |
@@ -115,6 +116,9 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
         "RESET" if words.are(1, &["SESSION", "AUTHORIZATION"]) => {
             words.replace(1, 2, vec![Token::make_word("session_authorization", None)]);
         }
+        "SET" if words.are(1, &["LOCAL", "SESSION", "AUTHORIZATION"]) => {
+            words.replace(2, 2, vec![Token::make_word("session_authorization", None), Token::Eq]);
+        }
         _ => {}
     }
     let transaction = matches!(words.word(0).as_str(), "START" | "BEGIN")
@@ -135,12 +139,26 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
             "OVERRIDING" => overriding(&mut words, at),
             "THEN" if merge => when(&mut words, at),
             "EXCLUDE" => excluded(&mut words, at),
+            "TABLE" if at > 0 => table_query(&mut words, at),
             _ => {}
         }
         at += 1;
     }
     super::nested_joins::enclose_merge_source(words.tokens);
     super::nested_joins::enclose(words.tokens);
+}
+
+/// `TABLE t` where a query stands.
+fn table_query(words: &mut Words<'_>, at: usize) {
+    let begins = words.token(at - 1) == Some(&Token::LParen)
+        || matches!(
+            words.word(at - 1).as_str(),
+            "AS" | "UNION" | "INTERSECT" | "EXCEPT" | "ALL" | "DISTINCT" | "EXPLAIN" | "FOR"
+        );
+    // `GRANT … ON ALL TABLE` is nothing, and `TABLE (` a function.
+    if begins && matches!(words.token(at + 1), Some(Token::Word(_))) {
+        words.replace(at, 1, vec![keyword("SELECT"), Token::Mul, keyword("FROM")]);
+    }
 }
 
 /// `EXCLUDE …` at the end of a window's frame.

@@ -2,10 +2,13 @@
 //!
 //! # Parts
 //! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
-//! [`row_star`], [`keywords`], [`variadic`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
+//! [`row_star`], [`keywords`], [`variadic`], [`rows_from`], [`using_alias`], [`group_distinct`],
+//! [`search_cycle`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
 //! # Invariants
+//! Forms that have no other of the same meaning travel as nodes that the parser makes of no text of PostgreSQL's ([`rows_from`],
+//! [`using_alias`], [`group_distinct`], [`search_cycle`]): texts that the catalog keeps have them, and are read by [`crate::parse::parse_kept`].
 //! What is rewritten means the same; what a client writes in the form that a pass makes is refused or told apart.
 //!
 //! # On failure
@@ -16,13 +19,17 @@ pub mod constructs;
 pub mod copy_words;
 pub mod exclusion;
 pub mod expand_array;
+pub mod group_distinct;
 pub mod keywords;
 mod nested_joins;
 pub mod precedence;
 pub mod quantified_comparison;
 pub mod records;
 pub mod row_star;
+pub mod rows_from;
+pub mod search_cycle;
 pub mod set_columns;
 pub mod spelling;
 pub mod subscript_assignment;
+pub mod using_alias;
 pub mod variadic;

@@ -15,11 +15,17 @@ use std::ops::ControlFlow;
 
 use crate::names::fold;
 use crate::sqlparser::ast::{
-    ArrayElemTypeDef, CharacterLength, DataType, FunctionArg, FunctionArgExpr, ObjectName, SetExpr,
-    Statement, TableAlias, TableFactor, VisitMut, VisitorMut,
+    ArrayElemTypeDef, CharacterLength, DataType, Expr, FunctionArg, FunctionArgExpr,
+    FunctionArguments, Ident, ObjectName, SetExpr, Statement, TableAlias, TableFactor, VisitMut,
+    VisitorMut,
 };
+use crate::sqlparser::parser::ParserError;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 use telesto_sql_types::error::{Error, Result};
+
+/// What is said of a list of columns behind another function.
+const ONLY_RECORDS: &str =
+    "a column definition list is only allowed for functions returning \"record\"";
 
 /// Whether a statement may call one of these.
 pub fn is_in(tokens: &[TokenWithSpan]) -> bool {
@@ -95,14 +101,7 @@ fn rewritten(factor: &TableFactor) -> Result<Option<TableFactor>> {
     if columns.is_empty() {
         return Err(Error::syntax(listed));
     }
-    let elements = if set {
-        format!(
-            "SELECT \"json#object\"(\"e#\", '{function}') AS \"e#\" \
-             FROM {json}_array_elements({document}) AS \"s#\"(\"e#\")"
-        )
-    } else {
-        format!("SELECT \"json#object\"(CAST({document} AS {json}), '{function}') AS \"e#\"")
-    };
+    let elements = elements(json, set, &function, document);
     let sql = format!(
         "SELECT 1 FROM LATERAL (SELECT {} FROM ({elements}) AS \"r#\") AS {}",
         columns.join(", "),
@@ -114,6 +113,65 @@ fn rewritten(factor: &TableFactor) -> Result<Option<TableFactor>> {
         .map_err(|unread| unread.or_else(unreadable))?;
     let SetExpr::Select(select) = &mut *parsed.body else { return Ok(None) };
     Ok(select.from.pop().map(|from| from.relation))
+}
+
+/// The call and its list of columns, `(name type, …)`, of `ROWS FROM` as pairs of a name and a call, one a column.
+///
+/// # Errors
+/// 42601 for what is no list of columns, and for a function that takes none.
+pub(super) fn item(call: &[TokenWithSpan], columns: &[TokenWithSpan]) -> Result<String> {
+    let unreadable = |error: &ParserError| crate::parse::syntax_error("", error);
+    let mut parser = crate::syntax::parser(call.to_vec(), false);
+    let call = parser.parse_expr().map_err(|error| unreadable(&error))?;
+    let Expr::Function(call) = call else {
+        return Err(Error::syntax(format!("syntax error at or near \"{call}\"")));
+    };
+    let mut parser = crate::syntax::parser(columns.to_vec(), false);
+    let mut read = || {
+        parser.expect_token(&Token::LParen)?;
+        let columns = parser.parse_comma_separated(|parser| {
+            Ok((parser.parse_identifier()?, parser.parse_data_type()?))
+        })?;
+        parser.expect_token(&Token::RParen)?;
+        parser.expect_token(&Token::EOF)?;
+        Ok(columns)
+    };
+    let columns: Vec<(Ident, DataType)> = read().map_err(|error| unreadable(&error))?;
+    let function = call.name.0.last().and_then(|part| part.as_ident()).map(fold);
+    let function = function.unwrap_or_default();
+    let (Some((json, set)), FunctionArguments::List(list)) = (called(&function), &call.args) else {
+        return Err(Error::syntax(ONLY_RECORDS));
+    };
+    let [FunctionArg::Unnamed(FunctionArgExpr::Expr(document))] = list.args.as_slice() else {
+        return Err(Error::syntax(ONLY_RECORDS));
+    };
+    if columns.iter().any(|(_, ty)| matches!(ty, DataType::Array(_))) {
+        // One list a column is what the call becomes, and a list of arrays is one of their elements.
+        return Err(Error::unsupported("an array among the columns of a function in ROWS FROM")
+            .hint("Name the function in FROM by itself."));
+    }
+    let elements = elements(json, set, &function, document);
+    let pairs = columns.iter().map(|(name, ty)| {
+        let name = fold(name);
+        format!(
+            "('{}', unnest(ARRAY(SELECT {} FROM ({elements}) AS \"r#\")))",
+            name.replace('\'', "''"),
+            field(json, &name, ty)
+        )
+    });
+    Ok(pairs.collect::<Vec<_>>().join(", "))
+}
+
+/// A query of the objects that become rows, `e#`.
+fn elements(json: &str, set: bool, function: &str, document: &Expr) -> String {
+    if set {
+        format!(
+            "SELECT \"json#object\"(\"e#\", '{function}') AS \"e#\" \
+             FROM {json}_array_elements({document}) AS \"s#\"(\"e#\")"
+        )
+    } else {
+        format!("SELECT \"json#object\"(CAST({document} AS {json}), '{function}') AS \"e#\"")
+    }
 }
 
 /// A field of `e#` as a value of type `ty`.
@@ -128,9 +186,12 @@ fn field(json: &str, name: &str, ty: &DataType) -> String {
             )
         }
         DataType::Array(ArrayElemTypeDef::SquareBracket(element, _)) => format!(
-            "CASE {json}_typeof({part}) WHEN 'array' THEN ARRAY(SELECT CAST({} AS {element}) \
-             FROM {json}_array_elements_text(CASE {json}_typeof({part}) WHEN 'array' THEN {part} \
-             ELSE '[]' END) AS \"a#\"(\"v#\")) ELSE CAST({text} AS {ty}) END",
+            "CASE WHEN \"json#nested\"({part}, {}) IS NOT NULL \
+             THEN CAST(\"json#nested\"({part}, {0}) AS {ty}) \
+             WHEN {json}_typeof({part}) = 'array' THEN ARRAY(SELECT CAST({} AS {element}) \
+             FROM {json}_array_elements_text(\"json#list\"({part})) AS \"a#\"(\"v#\")) \
+             ELSE CAST({text} AS {ty}) END",
+            matches!(**element, DataType::JSON | DataType::JSONB),
             fitting("\"v#\"", element)
         ),
         ty => format!("CAST({} AS {ty})", fitting(&text, ty)),

@@ -5,7 +5,8 @@
 //! whoever shows the call. Written by a client, the name means the same.
 //!
 //! # On failure
-//! 42601 where PostgreSQL's grammar has no VARIADIC, 42883 for functions that take none, 0A000 for those that take it there only.
+//! 42601 where PostgreSQL's grammar has no VARIADIC, 0A000 for those that take it there only. Before the argument of a function that
+//! takes no list it says nothing.
 
 use std::ops::ControlFlow;
 
@@ -14,7 +15,7 @@ use crate::sqlparser::ast::{
     visit_expressions_mut,
 };
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
-use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result};
 
 /// What the name of a function ends in that is called so.
 const SUFFIX: &str = "#variadic";
@@ -35,6 +36,9 @@ const KNOWN: &[&str] = &[
     "num_nonnulls",
     "num_nulls",
 ];
+
+/// Aggregates that take as many values as WITHIN GROUP has expressions.
+const HYPOTHETICAL: &[&str] = &["cume_dist", "dense_rank", "percent_rank", "rank"];
 
 /// What looks like a call and has a grammar of its own.
 const FORMS: &[&str] = &[
@@ -76,7 +80,7 @@ pub fn spell(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
         (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
     // The parentheses that are open: where each begins, among `solid`.
     let mut open: Vec<usize> = Vec::new();
-    let mut found: Vec<(usize, String, usize)> = Vec::new();
+    let mut found: Vec<(usize, Option<String>, usize)> = Vec::new();
     for (nth, at) in solid.iter().enumerate() {
         let token = &tokens[*at];
         match &token.token {
@@ -94,7 +98,7 @@ pub fn spell(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
                 if let Some(behind) = behind_argument(tokens, &solid[nth + 1..]) {
                     return wrong(behind);
                 }
-                found.push((name, taken(&plain)?, *at));
+                found.push((name, taken(plain)?, *at));
             }
             _ => {}
         }
@@ -102,7 +106,9 @@ pub fn spell(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     // From behind, so that what is taken out moves nothing that is yet to be changed.
     for (name, plain, at) in found.into_iter().rev() {
         tokens.remove(at);
-        tokens[name].token = Token::make_word(&format!("{plain}{SUFFIX}"), Some('"'));
+        if let Some(plain) = plain {
+            tokens[name].token = Token::make_word(&format!("{plain}{SUFFIX}"), Some('"'));
+        }
     }
     Ok(())
 }
@@ -117,19 +123,20 @@ fn called(token: &Token) -> Option<String> {
     (!FORMS.contains(&name.as_str())).then_some(name)
 }
 
-fn taken(name: &str) -> Result<String> {
-    if KNOWN.contains(&name) {
-        return Ok(name.to_owned());
+/// The name of a function that takes VARIADIC; `None`: it does not, and the word says nothing, as in PostgreSQL.
+fn taken(name: String) -> Result<Option<String>> {
+    if KNOWN.contains(&name.as_str()) {
+        return Ok(Some(name));
     }
     if name.ends_with("multirange") {
         return Err(Error::unsupported(format!("VARIADIC in a call of {name}"))
             .hint("Write the ranges one by one."));
     }
-    Err(Error::new(
-        SqlState::UNDEFINED_FUNCTION,
-        format!("function {name} with a VARIADIC argument does not exist"),
-    )
-    .hint("No function matches the given name and argument types. You might need to add explicit type casts."))
+    if HYPOTHETICAL.contains(&name.as_str()) {
+        return Err(Error::unsupported(format!("VARIADIC in a call of {name}"))
+            .hint("Write the values one by one."));
+    }
+    Ok(None)
 }
 
 /// What stands behind the argument where the call does not end.

@@ -88,6 +88,12 @@ impl Dialect for TelestoDialect {
         false
     }
 
+    /// Steps of a query carry what stands behind one of WITH ([`crate::rewrite::search_cycle`]): no text of a client's makes the token
+    /// that they begin with.
+    fn supports_pipe_operator(&self) -> bool {
+        true
+    }
+
     fn identifier_quote_style(&self, identifier: &str) -> Option<char> {
         POSTGRES.identifier_quote_style(identifier)
     }

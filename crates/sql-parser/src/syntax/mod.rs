@@ -83,9 +83,8 @@ fn read_sized<T>(
     text: &str,
     work: impl FnOnce(&mut Parser<'static>) -> std::result::Result<T, ParserError>,
 ) -> std::result::Result<(T, Need), Unread> {
-    let tokens = Tokenizer::new(&TelestoDialect, text)
-        .tokenize_with_location()
-        .map_err(|error| Unread::Syntax(error.into()))?;
+    let tokens = kept_tokens(text)
+        .map_err(|(message, ..)| Unread::Syntax(ParserError::TokenizerError(message)))?;
     let depth = Depth::of(&tokens).map_err(Unread::Limit)?;
     let tree = Need::of_unbalanced(depth).provide(|| work(&mut parser(tokens, false)));
     tree.map(|tree| (tree, Need::of_unbalanced(depth))).map_err(Unread::Syntax)
@@ -136,6 +135,33 @@ pub fn tokens(text: &str) -> std::result::Result<Vec<TokenWithSpan>, (String, u6
         .tokenize_with_location()
         .map_err(|error| (error.message, error.location.line, error.location.column))
 }
+
+/// [`tokens`] of a text that is no client's: it may have steps of queries ([`crate::rewrite::search_cycle`]), whose sign the tokenizer
+/// refuses where nothing follows that makes another operator of it.
+///
+/// # Errors
+/// As [`tokens`].
+pub fn kept_tokens(text: &str) -> std::result::Result<Vec<TokenWithSpan>, (String, u64, u64)> {
+    let mut text = std::borrow::Cow::Borrowed(text);
+    loop {
+        match tokens(&text) {
+            Ok(mut tokens) => {
+                crate::rewrite::search_cycle::keep(&mut tokens);
+                return Ok(tokens);
+            }
+            Err((message, line, column)) => {
+                let sign = crate::lifting::byte_at(&text, line, column)
+                    .and_then(|behind| behind.checked_sub(STEP.len()))
+                    .filter(|at| text[*at..].starts_with(STEP));
+                let Some(at) = sign else { return Err((message, line, column)) };
+                text.to_mut().replace_range(at..at + STEP.len(), "\\ ");
+            }
+        }
+    }
+}
+
+/// The sign that a step of a query begins with.
+const STEP: &str = "|>";
 
 /// Writes the many brackets of an array type as one pair, since PostgreSQL makes no difference: `int[][]` is `int[]`. The parser
 /// would make a tree of them. Leaves one NOT or two of a longer row of them.

@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{Guarded, Relation, Rights, Table, View};
+use telesto_sql_parser::rewrite::using_alias::{self, constraint};
 use telesto_sql_parser::sqlparser::ast::{
-    self, Expr, Ident, JoinConstraint, JoinOperator, ObjectName, Query, Select, SelectItem,
+    self, Expr, Ident, JoinConstraint, ObjectName, Query, Select, SelectItem,
     SelectItemQualifiedWildcardKind, SetExpr, Statement, TableAlias, TableFactor, TableWithJoins,
 };
 
@@ -189,6 +190,11 @@ impl Walk<'_> {
         self.factor(&from.relation, members)?;
         for join in &from.joins {
             self.factor(&join.relation, members)?;
+            if let Some(JoinConstraint::Using(names)) = constraint(join)
+                && let Some(alias) = using_alias::alias(names)
+            {
+                members.push(Member::whole(fold(alias), Some(names.iter().map(last).collect())));
+            }
         }
         Ok(())
     }
@@ -240,17 +246,7 @@ impl Walk<'_> {
     /// The columns that USING and NATURAL name.
     pub(super) fn joined_by_name(&mut self, from: &TableWithJoins, level: &mut Level) {
         for join in &from.joins {
-            let constraint = match &join.join_operator {
-                JoinOperator::Join(c)
-                | JoinOperator::Inner(c)
-                | JoinOperator::Left(c)
-                | JoinOperator::LeftOuter(c)
-                | JoinOperator::Right(c)
-                | JoinOperator::RightOuter(c)
-                | JoinOperator::FullOuter(c)
-                | JoinOperator::CrossJoin(c) => c,
-                _ => continue,
-            };
+            let Some(constraint) = constraint(join) else { continue };
             match constraint {
                 JoinConstraint::Using(names) => {
                     for name in names {

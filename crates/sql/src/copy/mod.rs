@@ -30,7 +30,7 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::StreamExt as _;
 
-use telesto_sql_plan::row_security;
+use telesto_sql_plan::{RowStream, row_security};
 
 use self::input::CopyIn;
 use self::lines::encode;
@@ -40,11 +40,9 @@ use crate::error::{Error, Result, SqlState};
 use crate::expr::Settings;
 use crate::expr::context::EvalContext;
 use crate::interrupt;
-use crate::plan::{
-    CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, RowStream, StatementResult,
-};
+use crate::plan::{CopyFormat, CopyPiece, ExecutablePlan, ResultColumn, StatementResult};
 use crate::plan::{ExecContext, PlanContext};
-use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, Statement};
+use crate::sqlparser::ast::{CopySource, CopyTarget, Ident, ObjectName, Query, SetExpr, Statement};
 use crate::types::Row;
 use crate::types::{Datum, SqlType};
 
@@ -100,11 +98,15 @@ impl ExecutablePlan for CopyPlan {
     }
 
     fn is_read_only(&self) -> bool {
-        matches!(self.statement, Statement::Copy { to: true, .. })
+        self.writes().is_none()
     }
 
     fn writes(&self) -> Option<&'static str> {
-        (!self.is_read_only()).then_some("COPY FROM")
+        match &self.statement {
+            Statement::Copy { source: CopySource::Query(query), to: true, .. } => writing(query),
+            Statement::Copy { to: true, .. } => None,
+            _ => Some("COPY FROM"),
+        }
     }
 
     fn describe(&self) -> String {
@@ -145,6 +147,7 @@ fn check(statement: &Statement, context: &mut PlanContext<'_>) -> Result<()> {
         }
     }
     match source {
+        CopySource::Query(query) if writing(query).is_some() => needs_rows(query)?,
         // It is described by who plans.
         CopySource::Query(_) => {}
         CopySource::Table { table_name, columns } => {
@@ -193,6 +196,20 @@ async fn run(
             let query = query_of_table(table_name, &table, columns)?;
             copy_out(&query, options, parameters, context, Some(&table)).await
         }
+        CopySource::Query(query) if writing(query).is_some() => {
+            let written = match (&query.with, &*query.body) {
+                (
+                    None,
+                    SetExpr::Insert(inner) | SetExpr::Update(inner) | SetExpr::Delete(inner),
+                ) => inner.clone(),
+                _ => Statement::Query(query.clone()),
+            };
+            let run = Box::pin(telesto_sql_plan::query_statement(context, &written));
+            let (columns, rows) = run.await?;
+            let rows = rows.collect().await?;
+            let rows = Box::pin(futures::stream::once(async move { Ok(rows) }));
+            copy_rows(&columns, rows, options, context, None)
+        }
         CopySource::Query(query) => copy_out(query, options, parameters, context, None).await,
     }
 }
@@ -207,7 +224,9 @@ pub(crate) fn query_of(
     settings: &Settings,
 ) -> Result<Option<Query>> {
     match statement {
-        Statement::Copy { source: CopySource::Query(query), to: true, .. } => {
+        Statement::Copy { source: CopySource::Query(query), to: true, .. }
+            if writing(query).is_none() =>
+        {
             Ok(Some((**query).clone()))
         }
         Statement::Copy { source: CopySource::Table { table_name, columns }, to: true, .. } => {
@@ -246,7 +265,35 @@ pub(crate) fn sent_elsewhere(
         }
         CopySource::Query(_) => None,
     };
-    written(columns, rows, options, context, table.as_deref())
+    copy_rows(columns, rows, options, context, table.as_deref())
+}
+
+/// What a query writes, by itself or in its WITH.
+fn writing(query: &Query) -> Option<&'static str> {
+    let parts = query.with.iter().flat_map(|with| &with.cte_tables);
+    match &*query.body {
+        SetExpr::Insert(_) => Some("INSERT"),
+        SetExpr::Update(_) => Some("UPDATE"),
+        SetExpr::Delete(_) => Some("DELETE"),
+        _ => parts.into_iter().find_map(|cte| writing(&cte.query)),
+    }
+}
+
+/// Refuses a statement that writes and gives no rows.
+fn needs_rows(query: &Query) -> Result<()> {
+    let returns = match &*query.body {
+        SetExpr::Insert(Statement::Insert(insert)) => insert.returning.is_some(),
+        SetExpr::Update(Statement::Update(update)) => update.returning.is_some(),
+        SetExpr::Delete(Statement::Delete(delete)) => delete.returning.is_some(),
+        _ => true,
+    };
+    match returns {
+        true => Ok(()),
+        false => Err(Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "COPY query must have a RETURNING clause",
+        )),
+    }
 }
 
 fn target_table(
@@ -344,7 +391,7 @@ async fn copy_out(
         true => begun(rows).await?,
         false => rows,
     };
-    written(&columns, rows, options, context, table)
+    copy_rows(&columns, rows, options, context, table)
 }
 
 /// The rows, of which the first ones were found: whether they are here is told before something is sent.
@@ -354,7 +401,7 @@ async fn begun(mut rows: RowStream) -> Result<RowStream> {
 }
 
 /// The rows as COPY writes them.
-fn written(
+fn copy_rows(
     columns: &[ResultColumn],
     rows: RowStream,
     options: Options,

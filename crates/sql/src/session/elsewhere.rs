@@ -275,7 +275,7 @@ fn asked(prepared: &Prepared, statement: &Statement, context: &ExecContext) -> R
             None => statement,
         };
     let sql = statement.to_string();
-    let mut again = telesto_sql_parser::parse::parse(&sql).unwrap_or_default();
+    let mut again = telesto_sql_parser::parse::parse_kept(&sql).unwrap_or_default();
     let same = match &again[..] {
         [parsed] => parsed.as_of.is_none() && parsed.statement.as_ref() == Some(statement),
         _ => false,

@@ -20,11 +20,12 @@ use super::{Session, StatementResult};
 use crate::catalog::CatalogSnapshot;
 use crate::codec;
 use crate::ddl::online::{
-    Named, Started, gone_while_building, is_large, named_indexes, named_table, start_create,
-    start_reindex,
+    Named, Started, all_indexes, gone_while_building, is_large, named_indexes, named_table,
+    start_create, start_reindex,
 };
-use crate::definition::{self, Definition};
+use crate::definition::{self, Definition, ReindexOf};
 use crate::error::{Error, Result, SqlState};
+use crate::expr::fold;
 use crate::online::{Builder, Command, End, Upkeep};
 use crate::plan::ExecContext;
 use crate::sqlparser::ast::{CreateIndex, ObjectName, Statement};
@@ -36,6 +37,7 @@ const ENDING: Duration = Duration::from_millis(400);
 enum Asked<'s> {
     Create(&'s CreateIndex),
     Reindex { table: bool, concurrently: bool, name: ObjectName },
+    ReindexAll { of: ReindexOf, concurrently: bool, name: String },
     Drop,
 }
 
@@ -48,6 +50,9 @@ impl Asked<'_> {
             Some(Definition::Reindex { table, concurrently, name }) => {
                 Some(Asked::Reindex { table, concurrently, name })
             }
+            Some(Definition::ReindexAll { of, concurrently, name }) => {
+                Some(Asked::ReindexAll { of, concurrently, name: fold(&name) })
+            }
             Some(Definition::DropIndexConcurrently { .. }) => Some(Asked::Drop),
             _ => None,
         })
@@ -58,6 +63,7 @@ impl Asked<'_> {
         match self {
             Self::Create(create) => create.concurrently.then_some("CREATE INDEX CONCURRENTLY"),
             Self::Reindex { concurrently, .. } => concurrently.then_some("REINDEX CONCURRENTLY"),
+            Self::ReindexAll { of, .. } => Some(of.statement()),
             Self::Drop => Some("DROP INDEX CONCURRENTLY"),
         }
     }
@@ -144,6 +150,10 @@ impl Session {
                     named = named_indexes(&fresh, table, concurrently, &name)?;
                     newest.rollback();
                 }
+                self.reindex_online(&builder, named, concurrently).await
+            }
+            Asked::ReindexAll { of, concurrently, name } => {
+                let named = all_indexes(&context, of, concurrently, &name)?;
                 self.reindex_online(&builder, named, concurrently).await
             }
             Asked::Drop => Ok(None),

@@ -75,6 +75,12 @@ impl Asked {
                 if !matches!(name.as_str(), "role" | "session_authorization") {
                     return Ok(None);
                 }
+                if values.len() > 1 {
+                    return Err(Error::new(
+                        SqlState::INVALID_PARAMETER_VALUE,
+                        format!("SET {name} takes only one argument"),
+                    ));
+                }
                 let value =
                     values.first().map(set_value).transpose()?.filter(|_| !is_default(values));
                 let session = name == "session_authorization";
