@@ -36,7 +36,7 @@ impl Parsed {
     /// # Errors
     /// 54001.
     pub fn again(statement: Statement, text: &str) -> Result<Self> {
-        let tokens = syntax::tokens(text).map_err(|(message, ..)| Error::syntax(message))?;
+        let tokens = syntax::kept_tokens(text).map_err(|(message, ..)| Error::syntax(message))?;
         Ok(Self::new(statement, None, Need::of(Depth::of(&tokens)?)))
     }
 
