@@ -50,6 +50,7 @@ stage sqlsmith env SQLSMITH_CORE_HOURS="${SOAK_CORE_HOURS:-4}" tests/e2e/sqlsmit
 stage regress tests/e2e/regress.sh
 stage stops_nothing env TELESTO_HOSTILE="${SOAK_HOSTILE:-50}" cargo test --workspace --test stops_nothing -- --nocapture generated
 stage generated env TELESTO_GENERATED_SEED=2 TELESTO_GENERATED_STATEMENTS="${SOAK_STATEMENTS:-200000}" cargo test --workspace --test generated
+stage roles env TELESTO_ROLES_SEED=1 TELESTO_ROLES_ROUNDS="${SOAK_ROUNDS:-100}" cargo test --workspace --test roles_generated
 
 echo
 echo "$passed passed, $failed failed"

@@ -1,5 +1,8 @@
 //! The console over real sockets, on a server with the in-memory database.
 
+#[path = "console/ways.rs"]
+mod ways;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;

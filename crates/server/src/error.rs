@@ -41,7 +41,7 @@ pub enum Error {
     },
     /// A certificate or key cannot be used.
     #[error(
-        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert, --tls-key and --tls-client-ca"
+        "TLS {what} {path} cannot be used: {reason}; give PEM files with --tls-cert, --tls-key, --tls-client-ca and --tls-client-crl"
     )]
     Tls {
         /// Certificate or key.

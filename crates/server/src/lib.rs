@@ -28,6 +28,7 @@ pub mod kv;
 pub mod metrics;
 pub mod server;
 pub mod tls;
+mod tls_shown;
 pub mod wire;
 
 pub use config::{Auth, Limits, ProberKey, ServerConfig};

@@ -5,27 +5,53 @@
 //! that no process-wide default is needed or changed.
 //! - Where clients' certificates are asked for, one that is shown must come from the authorities given and be meant for clients,
 //!   or the handshake ends. Whether one must be shown is for the access rules to say. HTTP asks for none.
+//! - With lists of revoked certificates, one that is shown must be known to stand: each authority of its chain needs a list that is not
+//!   past its next update. So a list that nobody renews, or an authority without one, keeps clients out; it lets nobody in.
+//! - After a reload no session of TLS from before is resumed: each client shows its certificate again.
 //!
 //! # On failure
-//! [`Error::Tls`] names the file. A missing certificate never means "without TLS".
+//! [`Error::Tls`] names the file. A missing certificate never means "without TLS". A reload that fails leaves all as it was.
 //!
 //! # Limits
-//! No lists of revoked certificates: take the role its LOGIN, or reject the user by a rule. Files are read at the start.
+//! Files are read at the start and at [`Tls::reload`]; connections that stand go on. No partial (delta) or indirect lists, no OCSP.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use parking_lot::Mutex;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject,
+};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs};
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig, crypto::CryptoProvider, crypto::aws_lc_rs};
 use tokio_rustls::TlsAcceptor;
 use x509_certificate::X509Certificate;
 
 use crate::error::{Error, Result};
 
+/// The PEM files that TLS is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// The chain that clients are shown.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// The authorities whose clients' certificates are believed; `None`: clients are asked for none.
+    pub client_ca: Option<PathBuf>,
+    /// Lists of certificates that these authorities have revoked.
+    pub client_crl: Option<PathBuf>,
+}
+
 /// A certificate chain and its key, ready to serve.
 #[derive(Clone)]
 pub struct Tls {
+    files: Arc<Files>,
+    loaded: Arc<Mutex<Arc<Loaded>>>,
+}
+
+/// What was read from the files.
+pub(crate) struct Loaded {
     pub(crate) acceptor: TlsAcceptor,
     pub(crate) http: TlsAcceptor,
     /// The chain as PEM, for SCRAM channel binding.
@@ -34,7 +60,23 @@ pub struct Tls {
 
 impl std::fmt::Debug for Tls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls").finish_non_exhaustive()
+        f.debug_struct("Tls").field("files", &self.files).finish_non_exhaustive()
+    }
+}
+
+impl Tls {
+    /// Reads the files again, for connections from now on.
+    ///
+    /// # Errors
+    /// [`Error::Tls`]; all stays what it was.
+    pub fn reload(&self) -> Result<()> {
+        let loaded = Arc::new(read(&self.files)?);
+        *self.loaded.lock() = loaded;
+        Ok(())
+    }
+
+    pub(crate) fn now(&self) -> Arc<Loaded> {
+        Arc::clone(&self.loaded.lock())
     }
 }
 
@@ -42,25 +84,32 @@ fn fail(what: &'static str, path: &Path, reason: impl ToString) -> Error {
     Error::Tls { what, path: path.to_owned(), reason: reason.to_string() }
 }
 
-fn certificates(
-    what: &'static str,
-    path: &Path,
-    pem: &[u8],
-) -> Result<Vec<CertificateDer<'static>>> {
-    let all = CertificateDer::pem_slice_iter(pem)
+/// What a file holds of one kind; one that holds none of it is refused.
+fn all_of<T: PemObject>(what: &'static str, path: &Path, pem: &[u8], kind: &str) -> Result<Vec<T>> {
+    let all = T::pem_slice_iter(pem)
         .collect::<std::result::Result<Vec<_>, _>>()
         .map_err(|error| fail(what, path, error))?;
-    if all.is_empty() { Err(fail(what, path, "it holds no certificate")) } else { Ok(all) }
+    if all.is_empty() { Err(fail(what, path, format!("it holds no {kind}"))) } else { Ok(all) }
 }
 
-/// Reads a PEM certificate chain and key, and the PEM certificates of the authorities whose clients' certificates are believed.
+fn content(what: &'static str, path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| fail(what, path, error))
+}
+
+/// Reads the files.
 ///
 /// # Errors
 /// [`Error::Tls`] when a file cannot be read, holds nothing usable, or key and certificate differ.
-pub fn load(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<Tls> {
-    let read = |what, path: &Path| std::fs::read(path).map_err(|error| fail(what, path, error));
-    let chain_pem = read("certificate", certificate)?;
-    let chain = certificates("certificate", certificate, &chain_pem)?;
+pub fn load(files: Files) -> Result<Tls> {
+    let loaded = Arc::new(Mutex::new(Arc::new(read(&files)?)));
+    Ok(Tls { files: Arc::new(files), loaded })
+}
+
+fn read(files: &Files) -> Result<Loaded> {
+    let (certificate, key) = (files.certificate.as_path(), files.key.as_path());
+    let chain_pem = content("certificate", certificate)?;
+    let chain: Vec<CertificateDer<'static>> =
+        all_of("certificate", certificate, &chain_pem, "certificate")?;
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| fail("key", key, error))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = || {
@@ -73,30 +122,48 @@ pub fn load(certificate: &Path, key: &Path, client_ca: Option<&Path>) -> Result<
         .with_single_cert(chain.clone(), secret.clone_key())
         .map_err(|error| fail("key", key, error))?;
     http.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let builder = match client_ca {
+    let builder = match &files.client_ca {
         None => builder()?.with_no_client_auth(),
-        Some(path) => {
-            let what = "client authority";
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(what, path, &read(what, path)?)? {
-                roots.add(authority).map_err(|error| fail(what, path, error))?;
-            }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
-                    .allow_unauthenticated()
-                    .build()
-                    .map_err(|error| fail(what, path, error))?;
-            builder()?.with_client_cert_verifier(verifier)
+        Some(authorities) => {
+            let lists = files.client_crl.as_deref();
+            builder()?.with_client_cert_verifier(verifier(authorities, lists, &provider)?)
         }
     };
     let mut config =
         builder.with_single_cert(chain, secret).map_err(|error| fail("key", key, error))?;
     config.alpn_protocols = vec![b"postgresql".to_vec()];
-    Ok(Tls {
+    Ok(Loaded {
         acceptor: TlsAcceptor::from(Arc::new(config)),
         http: TlsAcceptor::from(Arc::new(http)),
         chain_pem: chain_pem.into(),
     })
+}
+
+/// What believes the certificates that these authorities gave and, as far as the lists tell, did not revoke.
+fn verifier(
+    authorities: &Path,
+    lists: Option<&Path>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>> {
+    const AUTHORITY: &str = "client authority";
+    const LIST: &str = "list of revoked certificates";
+    let mut roots = RootCertStore::empty();
+    let pem = content(AUTHORITY, authorities)?;
+    for authority in all_of::<CertificateDer<'_>>(AUTHORITY, authorities, &pem, "certificate")? {
+        roots.add(authority).map_err(|error| fail(AUTHORITY, authorities, error))?;
+    }
+    let builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider))
+            .allow_unauthenticated();
+    let Some(lists) = lists else {
+        return builder.build().map_err(|error| fail(AUTHORITY, authorities, error));
+    };
+    let pem = content(LIST, lists)?;
+    let revoked: Vec<CertificateRevocationListDer<'static>> =
+        all_of(LIST, lists, &pem, "list of revoked certificates (X509 CRL)")?;
+    // Of the whole chain, and what no list tells of is refused: as PostgreSQL does.
+    let builder = builder.with_crls(revoked).enforce_revocation_expiration();
+    builder.build().map_err(|error| fail(LIST, lists, error))
 }
 
 /// The one common name of a certificate's subject; `None`: it has none, several, or one that is no text.

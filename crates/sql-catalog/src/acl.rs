@@ -436,6 +436,11 @@ impl Acl {
         }
     }
 
+    /// Puts the items in the order of grantees, then of grantors.
+    pub fn sort(&mut self) {
+        self.0.sort_by_key(|item| (item.grantee, item.grantor));
+    }
+
     /// Whether a role is named in it.
     #[must_use]
     pub fn mentions(&self, role: u32) -> bool {

@@ -289,7 +289,10 @@ impl CatalogSnapshot {
                 continue;
             }
             let owned = (self.database_owner().0 == member).then_some(DATABASE_OWNER);
-            for next in role.member_of.iter().map(|m| m.role).chain(owned) {
+            // By number: which role a grant is by goes by the order in which PostgreSQL finds them.
+            let mut direct: Vec<u32> = role.member_of.iter().map(|m| m.role).collect();
+            direct.sort_unstable();
+            for next in direct.into_iter().chain(owned) {
                 if !found.contains(&next) {
                     found.push(next);
                 }
@@ -365,7 +368,7 @@ impl CatalogSnapshot {
         if everywhere.is_none() && here.is_none() {
             return None;
         }
-        let default = Acl::default_of(kind, owner);
+        let mut default = Acl::default_of(kind, owner);
         let mut acl = everywhere.unwrap_or_else(|| default.clone());
         for item in here.into_iter().flat_map(|acl| acl.0) {
             match acl.0.iter_mut().find(|i| i.grantee == item.grantee && i.grantor == item.grantor)
@@ -377,6 +380,9 @@ impl CatalogSnapshot {
                 None => acl.0.push(item),
             }
         }
+        // PostgreSQL sorts both, to compare them, and keeps the list so.
+        acl.sort();
+        default.sort();
         (acl != default).then_some(acl)
     }
 

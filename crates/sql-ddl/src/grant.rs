@@ -1,7 +1,8 @@
-//! GRANT and REVOKE of privileges, ALTER DEFAULT PRIVILEGES.
+//! GRANT and REVOKE of privileges.
 //!
 //! # Invariants
-//! - Rights are given by whom they come from: the owner, for whoever acts as the owner; else the role that has most of the options.
+//! - Rights are given by whom they come from: the owner, for itself and superusers; else the first role that has all the options, of
+//!   those whose rights the giver has, itself first; else the one that has most of them.
 //! - Who has no option at all, and no right either, is refused; who has some gives these, with a warning.
 //! - REVOKE of a right on a table takes it from its columns as well.
 //!
@@ -15,7 +16,7 @@ use telesto_sql_catalog::acl::EVERYBODY;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{
-    Acl, DATABASE_OID, DatabaseRights, DefaultAcl, Granted, Guarded, Owner, Relation, Rights, Table,
+    Acl, DATABASE_OID, DatabaseRights, Granted, Guarded, Owner, Relation, Rights, Table,
 };
 use telesto_sql_parser::definition::{Grant, GrantKind, GrantOn, RoleSpec};
 use telesto_sql_parser::sqlparser::ast::{Ident, ObjectName};
@@ -25,12 +26,12 @@ use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
 
 /// Rights that a statement gives or takes, with the roles.
-struct Change<'g> {
-    statement: &'g Grant,
-    grantees: Vec<u32>,
+pub(super) struct Change<'g> {
+    pub(super) statement: &'g Grant,
+    pub(super) grantees: Vec<u32>,
 }
 
-fn kind_of(kind: GrantKind) -> Granted {
+pub(super) fn kind_of(kind: GrantKind) -> Granted {
     match kind {
         GrantKind::Table => Granted::Table,
         GrantKind::Sequence => Granted::Sequence,
@@ -46,7 +47,7 @@ fn operation_error(message: String) -> Error {
 }
 
 /// The rights named, on such an object; with columns only those on columns.
-fn rights_named(statement: &Grant, kind: Granted) -> Result<Rights> {
+pub(super) fn rights_named(statement: &Grant, kind: Granted) -> Result<Rights> {
     let Some(named) = &statement.privileges else { return Ok(kind.rights()) };
     let mut rights = Rights::NONE;
     for (name, columns) in named {
@@ -88,7 +89,7 @@ impl Change<'_> {
 }
 
 impl Ddl<'_> {
-    fn grantees(&self, roles: &[RoleSpec]) -> Result<Vec<u32>> {
+    pub(super) fn grantees(&self, roles: &[RoleSpec]) -> Result<Vec<u32>> {
         roles
             .iter()
             .map(|spec| match spec {
@@ -337,7 +338,6 @@ impl Ddl<'_> {
         for (at, rights) in columns {
             let name = table.columns[at].name.clone();
             let acl = table.columns[at].acl.take();
-            let of_table = guarded.options_of(&self.actor);
             let held = guarded.rights_of(&self.actor).and(Granted::Column.rights());
             let column = Guarded {
                 kind: Granted::Column,
@@ -346,7 +346,7 @@ impl Ddl<'_> {
                 name: &name,
                 word: "column",
             };
-            let given = Given { guarded: &column, rights, extra: of_table, held, quiet: whole };
+            let given = Given { guarded: &column, rights, table: guarded.acl, held, quiet: whole };
             let changed = self.changed_by(&given, change)?;
             table.columns[at].acl = changed.filter(|acl| !acl.0.is_empty());
         }
@@ -415,15 +415,15 @@ impl Ddl<'_> {
             rights
         };
         self.changed_by(
-            &Given { guarded, rights, extra: Rights::NONE, held: Rights::NONE, quiet: false },
+            &Given { guarded, rights, table: None, held: Rights::NONE, quiet: false },
             change,
         )
     }
 
     fn changed_by(&self, given: &Given<'_>, change: &Change<'_>) -> Result<Option<Acl>> {
-        let Given { guarded, rights, extra, quiet, .. } = *given;
+        let Given { guarded, rights, table, quiet, .. } = *given;
         let statement = change.statement;
-        let (grantor, options) = self.grantor(guarded, rights, extra);
+        let (grantor, options) = self.grantor(guarded, rights, table);
         let held = guarded.rights_of(&self.actor);
         let may = options.and(rights);
         if options.is_empty() && held.or(given.held).is_empty() && !quiet {
@@ -453,18 +453,25 @@ impl Ddl<'_> {
         Ok(Some(acl))
     }
 
-    /// The role that the rights come from, and what it may hand on.
-    fn grantor(&self, guarded: &Guarded<'_>, rights: Rights, extra: Rights) -> (u32, Rights) {
-        if self.actor.owns(guarded.owner) {
-            return (guarded.owner.0, guarded.kind.rights());
+    /// The role that the rights come from, and which of them it may hand on. Of a column, options on its table count, too.
+    fn grantor(&self, guarded: &Guarded<'_>, rights: Rights, table: Option<&Acl>) -> (u32, Rights) {
+        let owner = guarded.owner.0;
+        if self.actor.superuser || self.actor.oid == owner {
+            return (owner, guarded.kind.rights());
         }
         let mut best = (self.actor.oid, Rights::NONE);
         for role in &self.actor.roles {
-            let own = guarded.acl.map_or(Rights::NONE, |acl| {
-                let of_role = acl.0.iter().filter(|item| item.grantee == *role);
-                of_role.fold(Rights::NONE, |sum, item| sum.or(item.options))
-            });
-            let own = own.or(extra).and(rights);
+            let items = guarded.acl.into_iter().chain(table).flat_map(|acl| &acl.0);
+            let own = match *role == owner {
+                true => rights,
+                false => items
+                    .filter(|item| item.grantee == *role)
+                    .fold(Rights::NONE, |sum, item| sum.or(item.options))
+                    .and(rights),
+            };
+            if own == rights {
+                return (*role, own);
+            }
             if own.0.count_ones() > best.1.0.count_ones() {
                 best = (*role, own);
             }
@@ -495,94 +502,6 @@ impl Ddl<'_> {
         };
         self.context.notices.warning(code, text);
     }
-
-    pub(super) fn default_privileges(
-        &mut self,
-        of: &[RoleSpec],
-        within: &[Ident],
-        statement: &Grant,
-    ) -> Result<()> {
-        let GrantOn::Later(kind) = statement.on else {
-            return Err(Error::internal("default privileges on objects"));
-        };
-        let kind = kind_of(kind);
-        let rights = rights_named(statement, kind)?;
-        let change = Change { statement, grantees: self.grantees(&statement.roles)? };
-        let mut roles = Vec::new();
-        for spec in of {
-            let role = self.role_of(spec)?;
-            if !self.actor.acts_as(role.oid) {
-                return Err(denied("permission denied to change default privileges"));
-            }
-            roles.push(role.oid);
-        }
-        if of.is_empty() {
-            roles.push(self.actor.oid);
-        }
-        let mut schemas = Vec::new();
-        for schema in within {
-            let name = fold(schema);
-            let schema = self.catalog().schema(&name).ok_or_else(|| {
-                Error::new(
-                    SqlState::INVALID_SCHEMA_NAME,
-                    format!("schema \"{name}\" does not exist"),
-                )
-            })?;
-            schemas.push(schema.oid);
-        }
-        if schemas.is_empty() {
-            schemas.push(0);
-        }
-        for role in roles {
-            for schema in &schemas {
-                self.change_default((role, *schema, kind), rights, &change)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn change_default(
-        &mut self,
-        (role, schema, kind): (u32, u32, Granted),
-        rights: Rights,
-        change: &Change<'_>,
-    ) -> Result<()> {
-        let owner = Owner(role);
-        // Of one schema only what is added is kept.
-        let base = if schema == 0 { Acl::default_of(kind, owner) } else { Acl::default() };
-        let known = self
-            .catalog()
-            .default_acls()
-            .find(|d| (d.role, d.schema, d.kind) == (role, schema, kind))
-            .cloned();
-        let mut acl = known.as_ref().map_or_else(|| base.clone(), |known| known.acl.clone());
-        for grantee in &change.grantees {
-            if change.statement.grant {
-                let options = if change.statement.with_option { rights } else { Rights::NONE };
-                acl.grant((*grantee, role), rights, options, owner)?;
-            } else {
-                let only = change.statement.only_option;
-                acl.revoke((*grantee, role), rights, only, change.statement.cascade, owner)?;
-            }
-        }
-        // In the order that PostgreSQL keeps these in.
-        acl.0.sort_by_key(|item| (item.grantee, item.grantor));
-        let mut plain = base;
-        plain.0.sort_by_key(|item| (item.grantee, item.grantor));
-        match (known, acl == plain) {
-            (Some(known), true) => self.change.remove(known.oid),
-            (None, true) => {}
-            (known, false) => {
-                self.change.define_temporary(false);
-                let oid = match known {
-                    Some(known) => known.oid,
-                    None => self.change.oid(),
-                };
-                self.change.put(Object::DefaultAcl(DefaultAcl { oid, role, schema, kind, acl }));
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Rights on an object about to change.
@@ -590,8 +509,8 @@ impl Ddl<'_> {
 struct Given<'a> {
     guarded: &'a Guarded<'a>,
     rights: Rights,
-    /// Options that come from elsewhere: of a column, those on its table.
-    extra: Rights,
+    /// Of a column, what was granted on its table.
+    table: Option<&'a Acl>,
     /// Rights that come from elsewhere, in the same way.
     held: Rights,
     /// No complaint about what cannot be given.

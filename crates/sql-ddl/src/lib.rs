@@ -17,6 +17,7 @@ mod columns;
 mod composites;
 mod constraint;
 mod curated;
+mod default_privileges;
 mod dependents;
 mod domain;
 mod drop;

@@ -203,7 +203,12 @@ impl Ddl<'_> {
 
     pub(super) fn find(&self, name: &ObjectName) -> Result<Option<Relation>> {
         let (schema, relation) = split(name)?;
-        Ok(self.catalog().resolve(schema.as_deref(), &relation, &self.path()).cloned())
+        let found = self.catalog().resolve(schema.as_deref(), &relation, &self.path()).cloned();
+        if found.is_none() {
+            // A schema that is closed to the role does not tell what is not in it, either.
+            self.schema_usage(name)?;
+        }
+        Ok(found)
     }
 
     pub(super) fn table(&self, name: &ObjectName) -> Result<Arc<Table>> {

@@ -351,13 +351,11 @@ impl Ddl<'_> {
     }
 
     pub(super) fn grant_role(&mut self, given: &GrantRole) -> Result<()> {
-        let by = match &given.by {
+        // PostgreSQL 15 reads who takes it back, and does not look at it.
+        let by = match given.by.as_ref().filter(|_| given.grant) {
             Some(by) => self.role_of(by)?.oid,
             None => self.actor.oid,
         };
-        if by != self.actor.oid && !self.actor.superuser {
-            return Err(denied("must be superuser to set grantor"));
-        }
         let members = self.named_roles(&given.roles)?;
         for of in &given.of {
             let of = self.role_of(of)?;
@@ -399,6 +397,9 @@ impl Ddl<'_> {
         if role.oid == DATABASE_OWNER {
             let text = format!("role \"{}\" cannot have explicit members", role.name);
             return Err(grant_error(text));
+        }
+        if grantor != self.actor.oid && !self.actor.superuser {
+            return Err(denied("must be superuser to set grantor"));
         }
         if member == DATABASE_OWNER {
             let text = format!("role \"{}\" cannot be a member of any role", known.name);

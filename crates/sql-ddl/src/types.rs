@@ -185,7 +185,13 @@ impl Ddl<'_> {
             self.catalog().user_type_named(schema, &own).cloned()
         };
         Ok(match schema {
-            Some(schema) => within(&schema),
+            Some(schema) => {
+                let found = within(&schema);
+                if found.is_none() {
+                    self.schema_usage(name)?;
+                }
+                found
+            }
             None => {
                 let path = self.context.settings.effective_search_path();
                 path.iter().find_map(|schema| within(schema))

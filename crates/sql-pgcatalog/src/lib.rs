@@ -15,6 +15,7 @@ mod costs;
 mod curated;
 mod definitions;
 mod dependencies;
+mod entrance;
 mod functions;
 mod information_schema;
 mod keywords;

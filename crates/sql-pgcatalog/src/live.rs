@@ -263,6 +263,8 @@ pub fn is_read(table: &SystemTable, positions: &[usize]) -> bool {
         || matches!(
             table.name,
             "pg_stat_activity"
+                | "pg_stat_ssl"
+                | "pg_stat_gssapi"
                 | "pg_locks"
                 | "pg_stat_progress_create_index"
                 | "telesto_storage"
@@ -301,6 +303,9 @@ pub async fn read(
             None => Vec::new(),
         };
         super::statistics::activity(&mut out, catalog, settings, (live, elsewhere));
+        return Ok(out.into_rows());
+    }
+    if super::entrance::fill(&mut out, catalog, settings, live).await {
         return Ok(out.into_rows());
     }
     if table.name == "pg_locks" {

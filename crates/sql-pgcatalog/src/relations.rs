@@ -192,6 +192,8 @@ const VIEWS: &[&str] = &[
     "pg_cursors",
     "pg_prepared_statements",
     "pg_stat_activity",
+    "pg_stat_ssl",
+    "pg_stat_gssapi",
     "pg_stat_progress_create_index",
     "pg_stat_user_tables",
     "pg_stat_all_tables",

@@ -4,9 +4,35 @@
 //! Shown as of the moment it is asked for.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 use telesto_common::wait::Wait;
+
+/// How a client's connection is encrypted, as `pg_stat_ssl` shows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encrypted {
+    /// `TLSv1.3`, …
+    pub version: String,
+    /// The cipher suite, in OpenSSL's words.
+    pub cipher: String,
+    /// Bits of its key.
+    pub bits: u32,
+    /// The certificate that the client showed.
+    pub client: Option<ClientCertificate>,
+}
+
+/// A client's certificate. Names are written as `/O=…/CN=…`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientCertificate {
+    /// Whose it is.
+    pub subject: String,
+    /// Its number, decimal.
+    pub serial: String,
+    /// Who gave it.
+    pub issuer: String,
+}
 
 /// One session, as others see it. Times are microseconds since 2000-01-01 UTC.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +57,8 @@ pub struct Activity {
     pub query: String,
     /// Where its client is; `None`: in this process.
     pub client: Option<SocketAddr>,
+    /// How its connection is encrypted; `None`: not at all.
+    pub encrypted: Option<Arc<Encrypted>>,
     /// What it waits for.
     pub wait: Wait,
 }

@@ -17,6 +17,7 @@
 //! Process ids of two nodes are told apart by beginning at random numbers; the newest 2,000 sessions and advisory locks of each node are told. Nodes count from
 //! their start.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -31,7 +32,7 @@ use telesto_sql_types::advisory::{LockKey, LockMode};
 use telesto_txn::Database;
 use telesto_txn::peers::Answers;
 
-use crate::activity::Activity;
+use crate::activity::{Activity, Encrypted};
 use crate::advisory::registry::{AdvisoryLocks, LockShown};
 use crate::cancel::Backends;
 use crate::measurements::Measured;
@@ -62,6 +63,7 @@ enum Question {
     // What is added later stands last: numbers tell the questions apart.
     Counted,
     Locks,
+    Encrypted,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,6 +73,7 @@ enum Answer {
     Found(bool),
     Counted(Counted),
     Locks(Vec<ToldLock>),
+    Encrypted(Vec<(i32, Option<Encrypted>)>),
 }
 
 /// What a process has counted since it started.
@@ -168,6 +171,7 @@ impl Told {
             state: STATES.into_iter().find(|state| *state == self.state).unwrap_or_default(),
             query: self.query,
             client: self.client,
+            encrypted: None,
             wait: Wait::numbered(self.wait),
         }
     }
@@ -236,6 +240,11 @@ impl OwnSessions {
                 Answer::Found(self.by_key.get().is_some_and(|by_key| by_key(pid, &key)))
             }
             Question::Counted => Answer::Counted(self.counted()),
+            Question::Encrypted => {
+                let shown = self.backends.shown().into_iter().rev().take(MOST);
+                let of = |shown: Activity| shown.encrypted.as_deref().cloned();
+                Answer::Encrypted(shown.map(|(pid, shown)| (pid, of(shown))).collect())
+            }
             Question::Locks => {
                 let locks = self.locks.shown().into_iter().take(MOST);
                 Answer::Locks(locks.map(ToldLock::of).collect())
@@ -268,6 +277,21 @@ pub async fn shown(database: &Arc<dyn Database>) -> Vec<(i32, Activity)> {
         _ => None,
     });
     sessions.flatten().map(|(pid, told)| (pid, told.shown())).collect()
+}
+
+/// The sessions of all other nodes with how their connections are encrypted; without those of nodes that cannot tell.
+pub async fn encrypted(database: &Arc<dyn Database>) -> Vec<(i32, Activity)> {
+    let mut known = BTreeMap::new();
+    for answer in ask(database, &Question::Encrypted).await {
+        let Answer::Encrypted(sessions) = answer else { continue };
+        known.extend(sessions);
+    }
+    let sessions = shown(database).await.into_iter();
+    let with = sessions.filter_map(|(pid, shown)| {
+        let encrypted = known.remove(&pid)?.map(Arc::new);
+        Some((pid, Activity { encrypted, ..shown }))
+    });
+    with.collect()
 }
 
 /// What all other nodes have counted.
@@ -344,6 +368,7 @@ mod tests {
             state: "idle in transaction",
             query: "SELECT 1".to_owned(),
             client: Some(([127, 0, 0, 1], 5).into()),
+            encrypted: None,
             wait: Wait::Advisory,
         };
         let bytes = postcard::to_stdvec(&Told::of(shown.clone())).expect("encodes");

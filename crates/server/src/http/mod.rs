@@ -41,7 +41,6 @@ use telesto_txn::Database;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
@@ -50,6 +49,7 @@ use crate::clients::Clients;
 use crate::config::ServerConfig;
 use crate::http::reply::ApiError;
 use crate::kv::Kv;
+use crate::tls::Tls;
 use crate::wire::stream::Stop;
 
 /// The OpenAPI description that the server serves.
@@ -313,12 +313,12 @@ pub async fn serve(listener: TcpListener, state: HttpState, console: Option<Rout
     state.stops_with(&stop);
     let end = stop.drain.clone();
     let tls = state.config.tls.as_ref().filter(|_| state.config.http_tls);
-    let tls = tls.map(|tls| tls.http.clone());
+    let tls = tls.cloned();
     accept((listener, tls), state, router, stop, &end).await;
 }
 
 async fn accept(
-    (listener, tls): (TcpListener, Option<TlsAcceptor>),
+    (listener, tls): (TcpListener, Option<Tls>),
     state: HttpState,
     router: Router,
     stop: Stop,
@@ -368,16 +368,17 @@ async fn accept(
 /// The TLS handshake; `None`: there was none in time, and nothing of the connection is left.
 async fn handshake(
     env: &Env,
-    tls: &TlsAcceptor,
+    tls: &Tls,
     socket: TcpStream,
     stall: Duration,
     stop: &Stop,
 ) -> Option<TlsStream<TcpStream>> {
     let by = env.deadline(stall);
+    let tls = tls.now();
     let accepted = tokio::select! {
         biased;
         () = stop.drain.cancelled() => return None,
-        accepted = env.within(by, "the TLS handshake of HTTP", tls.accept(socket)) => accepted,
+        accepted = env.within(by, "the TLS handshake of HTTP", tls.http.accept(socket)) => accepted,
     };
     match accepted {
         Ok(Ok(stream)) => Some(stream),

@@ -15,6 +15,8 @@
 //! # On failure
 //! A refused client has been told why; [`End::Done`] is left.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use pgwire::api::auth::sasl::scram::{ScramSecret, ScramServerAuth};
 use pgwire::messages::PgWireBackendMessage;
@@ -67,7 +69,7 @@ async fn method(server: &WireServer, wire: &mut Wire, client: &Client) -> Result
     let Some(rules) = &server.config.access else { return Ok(Method::Scram) };
     let knock = Knock {
         address: client.peer.ip(),
-        encrypted: matches!(wire.stream(), Stream::Tls(_)),
+        encrypted: matches!(wire.stream(), Stream::Tls(..)),
         user: &client.user,
         database: &client.database,
     };
@@ -97,7 +99,7 @@ async fn shows_certificate(
     client: &Client,
 ) -> Result<(), End> {
     let shown = match wire.stream() {
-        Stream::Tls(stream) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first),
+        Stream::Tls(stream, _) => stream.get_ref().1.peer_certificates().and_then(<[_]>::first),
         Stream::Plain(_) => None,
     };
     let (what, text) = match shown.map(tls::common_name) {
@@ -172,10 +174,12 @@ async fn proves(
     attempt: Option<Attempt>,
     deadline: Deadline,
 ) -> Result<Result<bool, TooMany>, End> {
-    let chain = server.config.tls.as_ref().map(|tls| &*tls.chain_pem);
-    let encrypted = matches!(wire.stream(), Stream::Tls(_));
+    let chain = match wire.stream() {
+        Stream::Tls(_, chain) => Some(Arc::clone(chain)),
+        Stream::Plain(_) => None,
+    };
     let judge = |right| attempt.map_or(Ok(right), |attempt| attempt.judge(right));
-    let dialogue = scram(wire, secret, judge, chain.filter(|_| encrypted));
+    let dialogue = scram(wire, secret, judge, chain.as_deref());
     match server.env.within(deadline, "authentication", dialogue).await {
         Ok(proven) => proven,
         Err(_) => Err(End::Stalled("authentication")),

@@ -46,6 +46,7 @@ use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
 use crate::hand_over::{ClientState, PassedClient, Passport};
 use crate::metrics::WireMetrics;
+use crate::tls_shown;
 use crate::wire::backend::Status;
 use crate::wire::cancel::Registered;
 use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION, Parts};
@@ -214,7 +215,12 @@ impl WireServer {
             }
         }
         let audit = self.audit_of(&passport);
-        let options = SessionOptions { parameters, ..options_of(&passport, audit.as_ref()) };
+        let encrypted = match wire.stream() {
+            Stream::Tls(stream, _) => Some(Arc::new(tls_shown::of(stream.get_ref().1))),
+            Stream::Plain(_) => None,
+        };
+        let options =
+            SessionOptions { parameters, encrypted, ..options_of(&passport, audit.as_ref()) };
         let begun = async {
             let begun = self.engine.session(options).await;
             let Some(audit) = &audit else { return begun };

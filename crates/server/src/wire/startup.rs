@@ -28,6 +28,7 @@ use telesto_common::Env;
 use tokio::net::TcpStream;
 
 use crate::config::ServerConfig;
+use crate::tls::Tls;
 use crate::wire::backend::Output;
 use crate::wire::frontend::SMALL_FRAME_BYTES;
 use crate::wire::stream::{End, Stream, Wire};
@@ -189,7 +190,7 @@ async fn encrypt(
     config: &ServerConfig,
     new: &impl Fn(Stream) -> Wire,
 ) -> Result<Wire, End> {
-    let Some(tls) = &config.tls else { return Err(End::Gone) };
+    let Some(tls) = config.tls.as_ref().map(Tls::now) else { return Err(End::Gone) };
     let (stream, early) = wire.into_parts();
     let Stream::Plain(socket) = stream else { return Err(End::Gone) };
     if !early.is_empty() {
@@ -198,7 +199,7 @@ async fn encrypt(
     let deadline = env.deadline(config.limits.startup);
     let accepted = env.within(deadline, "the TLS handshake", tls.acceptor.accept(socket)).await;
     match accepted {
-        Ok(Ok(stream)) => Ok(new(Stream::Tls(Box::new(stream)))),
+        Ok(Ok(stream)) => Ok(new(Stream::Tls(Box::new(stream), Arc::clone(&tls.chain_pem)))),
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");
             Err(End::Gone)

@@ -55,15 +55,15 @@ const IDLE_BYTES: usize = 256;
 pub enum Stream {
     /// TCP.
     Plain(Socket),
-    /// TLS over TCP.
-    Tls(Box<TlsStream<Socket>>),
+    /// TLS over TCP, and the chain that the client was shown, as PEM.
+    Tls(Box<TlsStream<Socket>>, Arc<[u8]>),
 }
 
 impl Stream {
     fn socket(&mut self) -> &mut Socket {
         match self {
             Self::Plain(socket) => socket,
-            Self::Tls(stream) => stream.get_mut().0,
+            Self::Tls(stream, _) => stream.get_mut().0,
         }
     }
 }
@@ -76,7 +76,7 @@ impl AsyncRead for Stream {
     ) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(context, buffer),
-            Self::Tls(stream) => Pin::new(stream).poll_read(context, buffer),
+            Self::Tls(stream, _) => Pin::new(stream).poll_read(context, buffer),
         }
     }
 }
@@ -89,21 +89,21 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(context, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(context, bytes),
+            Self::Tls(stream, _) => Pin::new(stream).poll_write(context, bytes),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(context),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(context),
+            Self::Tls(stream, _) => Pin::new(stream).poll_flush(context),
         }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
+            Self::Tls(stream, _) => Pin::new(stream).poll_shutdown(context),
         }
     }
 }
@@ -267,7 +267,7 @@ impl Wire {
             Stream::Plain(socket) => {
                 socket.into_descriptor().map_err(|_| (None, "the system does not let go of it"))
             }
-            stream @ Stream::Tls(_) => {
+            stream @ Stream::Tls(..) => {
                 Err((Some(Box::new(Self { stream, ..self })), "it is encrypted"))
             }
         }

@@ -29,8 +29,12 @@ struct Authority {
 
 impl Authority {
     fn new() -> Self {
+        Self::called("/CN=authority")
+    }
+
+    fn called(subject: &str) -> Self {
         let authority = Self { folder: tempfile::tempdir().expect("directory") };
-        authority.openssl(&["req", "-x509", "-subj", "/CN=authority"], "ca", &[]);
+        authority.openssl(&["req", "-x509", "-subj", subject], "ca", &[]);
         authority
     }
 
@@ -62,8 +66,39 @@ impl Authority {
     }
 
     fn server(&self, client_ca: Option<&Path>) -> tls::Tls {
+        tls::load(self.files(client_ca, None)).expect("loads")
+    }
+
+    fn files(&self, client_ca: Option<&Path>, client_crl: Option<&Path>) -> tls::Files {
         self.gives("server", "/CN=localhost", "serverAuth");
-        tls::load(&self.path("server.pem"), &self.path("server.key"), client_ca).expect("loads")
+        tls::Files {
+            certificate: self.path("server.pem"),
+            key: self.path("server.key"),
+            client_ca: client_ca.map(Path::to_owned),
+            client_crl: client_crl.map(Path::to_owned),
+        }
+    }
+
+    fn ca(&self, arguments: &[&str]) {
+        let folder = self.folder.path();
+        let config = "[ca]\ndefault_ca=own\n[own]\ndatabase=index\ncrlnumber=number\ndefault_md=sha256\n\
+                      unique_subject=no\ndefault_crl_days=2\n";
+        if !self.path("index").exists() {
+            for (name, text) in [("ca.cnf", config), ("index", ""), ("number", "01\n")] {
+                std::fs::write(self.path(name), text).expect("written");
+            }
+        }
+        let mut command = std::process::Command::new("openssl");
+        command.current_dir(folder).args(["ca", "-config", "ca.cnf"]);
+        command.args(["-keyfile", "ca.key", "-cert", "ca.pem"]).args(arguments);
+        let made = command.output().expect("openssl 3 runs; install it");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    /// Writes the list of those that were revoked.
+    fn lists(&self, more: &[&str]) -> PathBuf {
+        self.ca(&[&["-gencrl", "-out", "crl.pem"][..], more].concat());
+        self.path("crl.pem")
     }
 
     /// What a client needs that believes this authority, and shows `identity`, one of `other`'s.
@@ -98,10 +133,19 @@ async fn shake(
 
 /// What becomes of a log-in over TLS: `None`: let in; an empty text: the handshake ended it.
 async fn log_in(node: &Node, connector: &TlsConnector, user: &str) -> Option<(String, String)> {
+    enter(node, connector, user).await.err()
+}
+
+/// A session over TLS, or why there is none; an empty text: the handshake ended it.
+async fn enter(
+    node: &Node,
+    connector: &TlsConnector,
+    user: &str,
+) -> Result<tokio_postgres::Client, (String, String)> {
     let mut socket = TcpStream::connect(node.address).await.expect("connects");
     socket.write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]).await.expect("sent");
     assert_eq!(socket.read_u8().await.expect("an answer"), b'S');
-    let ended = || Some((String::new(), String::new()));
+    let ended = || Err((String::new(), String::new()));
     let Ok(stream) = shake(connector, socket).await else { return ended() };
     let mut config = tokio_postgres::Config::new();
     config.user(user).password("pencil").dbname("telesto");
@@ -109,10 +153,10 @@ async fn log_in(node: &Node, connector: &TlsConnector, user: &str) -> Option<(St
         Ok((client, connection)) => {
             tokio::spawn(connection);
             client.simple_query("SELECT 1").await.expect("works");
-            None
+            Ok(client)
         }
         Err(error) => match error.as_db_error() {
-            Some(told) => Some((told.code().code().to_owned(), told.message().to_owned())),
+            Some(told) => Err((told.code().code().to_owned(), told.message().to_owned())),
             None => ended(),
         },
     }
@@ -183,6 +227,176 @@ async fn certificate_lets_in_the_user_it_names_and_nobody_else() {
     node.server.stop(Duration::from_secs(20)).await;
     let told = std::fs::read_to_string(log).expect("read");
     assert!(told.contains("the certificate names another") && told.contains("no certificate"));
+}
+
+#[tokio::test]
+async fn revoked_certificate_ends_the_handshake_from_the_next_reading_of_the_list_on() {
+    let (ours, theirs) = (Authority::new(), Authority::called("/CN=another"));
+    ours.gives("telesto", "/CN=telesto", "clientAuth");
+    ours.gives("ada", "/CN=ada", "clientAuth");
+    theirs.gives("ada", "/CN=ada", "clientAuth");
+    let both = ours.path("both.pem");
+    let read = |authority: &Authority| std::fs::read(authority.path("ca.pem")).expect("read");
+    std::fs::write(&both, [read(&ours), read(&theirs)].concat()).expect("written");
+    let list = ours.lists(&[]);
+    let tls = tls::load(ours.files(Some(&both), Some(&list))).expect("loads");
+    let lines = "hostssl all bob all scram-sha-256\nhostssl all all all cert\n";
+    let node = Node::start(ServerConfig {
+        auth: scram(&["telesto", "ada", "bob"]),
+        access: rules(ours.folder.path(), lines),
+        tls: Some(tls.clone()),
+        ..ServerConfig::default()
+    })
+    .await;
+    // The same connectors all along: what they remember of a session is no way around the list.
+    let (ada, telesto) = (ours.client(Some((&ours, "ada"))), ours.client(Some((&ours, "telesto"))));
+    let (other, nobody) = (ours.client(Some((&theirs, "ada"))), ours.client(None));
+    let by = async |connector: &TlsConnector, user: &str| {
+        log_in(&node, connector, user).await.map(|(code, _)| code)
+    };
+    let ended = Some(String::new());
+    assert_eq!(by(&ada, "ada").await, None);
+    assert_eq!(by(&other, "ada").await, ended, "of an authority without a list nothing is known");
+    ours.ca(&["-revoke", "ada.pem"]);
+    ours.lists(&[]);
+    assert_eq!(by(&ada, "ada").await, None, "the list was not read again");
+    tls.reload().expect("reads");
+    assert_eq!(by(&ada, "ada").await, ended, "revoked");
+    assert_eq!(by(&telesto, "telesto").await, None, "another's certificate stands");
+    assert_eq!(by(&nobody, "bob").await, None, "who shows none has none that was revoked");
+    // A wrong file leaves the list that was.
+    for wrong in
+        [&b""[..], &read(&ours), b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"]
+    {
+        std::fs::write(&list, wrong).expect("written");
+        let told = tls.reload().expect_err("refused").to_string();
+        assert!(told.contains("crl.pem") && told.contains("--tls-client-crl"), "{told}");
+    }
+    assert_eq!(by(&ada, "ada").await, ended, "still revoked");
+    assert_eq!(by(&telesto, "telesto").await, None);
+    // A list that nobody renewed says nothing of now.
+    ours.lists(&["-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", "20200102000000Z"]);
+    tls.reload().expect("reads");
+    assert_eq!(by(&telesto, "telesto").await, ended, "the list is past its end");
+    ours.lists(&[]);
+    tls.reload().expect("reads");
+    assert_eq!(by(&telesto, "telesto").await, None);
+}
+
+#[tokio::test]
+async fn renewed_certificate_is_shown_from_the_next_reading_on() {
+    let (old, new) = (Authority::new(), Authority::new());
+    let files = old.files(None, None);
+    let (certificate, key) = (files.certificate.clone(), files.key.clone());
+    let tls = tls::load(files).expect("loads");
+    let auth = scram(&["telesto"]);
+    let config = ServerConfig { auth, tls: Some(tls.clone()), ..ServerConfig::default() };
+    let node = Node::start(config).await;
+    let (before, after) = (old.client(None), new.client(None));
+    let stands = enter(&node, &before, "telesto").await.expect("let in");
+    let next = new.files(None, None);
+    std::fs::copy(next.certificate, &certificate).expect("copied");
+    assert!(tls.reload().is_err(), "a certificate without its key");
+    assert_eq!(log_in(&node, &before, "telesto").await, None);
+    std::fs::copy(next.key, &key).expect("copied");
+    tls.reload().expect("reads");
+    assert_eq!(log_in(&node, &after, "telesto").await, None);
+    // It believes the old authority alone, and is not resumed.
+    let mut socket = TcpStream::connect(node.address).await.expect("connects");
+    socket.write_all(&[0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]).await.expect("sent");
+    assert_eq!(socket.read_u8().await.expect("an answer"), b'S');
+    assert!(shake(&before, socket).await.is_err());
+    stands.simple_query("SELECT 1").await.expect("goes on");
+}
+
+/// Rows of a query, as text.
+async fn rows(client: &tokio_postgres::Client, sql: &str) -> Vec<String> {
+    use tokio_postgres::SimpleQueryMessage as Message;
+    let messages = client.simple_query(sql).await.expect(sql).into_iter();
+    let rows = messages.filter_map(|message| match message {
+        Message::Row(row) => {
+            let values: Vec<_> = (0..row.len()).map(|at| row.get(at).unwrap_or("NULL")).collect();
+            Some(values.join("|"))
+        }
+        _ => None,
+    });
+    rows.collect()
+}
+
+#[tokio::test]
+async fn pg_stat_ssl_shows_how_clients_came_in_to_those_who_may_see_them() {
+    let ours = Authority::new();
+    ours.gives("telesto", "/O=A, B\\+C/CN=telesto/emailAddress=t@db.example", "clientAuth");
+    ours.gives("ada", "/CN=ada", "clientAuth");
+    let lines = "hostssl all bob all scram-sha-256\nhostssl all all all cert\n\
+                 host all all all scram-sha-256\n";
+    let node = Node::start(ServerConfig {
+        auth: scram(&["telesto", "ada", "bob"]),
+        access: rules(ours.folder.path(), lines),
+        tls: Some(ours.server(Some(&ours.path("ca.pem")))),
+        ..ServerConfig::default()
+    })
+    .await;
+    let by = async |identity: &str, user: &str| {
+        enter(&node, &ours.client(Some((&ours, identity))), user).await.expect("let in")
+    };
+    let boss = by("telesto", "telesto").await;
+    // Users of the file are superusers, until they are not.
+    boss.simple_query("ALTER ROLE ada NOSUPERUSER; ALTER ROLE bob NOSUPERUSER")
+        .await
+        .expect("altered");
+    let ada = by("ada", "ada").await;
+    let bob = enter(&node, &ours.client(None), "bob").await.expect("let in");
+    let url = format!("{} password=pencil sslmode=disable", node.url());
+    let (plain, connection) = tokio_postgres::connect(&url, NoTls).await.expect("let in");
+    tokio::spawn(connection);
+    let serial = |name: &str| {
+        let mut command = std::process::Command::new("openssl");
+        command.args(["x509", "-noout", "-serial", "-in"]).arg(ours.path(name));
+        let told = String::from_utf8(command.output().expect("runs").stdout).expect("text");
+        let digits = told.trim().strip_prefix("serial=").expect("a serial number").to_owned();
+        digits.chars().fold("0".to_owned(), |sum, digit| times16_plus(&sum, digit))
+    };
+    let (telesto_serial, ada_serial) = (serial("telesto.pem"), serial("ada.pem"));
+    let sql = "SELECT usename, ssl, s.version, cipher, bits, client_dn, client_serial, issuer_dn \
+               FROM pg_stat_ssl s JOIN pg_stat_activity USING (pid) ORDER BY 1, 2";
+    let tls = "t|TLSv1.3|TLS_AES_256_GCM_SHA384|256";
+    let of_ada = format!("ada|{tls}|/CN=ada|{ada_serial}|/CN=authority");
+    let named = "/O=A\\, B\\+C/CN=telesto/emailAddress=t@db.example";
+    assert_eq!(
+        rows(&boss, sql).await,
+        [
+            of_ada.clone(),
+            format!("bob|{tls}|NULL|NULL|NULL"),
+            "telesto|f|NULL|NULL|NULL|NULL|NULL|NULL".to_owned(),
+            format!("telesto|{tls}|{named}|{telesto_serial}|/CN=authority"),
+        ]
+    );
+    assert_eq!(rows(&ada, sql).await, [of_ada.clone()], "an ordinary role sees its own");
+    let counted = "SELECT count(*), (SELECT count(*) FROM pg_stat_gssapi) FROM pg_stat_ssl";
+    assert_eq!(rows(&bob, counted).await, ["1|1"]);
+    assert_eq!(rows(&boss, counted).await, ["4|4"]);
+    let gss = "SELECT gss_authenticated, principal, encrypted FROM pg_stat_gssapi";
+    assert_eq!(rows(&bob, gss).await, ["f|NULL|f"]);
+    boss.simple_query("GRANT pg_read_all_stats TO bob").await.expect("granted");
+    assert_eq!(rows(&bob, counted).await, ["4|4"]);
+    drop((ada, plain));
+}
+
+/// A decimal number, sixteen times and a hexadecimal digit more.
+fn times16_plus(decimal: &str, digit: char) -> String {
+    let mut carry = digit.to_digit(16).expect("a digit");
+    let mut digits = Vec::new();
+    for digit in decimal.bytes().rev() {
+        let value = u32::from(digit - b'0') * 16 + carry;
+        digits.push(char::from_digit(value % 10, 10).expect("a digit"));
+        carry = value / 10;
+    }
+    while carry > 0 {
+        digits.push(char::from_digit(carry % 10, 10).expect("a digit"));
+        carry /= 10;
+    }
+    digits.iter().rev().collect()
 }
 
 /// What HTTP answers to a request of `user`: its status and its text.

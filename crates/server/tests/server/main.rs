@@ -10,3 +10,4 @@ mod http;
 mod role_settings;
 mod secure;
 mod support;
+mod ways;

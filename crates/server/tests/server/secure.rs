@@ -95,11 +95,15 @@ async fn scram_dialogue_out_of_order_is_refused() {
     }
 }
 
+fn files(certificate: &std::path::Path, key: &std::path::Path) -> tls::Files {
+    tls::Files { certificate: certificate.to_owned(), key: key.to_owned(), ..tls::Files::default() }
+}
+
 #[tokio::test]
 async fn tls_carries_a_session_with_channel_binding() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
-    let tls = tls::load(&certificate, &key, None).expect("loads");
+    let tls = tls::load(files(&certificate, &key)).expect("loads");
     let node =
         Node::start(ServerConfig { auth: scram(), tls: Some(tls), ..ServerConfig::default() })
             .await;
@@ -138,7 +142,7 @@ async fn tls_carries_a_session_with_channel_binding() {
 async fn bytes_sent_before_the_handshake_end_the_connection() {
     let directory = tempfile::tempdir().expect("directory");
     let (certificate, key) = certificate(directory.path());
-    let tls = tls::load(&certificate, &key, None).expect("loads");
+    let tls = tls::load(files(&certificate, &key)).expect("loads");
     let node = Node::start(ServerConfig { tls: Some(tls), ..ServerConfig::default() }).await;
     let mut socket = TcpStream::connect(node.address).await.expect("connects");
     let mut early = vec![0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
@@ -156,13 +160,13 @@ async fn certificate_that_cannot_be_used_is_named() {
     let (certificate, key) = certificate(directory.path());
     let missing = directory.path().join("missing.pem");
     assert!(
-        tls::load(&missing, &key, None).expect_err("missing").to_string().contains("missing.pem")
+        tls::load(files(&missing, &key)).expect_err("missing").to_string().contains("missing.pem")
     );
     assert!(
-        tls::load(&key, &key, None).expect_err("no certificate").to_string().contains("key.pem")
+        tls::load(files(&key, &key)).expect_err("no certificate").to_string().contains("key.pem")
     );
     assert!(
-        tls::load(&certificate, &certificate, None)
+        tls::load(files(&certificate, &certificate))
             .expect_err("no key")
             .to_string()
             .contains("cert.pem")

@@ -33,6 +33,8 @@ const TELESTO: &str = include_str!("telesto.txt");
 const RIGHTS: &str = include_str!("rights.txt");
 /// Changes of curated tables; after all others.
 const CURATED: &str = include_str!("curated.txt");
+/// How clients came in; after all others.
+const ENTRANCE: &str = include_str!("entrance.txt");
 const INFORMATION_SCHEMA: &str = include_str!("information_schema.txt");
 
 /// OIDs of the tables whose OID clients know by heart.
@@ -65,6 +67,7 @@ fn tables() -> &'static BTreeMap<(&'static str, &'static str), SystemTable> {
             ("pg_catalog", TELESTO),
             ("information_schema", RIGHTS),
             ("pg_catalog", CURATED),
+            ("pg_catalog", ENTRANCE),
         ] {
             for line in text.lines() {
                 let Some((name, columns)) = line.split_once(": ") else { continue };

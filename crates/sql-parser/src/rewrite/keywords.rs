@@ -5,7 +5,7 @@
 //! | `ABORT` | `ROLLBACK` |
 //! | `CREATE RECURSIVE VIEW v (a) AS q` | `CREATE VIEW v (a) AS WITH RECURSIVE v (a) AS (q) SELECT a FROM v` |
 //! | `RESET SESSION AUTHORIZATION` | `RESET session_authorization` |
-//! | `SET LOCAL SESSION AUTHORIZATION r` | `SET LOCAL session_authorization = r` |
+//! | `SET LOCAL SESSION AUTHORIZATION r`, `SET SESSION SESSION AUTHORIZATION r` | `SET LOCAL AUTHORIZATION r`, `SET SESSION AUTHORIZATION r` |
 //! | `TABLE t` as a query | `SELECT * FROM t` |
 //! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
@@ -116,8 +116,11 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
         "RESET" if words.are(1, &["SESSION", "AUTHORIZATION"]) => {
             words.replace(1, 2, vec![Token::make_word("session_authorization", None)]);
         }
-        "SET" if words.are(1, &["LOCAL", "SESSION", "AUTHORIZATION"]) => {
-            words.replace(2, 2, vec![Token::make_word("session_authorization", None), Token::Eq]);
+        "SET"
+            if matches!(words.word(1).as_str(), "LOCAL" | "SESSION")
+                && words.are(2, &["SESSION", "AUTHORIZATION"]) =>
+        {
+            words.replace(2, 1, Vec::new());
         }
         _ => {}
     }

@@ -165,6 +165,39 @@ fn check_as(
     walk.statement(statement)
 }
 
+/// What PostgreSQL says where planning the statement fails: it looks up which relations are meant before anything else, and a schema that
+/// is closed to the role does not tell what is not in it, either.
+pub(crate) fn first_said(
+    error: Error,
+    statement: &Statement,
+    catalog: &Arc<CatalogSnapshot>,
+    settings: &Settings,
+) -> Error {
+    const OF_NAMES: &str = "42";
+    if !error.code().0.starts_with(OF_NAMES) || error.code() == SqlState::SYNTAX_ERROR {
+        return error;
+    }
+    let actor = catalog.actor(settings.current_role);
+    let mut relations = InOrder::default();
+    let _ = ast::Visit::visit(statement, &mut relations);
+    for name in relations.0 {
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
+        // A name alone passes over what is closed.
+        let [.., schema, relation] = parts.as_slice() else { continue };
+        let Some(known) = catalog.schema(schema) else { continue };
+        let guarded = Guarded::schema(known);
+        if !guarded.rights_of(&actor).has(Rights::USAGE) {
+            return guarded.refused();
+        }
+        if catalog.resolve(Some(schema.as_str()), relation, &[]).is_none()
+            && tables::find(Some(schema.as_str()), relation).is_none()
+        {
+            return error;
+        }
+    }
+    error
+}
+
 /// The queries of a definition, which read as its maker: CREATE TABLE AS, SELECT INTO.
 fn query_of_definition(statement: &Statement) -> Result<Option<Box<Query>>> {
     Ok(match statement {
@@ -391,6 +424,19 @@ impl Walk<'_> {
         } else {
             error
         })
+    }
+}
+
+/// The relations that the parser knows in a statement, in its order.
+#[derive(Default)]
+struct InOrder(Vec<ObjectName>);
+
+impl ast::Visitor for InOrder {
+    type Break = ();
+
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+        self.0.push(relation.clone());
+        ControlFlow::Continue(())
     }
 }
 

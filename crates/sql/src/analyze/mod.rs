@@ -29,7 +29,7 @@ use crate::catalog::statistics::{
     statistics_key,
 };
 use crate::catalog::temp::is_temporary;
-use crate::catalog::{CatalogSnapshot, Relation, Table};
+use crate::catalog::{CatalogSnapshot, Guarded, Relation, Rights, Table};
 use crate::codec::{RowCodec, table_range};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::fold;
@@ -55,7 +55,7 @@ pub(crate) struct AnalyzePlan {
 /// Plans an ANALYZE.
 ///
 /// # Errors
-/// 42P01, 42703, 42701.
+/// 42P01, 42703, 42701; 42501 for a schema that is closed to the role.
 pub(crate) fn plan(analyze: &Analyze, context: &PlanContext<'_>) -> Result<Arc<AnalyzePlan>> {
     let targets = targets(analyze)?;
     let mut plan = AnalyzePlan { targets, tables: Vec::new(), others: Vec::new() };
@@ -65,6 +65,10 @@ pub(crate) fn plan(analyze: &Analyze, context: &PlanContext<'_>) -> Result<Arc<A
     }
     for (name, columns) in &plan.targets.tables {
         let (schema, relation) = parts(name)?;
+        if let Some(known) = schema.as_deref().and_then(|name| context.catalog.schema(name)) {
+            let actor = context.catalog.actor(context.settings.current_role);
+            Guarded::schema(known).need(&actor, Rights::USAGE)?;
+        }
         let path = context.settings.effective_search_path();
         match context.catalog.resolve(schema.as_deref(), &relation, &path) {
             Some(Relation::Table(table)) => {

@@ -96,6 +96,8 @@ pub struct SessionOptions {
     pub database: String,
     /// Where the client is; `None`: in this process.
     pub client: Option<std::net::SocketAddr>,
+    /// How its connection is encrypted; `None`: not at all.
+    pub encrypted: Option<Arc<crate::plan::activity::Encrypted>>,
     /// application_name
     pub application_name: String,
     /// Further start-up parameters, as if SET.
@@ -255,6 +257,7 @@ impl SqlEngine {
         let role = self.log_in(&user, options.proven).await?;
         let (settings, warnings) = self.beginning(role, user, &mut options).await?;
         let mut session = self.session_of(settings, options.client);
+        session.shown.change().encrypted = options.encrypted.take();
         for warning in warnings {
             session.notices.warning(warning.code(), warning.message());
         }

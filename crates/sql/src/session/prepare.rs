@@ -197,7 +197,8 @@ impl Session {
             },
         )
         .await;
-        let plan = plan?;
+        let said = |error| crate::access::first_said(error, statement, catalog, &self.settings);
+        let plan = plan.map_err(said)?;
         let own = prepared.parameter_types.len();
         let resolved = parameters.resolved();
         if prepared.lifted && resolved.get(..own) != Some(&prepared.parameter_types[..]) {
@@ -300,7 +301,8 @@ impl Session {
         if own {
             txn.rollback();
         }
-        let plan = plan?;
+        let said = |error| crate::access::first_said(error, statement, &catalog, &self.settings);
+        let plan = plan.map_err(said)?;
         crate::access::check(statement, &catalog, &self.settings)?;
         Ok((catalog, plan, parameters))
     }

@@ -204,6 +204,10 @@ settings! {
     /// Authorities whose clients' certificates are believed, PEM: an access rule may then ask for one (cert)
     #[arg(value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: PathBuf, "TELESTO_TLS_CLIENT_CA";
+    /// Lists of certificates that these authorities have revoked, PEM: one of each authority, renewed before it ends, or its clients are
+    /// refused. All files of TLS are read again on SIGHUP
+    #[arg(value_name = "FILE", requires = "tls_client_ca")]
+    tls_client_crl: PathBuf, "TELESTO_TLS_CLIENT_CRL";
     /// SQL clients at once. Default: 500
     #[arg(value_name = "N")]
     max_connections: usize, "TELESTO_MAX_CONNECTIONS";

@@ -14,6 +14,7 @@ use telesto_server::access_rules::AccessRules;
 use telesto_server::audit::{AuditLog, Classes};
 use telesto_server::auth::Users;
 use telesto_server::hand_over::Passed;
+use telesto_server::tls::{self, Files, Tls};
 use telesto_server::{Auth, Limits, Mount, Server, ServerConfig};
 use telesto_txn::Database as _;
 use tokio::runtime::Handle;
@@ -68,9 +69,7 @@ pub async fn run(
     // Before the first measurement, or the layers below measure into nothing.
     let metrics = telesto_server::metrics::install().map_err(text)?;
 
-    if let Some(rules) = &server_config.access {
-        reload_on_hangup(&env, Arc::clone(rules))?;
-    }
+    reload_on_hangup(&env, server_config.access.clone(), server_config.tls.clone())?;
     let passed = hand_over::received()?;
     let successor = Successor::of_this_process()?;
     // Signals count from here: a stop during a slow opening is a stop.
@@ -259,17 +258,7 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
         Some(path) => Auth::Scram(Arc::new(Users::read(env, path).map_err(text)?)),
         None => Auth::Trust,
     };
-    let tls = match (&settings.tls_cert, &settings.tls_key) {
-        (Some(certificate), Some(key)) => {
-            let client_ca = settings.tls_client_ca.as_deref();
-            Some(telesto_server::tls::load(certificate, key, client_ca).map_err(text)?)
-        }
-        (None, None) if settings.tls_client_ca.is_some() => {
-            return Err("tls-client-ca needs tls-cert and tls-key".to_owned());
-        }
-        (None, None) => None,
-        _ => return Err("tls-cert and tls-key belong together: give both, or none".to_owned()),
-    };
+    let tls = tls(settings)?;
     let defaults = Limits::default();
     let or_never = |span: Option<telesto_common::units::Span>, default: Option<Duration>| match span
     {
@@ -313,20 +302,56 @@ fn server_config(env: &Env, settings: &Settings) -> Result<ServerConfig, String>
     })
 }
 
+/// The certificate that clients are shown, and whose certificates are believed.
+fn tls(settings: &Settings) -> Result<Option<Tls>, String> {
+    if settings.tls_client_crl.is_some() && settings.tls_client_ca.is_none() {
+        return Err("tls-client-crl needs tls-client-ca".to_owned());
+    }
+    match (&settings.tls_cert, &settings.tls_key) {
+        (Some(certificate), Some(key)) => {
+            let files = Files {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: settings.tls_client_ca.clone(),
+                client_crl: settings.tls_client_crl.clone(),
+            };
+            tls::load(files).map(Some).map_err(text)
+        }
+        (None, None) if settings.tls_client_ca.is_some() => {
+            Err("tls-client-ca needs tls-cert and tls-key".to_owned())
+        }
+        (None, None) => Ok(None),
+        _ => Err("tls-cert and tls-key belong together: give both, or none".to_owned()),
+    }
+}
+
 /// Who may come to the Postgres port from where.
 fn access(settings: &Settings) -> Result<Option<Arc<AccessRules>>, String> {
     let Some(path) = &settings.access_file else { return Ok(None) };
     AccessRules::read(path, settings.tls_client_ca.is_some()).map(Some).map_err(text)
 }
 
-/// Reads the rules of entrance again whenever a SIGHUP comes.
-fn reload_on_hangup(env: &Env, rules: Arc<AccessRules>) -> Result<(), String> {
+/// Reads the rules of entrance and the files of TLS again whenever a SIGHUP comes; without any, it ends the process as ever.
+fn reload_on_hangup(
+    env: &Env,
+    rules: Option<Arc<AccessRules>>,
+    tls: Option<Tls>,
+) -> Result<(), String> {
+    if rules.is_none() && tls.is_none() {
+        return Ok(());
+    }
     let mut hangup = signal(SignalKind::hangup()).map_err(text)?;
     env.spawn("access rules", async move {
         while hangup.recv().await.is_some() {
-            match rules.reload() {
-                Ok(()) => tracing::info!("the access file was read again"),
-                Err(error) => tracing::error!(%error, "the access rules stay what they were"),
+            match rules.as_ref().map(|rules| rules.reload()) {
+                None => {}
+                Some(Ok(())) => tracing::info!("the access file was read again"),
+                Some(Err(error)) => tracing::error!(%error, "the access rules stay what they were"),
+            }
+            match tls.as_ref().map(Tls::reload) {
+                None => {}
+                Some(Ok(())) => tracing::info!("the files of TLS were read again"),
+                Some(Err(error)) => tracing::error!(%error, "TLS stays what it was"),
             }
         }
     });
