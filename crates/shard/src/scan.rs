@@ -175,10 +175,10 @@ impl ShardScan {
 
     /// Covers some more of the range, or notices that the sources must be opened again.
     async fn step(&mut self, chunk: usize) -> Result<()> {
-        let Some(sources) = &mut self.sources else { return self.open().await };
+        // Put back only at the end: what was taken from them is lost to them, when this fails or nobody waits for it any longer.
+        let Some(mut sources) = self.sources.take() else { return self.open().await };
         if let Err(failure) = sources.fill(&self.shard, chunk, self.spec.reverse).await {
             let base = sources.base.clone();
-            self.sources = None;
             return match failure {
                 FillError::Shard(Error::PartMissing { .. }) if !self.part_missing => {
                     self.part_missing = true;
@@ -195,8 +195,6 @@ impl ShardScan {
         let (tail_rows, cut) = {
             let tail = self.shard.tail.read();
             if tail.trims != sources.trims {
-                drop(tail);
-                self.sources = None;
                 return Ok(());
             }
             let range = upto(&self.rest, last.as_ref(), reverse);
@@ -205,9 +203,7 @@ impl ShardScan {
         if cut.is_some() {
             last = cut;
         }
-        let merged = sources.merge(&self.shard, tail_rows, last.as_ref(), self.at, reverse);
-        // What was taken from the sources is lost to them.
-        let found = merged.inspect_err(|_| self.sources = None)?;
+        let found = sources.merge(&self.shard, tail_rows, last.as_ref(), self.at, reverse)?;
         if found.iter().any(|f| matches!(f, Found::History(_))) {
             let (shard, at) = (&self.shard, self.at);
             let rows: Vec<Option<Row>> = stream::iter(found)
@@ -222,11 +218,9 @@ impl ShardScan {
                 })
                 .buffered(PARALLEL)
                 .try_collect()
-                .await
-                .inspect_err(|_| self.sources = None)?;
-            if self.sources.as_ref().is_some_and(|of| !same(&of.base, &self.shard.base())) {
+                .await?;
+            if !same(&sources.base, &self.shard.base()) {
                 // The history of another view may lack what this one's newest rows superseded.
-                self.sources = None;
                 return Ok(());
             }
             rows.into_iter().flatten().for_each(|row| self.push(row));
@@ -246,6 +240,7 @@ impl ShardScan {
             Some(last) if reverse => KeyRange::new(self.rest.start.clone(), last),
             Some(last) => KeyRange::new(KeyRange::point(&last).end, self.rest.end.clone()),
         };
+        self.sources = Some(sources);
         Ok(())
     }
 
@@ -358,16 +353,19 @@ impl Sources {
         let mut wanted = Vec::new();
         for (place, source) in self.runs.iter_mut().enumerate() {
             let count = chunk.saturating_sub(source.buffer.len());
-            if !source.done && count > 0 {
-                wanted.extend(source.rows.take().map(|scan| (place, scan, count)));
+            // What lies far ahead of the other sources waits here for many steps.
+            let held: usize = source.buffer.iter().map(|(key, v)| held_bytes(key, v)).sum();
+            let room = most.saturating_sub(held);
+            if !source.done && count > 0 && room > 0 {
+                wanted.extend(source.rows.take().map(|scan| (place, scan, count, room)));
             }
         }
         if wanted.is_empty() {
             return Ok(());
         }
         let read = move || {
-            let read = |(place, mut scan, count): (usize, RunScan, usize)| {
-                let (rows, done) = scan.take(count, most)?;
+            let read = |(place, mut scan, count, room): (usize, RunScan, usize, usize)| {
+                let (rows, done) = scan.take(count, room)?;
                 Ok((place, scan, rows, done))
             };
             wanted.into_iter().map(read).collect::<Result<Vec<_>>>()
@@ -484,6 +482,10 @@ fn alone(
         }
     }
     Ok(out)
+}
+
+fn held_bytes(key: &Bytes, version: &Version) -> usize {
+    key.len() + version.value.as_ref().map_or(0, Bytes::len)
 }
 
 fn take<R>(buffer: &mut VecDeque<(Bytes, R)>, key: &Bytes) -> Option<(Bytes, R)> {

@@ -119,12 +119,17 @@ impl Shard {
         if self.fold_need() != FoldNeed::Full || !self.stalls() {
             return Ok(false);
         }
+        // Of many that wait for room at the same time one makes it.
+        let _one = self.spilling.lock().await;
+        if self.fold_need() != FoldNeed::Full {
+            return Ok(true);
+        }
         let now = nanos(self.options.env.clock.monotonic());
         let failed = self.progress.spill_failed.load(Ordering::Acquire);
         if failed != 0 && now.saturating_sub(failed) < nanos(RETRY) {
             return Ok(false);
         }
-        let spilled = self.spill(self.options.tail_limit_bytes / 2).await;
+        let spilled = self.spill_locked(self.options.tail_limit_bytes / 2).await;
         let failed = if spilled.is_err() { now } else { 0 };
         self.progress.spill_failed.store(failed, Ordering::Release);
         spilled
@@ -136,9 +141,14 @@ impl Shard {
     /// # Errors
     /// As [`make_room`](Self::make_room).
     pub async fn spill(&self, bytes: u64) -> Result<bool> {
+        let _one = self.spilling.lock().await;
+        self.spill_locked(bytes).await
+    }
+
+    /// The caller holds the lock of spills.
+    async fn spill_locked(&self, bytes: u64) -> Result<bool> {
         self.open_check()?;
         let Some(scratch) = self.options.scratch.clone() else { return Ok(false) };
-        let _one = self.spilling.lock().await;
         let items = {
             let tail = self.tail.read();
             if tail.runs_memory() > self.options.tail_limit_bytes / 2 {
