@@ -546,9 +546,14 @@ async fn fold_or_spill(shard: &Shard) -> Result<()> {
             Err(error) if !shard.make_room().await? => return Err(error.into()),
             Err(error) => tracing::warn!(%error, "the tail goes to the local disk for now"),
         }
-    } else if !shard.make_room().await? {
-        shard.fold().await?;
+        return Ok(());
     }
+    match shard.make_room().await {
+        Ok(true) => return Ok(()),
+        Ok(false) => {}
+        Err(error) => tracing::warn!(%error, "no more of the tail goes to the local disk"),
+    }
+    shard.fold().await?;
     Ok(())
 }
 
