@@ -4,7 +4,6 @@
 //! A crash takes the process, its requests under way and what its disk had not synced; the bucket,
 //! what was synced and late writes already on the wire stay.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,7 +114,8 @@ impl Node {
                 pid: self.number as u32,
                 address: String::new(),
             },
-            PathBuf::from("/nonexistent/simulation-spill"),
+            // Of the machine that simulates: its files have no name, and nothing that happens hangs on what they are.
+            std::env::temp_dir().join("telesto-simulation"),
         );
         let options = EngineOptions {
             log: shared.plan.log,
