@@ -151,6 +151,23 @@ async fn tail_that_nobody_folds_is_moved_to_disk_after_a_while() {
 }
 
 #[tokio::test]
+async fn of_many_that_wait_for_room_one_makes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (bucket, _, shard) = opened(&Which::Slate, Scratch::plain(folder.path())).await;
+    bucket.die_after(0, false);
+    let mut entries = 0;
+    while shard.fold_need() != FoldNeed::Full {
+        entries += 1;
+        apply(&shard, entries);
+    }
+    shard.fold().await.unwrap_err();
+    let made = futures::future::join_all((0..8).map(|_| shard.make_room())).await;
+    assert!(made.into_iter().all(|made| made.unwrap()));
+    // The newest half is still there: one run of the oldest half was made.
+    assert!(shard.tail_bytes() > LIMIT / 3, "{} bytes left in memory", shard.tail_bytes());
+}
+
+#[tokio::test]
 async fn tail_that_cannot_go_to_disk_stays_in_memory_and_says_why() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
