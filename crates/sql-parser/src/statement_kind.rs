@@ -4,7 +4,7 @@
 //! In doubt a statement may write and reads something: that costs a wider transaction, never a wrong answer.
 
 use crate::cursor;
-use crate::sqlparser::ast::{Expr, Query, SelectItem, SetExpr, Statement};
+use crate::sqlparser::ast::{CopySource, Expr, Query, SelectItem, SetExpr, Statement};
 
 /// Whether a statement surely writes nothing through its transaction.
 pub fn only_reads(statement: &Statement) -> bool {
@@ -13,6 +13,7 @@ pub fn only_reads(statement: &Statement) -> bool {
         Statement::Explain { analyze, options, statement, .. } => {
             (!analyze && options.is_none()) || only_reads(statement)
         }
+        Statement::Copy { source: CopySource::Query(query), .. } => query_reads(query),
         Statement::Copy { to, .. } => *to,
         Statement::Declare { .. } => cursor::declared(statement)
             .and_then(|declare| declare.for_query.as_ref())
@@ -30,7 +31,8 @@ pub fn changes_or_locks_rows(statement: &Statement) -> bool {
         | Statement::Update { .. }
         | Statement::Delete(_)
         | Statement::Merge { .. } => true,
-        Statement::Query(query) => !query_reads(query),
+        Statement::Query(query)
+        | Statement::Copy { source: CopySource::Query(query), to: true, .. } => !query_reads(query),
         // What a new table is filled with.
         Statement::CreateTable(create) => create.query.is_some(),
         // Its rows are pulled by other statements, and read then.
