@@ -501,6 +501,7 @@ impl Ddl<'_> {
     pub(super) async fn truncate(&mut self, truncate: &Truncate) -> Result<()> {
         let mut tables = Vec::new();
         for target in &truncate.table_names {
+            self.schema_usage(&target.name)?;
             match self.find(&target.name)? {
                 Some(Relation::Table(table)) => tables.push(table),
                 Some(_) => {

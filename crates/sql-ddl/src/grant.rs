@@ -143,7 +143,10 @@ impl Ddl<'_> {
                     (GrantKind::Table, Relation::View(view)) => {
                         self.refuse_columns(change)?;
                         let mut view = (*view).clone();
-                        view.acl = self.changed(&Guarded::view(&view), Rights::NONE, change)?;
+                        let acl = self.changed(&Guarded::view(&view), Rights::NONE, change)?;
+                        let rights = rights_named_of(change.statement);
+                        self.may_touch_columns(&Guarded::view(&view), rights, change)?;
+                        view.acl = acl;
                         self.change.put(Object::View(view));
                         Ok(())
                     }
@@ -329,8 +332,11 @@ impl Ddl<'_> {
             let of_columns = rights.and(Granted::Column.rights());
             if !statement.grant && !of_columns.is_empty() {
                 for (at, column) in table.columns.iter().enumerate() {
-                    if column.acl.is_some() && !columns.iter().any(|(known, _)| *known == at) {
-                        columns.push((at, of_columns));
+                    // Of one that is named, what is taken from the whole is taken as well.
+                    match columns.iter_mut().find(|(known, _)| *known == at) {
+                        Some((_, known)) => *known = known.or(of_columns),
+                        None if column.acl.is_some() => columns.push((at, of_columns)),
+                        None => {}
                     }
                 }
             }
@@ -346,7 +352,13 @@ impl Ddl<'_> {
                 name: &name,
                 word: "column",
             };
-            let given = Given { guarded: &column, rights, table: guarded.acl, held, quiet: whole };
+            let given = Given {
+                guarded: &column,
+                rights,
+                table: guarded.acl,
+                held,
+                quiet: whole && !statement.grant,
+            };
             let changed = self.changed_by(&given, change)?;
             table.columns[at].acl = changed.filter(|acl| !acl.0.is_empty());
         }
@@ -436,11 +448,12 @@ impl Ddl<'_> {
         if !quiet && !rights.is_empty() && !may.has(rights) {
             self.warn_of_part(guarded, may, change);
         }
-        if may.is_empty() {
-            return Ok(guarded.acl.cloned());
-        }
         let mut acl =
             guarded.acl.cloned().unwrap_or_else(|| Acl::default_of(guarded.kind, guarded.owner));
+        if may.is_empty() {
+            // PostgreSQL writes down what was the default, even if nothing is added.
+            return Ok(Some(acl));
+        }
         for grantee in &change.grantees {
             if statement.grant {
                 let options = if statement.with_option { may } else { Rights::NONE };

@@ -52,6 +52,30 @@ impl Ddl<'_> {
         Ok(name)
     }
 
+    /// Fails when the relation that a comment is on is of another kind than the statement says, or in a schema that is closed to the role.
+    fn is_of_kind(&self, kind: CommentObject, name: &ObjectName) -> Result<()> {
+        let what = match kind {
+            CommentObject::Table => "a table",
+            CommentObject::View => "a view",
+            CommentObject::Sequence => "a sequence",
+            CommentObject::Index => "an index",
+            _ => return Ok(()),
+        };
+        self.schema_usage(name)?;
+        let fits = match self.find(name)? {
+            None => true,
+            Some(Relation::Table(_)) => kind == CommentObject::Table,
+            Some(Relation::View(_)) => kind == CommentObject::View,
+            Some(Relation::Sequence(_)) => kind == CommentObject::Sequence,
+            Some(Relation::Index(..)) => kind == CommentObject::Index,
+        };
+        if fits {
+            return Ok(());
+        }
+        let own = split(name)?.1;
+        Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{own}\" is not {what}")))
+    }
+
     pub(super) fn comment(
         &mut self,
         kind: CommentObject,
@@ -60,6 +84,7 @@ impl Ddl<'_> {
         if_exists: bool,
     ) -> Result<()> {
         let comment = comment.map(str::to_owned);
+        self.is_of_kind(kind, name)?;
         match kind {
             CommentObject::Schema => {
                 let (_, name) = split(name)?;

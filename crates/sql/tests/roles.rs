@@ -97,6 +97,10 @@ ALTER VIEW desk.closed OWNER TO alice;
 CREATE VIEW desk.of_invoker WITH (security_invoker = true) AS SELECT * FROM desk.secret;
 ALTER VIEW desk.of_invoker OWNER TO alice;
 GRANT SELECT ON desk.window_on, desk.of_invoker TO mallory;
+CREATE VIEW desk.slot AS SELECT id, shown, hidden FROM desk.secret;
+ALTER VIEW desk.slot OWNER TO alice;
+GRANT INSERT, UPDATE, DELETE ON desk.slot TO mallory;
+GRANT TRUNCATE ON vault.safe TO mallory;
 CREATE TYPE desk.mood AS ENUM ('sad', 'glad');
 ALTER TYPE desk.mood OWNER TO alice;
 CREATE TABLE desk.mine (id int PRIMARY KEY, v text);
@@ -185,7 +189,16 @@ const ATTACKS: &[&str] = &[
     "UPDATE desk.window_on SET shown = 'x'",
     "INSERT INTO desk.window_on VALUES (5, 'x')",
     "DELETE FROM desk.window_on",
+    // Which rows it found would tell of what the view may not be read for.
+    "UPDATE desk.slot SET shown = 'x' WHERE hidden = 'gold'",
+    "UPDATE desk.slot SET shown = hidden",
+    "UPDATE desk.slot s SET shown = 'x' FROM desk.mine m WHERE s.hidden = m.v",
+    "DELETE FROM desk.slot WHERE hidden = 'gold'",
+    "DELETE FROM desk.slot s WHERE s IS NOT NULL",
+    "MERGE INTO desk.slot s USING desk.mine m ON s.hidden = m.v WHEN MATCHED THEN UPDATE SET shown = 'x'",
     "TRUNCATE desk.secret",
+    // The right, in a schema that is closed.
+    "TRUNCATE vault.safe",
     "TRUNCATE desk.mine, desk.secret",
     "SELECT nextval('desk.counter')",
     "SELECT setval('desk.counter', 100)",

@@ -66,7 +66,7 @@ impl Member {
                 Some(Some(at))
             }
             Source::Whole(Some(columns)) => {
-                columns.iter().any(|known| known == name).then_some(None)
+                columns.iter().position(|known| known == name).map(Some)
             }
             Source::Whole(None) => None,
         }
@@ -89,8 +89,9 @@ impl Member {
 
     /// Counts all columns as read.
     pub(super) fn read_all(&mut self) {
-        if let Source::Table(table) = &self.source {
-            self.read.extend(table.visible_columns().map(|(at, _)| at));
+        match &self.source {
+            Source::Table(table) => self.read.extend(table.visible_columns().map(|(at, _)| at)),
+            Source::Whole(columns) => self.read.extend(0..columns.as_ref().map_or(0, Vec::len)),
         }
     }
 }

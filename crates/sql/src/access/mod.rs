@@ -184,7 +184,12 @@ pub(crate) fn first_said(
         let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
         // A name alone passes over what is closed.
         let [.., schema, relation] = parts.as_slice() else { continue };
-        let Some(known) = catalog.schema(schema) else { continue };
+        let Some(known) = catalog.schema(schema) else {
+            if tables::find(Some(schema.as_str()), relation).is_some() {
+                continue;
+            }
+            return error;
+        };
         let guarded = Guarded::schema(known);
         if !guarded.rights_of(&actor).has(Rights::USAGE) {
             return guarded.refused();

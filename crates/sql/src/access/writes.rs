@@ -157,6 +157,9 @@ impl Walk<'_> {
             self.expressions(|v| ast::Visit::visit(returning, v), &mut level, 0)?;
             self.returns(&target)?;
         }
+        if let (Target::View(view), false) = (&target, level.levels[0][0].read.is_empty()) {
+            self.read_view(view)?;
+        }
         self.settle(&level.levels[0][0])
     }
 
@@ -190,14 +193,15 @@ impl Walk<'_> {
             self.items(returning, &mut level);
         }
         self.expressions(|v| ast::Visit::visit(update, v), &mut level, 0)?;
-        self.reads_of_view(&target)?;
+        self.reads_of_view(&target, &level.levels[0][0])?;
         level.levels[0].iter().try_for_each(|member| self.settle(member))
     }
 
-    /// A view that is written by a condition is read, too.
-    fn reads_of_view(&mut self, target: &Target) -> Result<()> {
+    /// A view that is written by a condition is read, too: below by its owner, and where the statement names columns of it, by the role.
+    fn reads_of_view(&mut self, target: &Target, own: &Member) -> Result<()> {
         match target {
-            Target::View(view) => self.below_view(view),
+            Target::View(view) if own.read.is_empty() => self.below_view(view),
+            Target::View(view) => self.read_view(view),
             Target::Table(_) => Ok(()),
         }
     }
@@ -222,7 +226,7 @@ impl Walk<'_> {
             self.items(returning, &mut level);
         }
         self.expressions(|v| ast::Visit::visit(delete, v), &mut level, 0)?;
-        self.reads_of_view(&target)?;
+        self.reads_of_view(&target, &level.levels[0][0])?;
         level.levels[0].iter().try_for_each(|member| self.settle(member))
     }
 
@@ -257,7 +261,7 @@ impl Walk<'_> {
         self.factor(&merge.source, &mut members)?;
         let mut level = Level::inside(outer, members);
         self.expressions(|v| ast::Visit::visit(merge, v), &mut level, 0)?;
-        self.reads_of_view(&target)?;
+        self.reads_of_view(&target, &level.levels[0][0])?;
         level.levels[0].iter().try_for_each(|member| self.settle(member))
     }
 
