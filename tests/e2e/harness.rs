@@ -83,8 +83,8 @@ pub fn program() -> PathBuf {
 
 /// The program of the demos, which cargo built for this test; it runs [`program`].
 pub fn demo(arguments: &[&str]) -> Command {
-    let built = option_env!("CARGO_BIN_EXE_telesto-demo").expect("a test of the demos");
-    let mut command = Command::new(built);
+    let built = option_env!("CARGO_BIN_EXE_telesto-demo").map(PathBuf::from);
+    let mut command = Command::new(built.expect("a test of the demos"));
     command.args(arguments).env("TELESTO_BIN", program());
     command
 }

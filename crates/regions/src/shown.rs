@@ -197,13 +197,13 @@ pub(crate) mod tests {
     /// One with something in each place, of these.
     pub(crate) fn view(number: u64, text: &str) -> RegionsView {
         let time = Duration::from_micros(number);
-        let some = (number % 2 == 0).then(|| text.to_owned());
+        let some = (number.is_multiple_of(2)).then(|| text.to_owned());
         let peer = RegionView {
             id: RegionId(1),
             name: text.to_owned(),
             address: "b:2".to_owned(),
-            connected: number % 2 == 0,
-            filling: number % 3 == 0,
+            connected: number.is_multiple_of(2),
+            filling: number.is_multiple_of(3),
             behind: number,
             sent: 5,
             sent_bytes: 6,

@@ -372,7 +372,11 @@ async fn pg_stat_ssl_shows_how_clients_came_in_to_those_who_may_see_them() {
             format!("telesto|{tls}|{named}|{telesto_serial}|/CN=authority"),
         ]
     );
-    assert_eq!(rows(&ada, sql).await, [of_ada.clone()], "an ordinary role sees its own");
+    assert_eq!(
+        rows(&ada, sql).await,
+        std::slice::from_ref(&of_ada),
+        "an ordinary role sees its own"
+    );
     let counted = "SELECT count(*), (SELECT count(*) FROM pg_stat_gssapi) FROM pg_stat_ssl";
     assert_eq!(rows(&bob, counted).await, ["1|1"]);
     assert_eq!(rows(&boss, counted).await, ["4|4"]);
