@@ -15,7 +15,7 @@
 //! # Invariants
 //! - A run holds all entries from its first to its last one; runs follow each other, and memory follows the last, without a gap.
 //!   So all versions of a key in a run are older than those in a newer run and in memory.
-//! - A run is a copy of what the log has: losing it loses nothing. Its file has no name ([`Scratch`]) and goes with the process.
+//! - A run is a copy of what the log has: losing it loses nothing. Its file has no name (`Scratch`) and goes with the process.
 //! - External write sets stay in memory: a run knows them by their commits' timestamps.
 //!
 //! # On failure
