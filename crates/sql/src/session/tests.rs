@@ -482,9 +482,9 @@ async fn futures_of_statements_by_key_are_small() {
     let simple = size_of_val(&s.execute_simple_inner("SELECT 1", &mut sink));
     let prepare = size_of_val(&s.prepare_inner("SELECT 1", &[]));
     let sizes = [
-        ("execute", execute, 8 << 10),
+        ("execute", execute, 9 << 10),
         ("sync", sync, 1 << 10),
-        ("simple", simple, 12 << 10),
+        ("simple", simple, 13 << 10),
         ("prepare", prepare, 12 << 10),
     ];
     for (what, size, bound) in sizes {
