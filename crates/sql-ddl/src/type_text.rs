@@ -17,7 +17,7 @@ use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
 use telesto_sql_catalog::{CatalogSnapshot, Generated, Table, TypeKind, View};
 use telesto_sql_expr::types::{UserTypes, named};
-use telesto_sql_parser::parse::parse;
+use telesto_sql_parser::parse::parse_kept;
 use telesto_sql_parser::sqlparser::ast::{
     ArrayElemTypeDef, DataType, Expr, Ident, ObjectName, Statement, Value, visit_expressions,
     visit_expressions_mut,
@@ -107,7 +107,7 @@ fn breaking(found: bool) -> ControlFlow<()> {
 }
 
 fn view_query(view: &View) -> Result<Statement> {
-    parse(&view.query)?
+    parse_kept(&view.query)?
         .pop()
         .and_then(|mut parsed| parsed.statement.take())
         .ok_or_else(|| Error::corrupt("a view without a query"))
