@@ -148,7 +148,7 @@ pub struct Conditions {
     eq: Vec<(usize, Part, usize)>,
     ranges: Vec<(usize, Comparison, KeyValue)>,
     prefixes: Vec<(usize, Prefix)>,
-    /// All conjuncts; those a path proves are dropped by [`Conditions::choose`].
+    /// All conjuncts; those a path proves are dropped when it is chosen.
     conjuncts: Vec<Expr>,
     forms: IndexExpressions,
 }
@@ -282,15 +282,8 @@ impl Conditions {
         }
     }
 
-    /// The best path among the indexes of `table` on all rows, and the filter that remains. `order` is what the statement
-    /// wants.
-    #[must_use]
-    pub fn choose(self, table: &Table, order: Option<&Order>) -> (Access, Option<Expr>) {
-        let best = self.best(table, order, None);
-        self.chosen(best)
-    }
-
-    /// [`Conditions::choose`], among partial indexes too.
+    /// The best path among the indexes of `table`, partial ones too, and the filter that remains. `order` is what the
+    /// statement wants.
     #[must_use]
     pub fn choose_among(
         self,
