@@ -1,5 +1,6 @@
 //! SIGKILL at random moments under write load: every acknowledged transaction is there, no
-//! unacknowledged one half there. `TELESTO_KILLS=50` for the long run.
+//! unacknowledged one half there. A client that had asked for its transaction's id before COMMIT learns from it afterwards what
+//! became of the transaction, as [`outcomes`] says. `TELESTO_KILLS=50` for the long run.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -16,8 +17,16 @@ const WRITERS: i64 = 4;
 const ACCOUNTS: i64 = 20;
 const START_BALANCE: i64 = 1000;
 
-/// (writer, sequence) of what was sent, and whether it was acknowledged.
-type Sent = Arc<Mutex<BTreeMap<(i64, i64), bool>>>;
+/// What is known of a transaction whose COMMIT was sent.
+#[derive(Clone, Default)]
+struct Told {
+    acknowledged: bool,
+    /// What `telesto_txn_id()` said, by half of the transactions: one that has shown its id is not repeated unseen.
+    id: Option<String>,
+}
+
+/// (writer, sequence) of what was sent.
+type Sent = Arc<Mutex<BTreeMap<(i64, i64), Told>>>;
 
 async fn set_up(node: &Node) {
     let client = node.connect().await.expect("connects");
@@ -74,18 +83,24 @@ async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
             let count =
                 "UPDATE hot SET transfers = transfers + 1, left_over = left_over - 1 WHERE id = 1";
             transaction.execute(count, &[]).await?;
-            Ok::<(), tokio_postgres::Error>(())
-        };
-        if let Err(error) = work.await {
-            if error.as_db_error().is_none() {
-                return;
+            if seq % 2 == 1 {
+                return Ok(None);
             }
-            continue;
-        }
-        sent.lock().expect("no panic").insert((writer, seq), false);
+            let row = transaction.query_one("SELECT telesto_txn_id()", &[]).await?;
+            Ok::<Option<String>, tokio_postgres::Error>(Some(row.get(0)))
+        };
+        let id = match work.await {
+            Ok(id) => id,
+            Err(error) if error.as_db_error().is_none() => return,
+            Err(_) => continue,
+        };
+        let told = Told { acknowledged: false, id };
+        sent.lock().expect("no panic").insert((writer, seq), told);
         match transaction.commit().await {
             Ok(()) => {
-                sent.lock().expect("no panic").insert((writer, seq), true);
+                if let Some(told) = sent.lock().expect("no panic").get_mut(&(writer, seq)) {
+                    told.acknowledged = true;
+                }
             }
             // Refused for certain (a conflict): it must not be there, which `verify` checks as "never sent".
             Err(error) if error.code().is_some_and(|code| code.code() == "40001") => {
@@ -104,10 +119,11 @@ async fn verify(node: &Node, sent: &Sent) -> usize {
     for row in rows {
         found.entry((row.get(0), row.get(1))).or_default().push((row.get(2), row.get(3)));
     }
-    let sent = sent.lock().expect("no panic");
+    let sent = sent.lock().expect("no panic").clone();
+    outcomes(&client, &sent, &found).await;
     let mut acknowledged = 0;
-    for (key, acked) in sent.iter() {
-        if *acked {
+    for (key, told) in &sent {
+        if told.acknowledged {
             acknowledged += 1;
             assert!(found.contains_key(key), "acknowledged transaction {key:?} is lost");
         }
@@ -140,6 +156,24 @@ async fn verify(node: &Node, sent: &Sent) -> usize {
         .expect("join");
     assert!(differing.is_empty(), "{} accounts differ from their ledger", differing.len());
     acknowledged
+}
+
+/// A transaction is `committed` when its rows are there, and `aborted` or `unknown` when they are not.
+async fn outcomes(
+    client: &tokio_postgres::Client,
+    sent: &BTreeMap<(i64, i64), Told>,
+    found: &BTreeMap<(i64, i64), Vec<(String, i64)>>,
+) {
+    // All in doubt, and some of the others: each question may look at the log.
+    let asked = sent.iter().filter(|((_, seq), told)| !told.acknowledged || seq % 16 == 0);
+    for (key, told) in asked {
+        let Some(id) = &told.id else { continue };
+        let row = client.query_one("SELECT telesto_txn_status($1)", &[id]).await.expect("answers");
+        let status: String = row.get(0);
+        let there = found.contains_key(key);
+        let right = if there { status == "committed" } else { status != "committed" };
+        assert!(right, "{key:?}, {id}: {status}, and its rows are there: {there}");
+    }
 }
 
 async fn kill_rounds(place: &Place, local: &std::path::Path, count: usize) {

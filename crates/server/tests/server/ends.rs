@@ -336,6 +336,51 @@ async fn while_the_bucket_hangs_what_needs_no_data_is_answered_and_what_waits_ca
     assert!(rows.is_empty());
 }
 
+async fn status(client: &tokio_postgres::Client, id: &str) -> String {
+    let row = client.query_one("SELECT telesto_txn_status($1)", &[&id]).await.expect("answers");
+    row.get(0)
+}
+
+/// Whoever has seen a transaction's id can ask for that transaction: it is not repeated under another id unseen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_that_has_shown_its_id_is_the_one_that_commits() {
+    let (node, _, _) = hanging(telesto_runtime::env(), Limits::default()).await;
+    let (client, other) = (node.client().await, node.client().await);
+    client.batch_execute("CREATE TABLE t (a int PRIMARY KEY, n int)").await.expect("made");
+    client.batch_execute("INSERT INTO t VALUES (1, 0)").await.expect("added");
+    let begun = |id: bool| {
+        let client = &client;
+        async move {
+            client.batch_execute("BEGIN").await.expect("begins");
+            let id = match id {
+                true => Some(client.query_one("SELECT telesto_txn_id()", &[]).await.expect("told")),
+                false => None,
+            };
+            let change = "UPDATE t SET n = n * 2 + 1 WHERE a = 1";
+            client.batch_execute(change).await.expect("changed");
+            id.map(|row| row.get::<_, String>(0))
+        }
+    };
+    let id = begun(true).await.expect("an id");
+    assert_eq!(status(&other, &id).await, "unknown", "it has not ended");
+    client.batch_execute("COMMIT").await.expect("commits");
+    assert_eq!(status(&other, &id).await, "committed");
+    let id = begun(true).await.expect("an id");
+    client.batch_execute("ROLLBACK").await.expect("ends");
+    assert_ne!(status(&other, &id).await, "committed");
+    // Another one changes the row meanwhile: without an id the block is repeated, with one it is refused.
+    begun(false).await;
+    other.batch_execute("UPDATE t SET n = 10 WHERE a = 1").await.expect("changed");
+    client.batch_execute("COMMIT").await.expect("it is repeated");
+    let id = begun(true).await.expect("an id");
+    other.batch_execute("UPDATE t SET n = 100 WHERE a = 1").await.expect("changed");
+    assert_eq!(code(&client, "COMMIT").await, "40001");
+    assert_ne!(status(&other, &id).await, "committed");
+    let row = other.query_one("SELECT n FROM t", &[]).await.expect("reads");
+    assert_eq!(row.get::<_, i32>(0), 100);
+    assert_eq!(code(&client, "SELECT telesto_txn_status('no id')").await, "22P02");
+}
+
 /// It may have happened: nobody may say that it did not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_that_is_not_waited_for_is_told_as_unknown() {
@@ -350,8 +395,13 @@ async fn commit_that_is_not_waited_for_is_told_as_unknown() {
     let error = client.execute("INSERT INTO t VALUES ($1)", &[&3_i32]).await.expect_err("unknown");
     let error = error.as_db_error().expect("told");
     assert_eq!(error.code().code(), "08007", "at Sync");
-    assert!(error.message().contains("telesto_txn_status('"), "{error}");
+    let id = error
+        .message()
+        .split_once("telesto_txn_status('")
+        .and_then(|(_, id)| id.split('\'').next());
+    let id = id.expect("the message tells how to ask").to_owned();
     database.commits_hang.store(false, Ordering::SeqCst);
+    assert_eq!(status(&client, &id).await, "committed", "it had happened");
     let rows = client.query("SELECT a FROM t ORDER BY a", &[]).await.expect("the session goes on");
     let rows: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(rows, [1, 2, 3]);
