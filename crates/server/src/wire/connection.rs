@@ -81,6 +81,8 @@ pub struct Connection {
     /// Who keeps records of what is refused, and statements that were refused and are not told yet.
     audit: Option<Arc<SessionAudit>>,
     denied: Vec<String>,
+    /// What was not told of a commit, because the session is to end.
+    in_doubt: Option<Error>,
 }
 
 impl Connection {
@@ -102,6 +104,7 @@ impl Connection {
             told: None,
             audit: None,
             denied: Vec::new(),
+            in_doubt: None,
         }
     }
 
@@ -123,12 +126,13 @@ impl Connection {
         }
     }
 
-    /// Ends the session; the socket is left for the goodbye.
+    /// Ends the session; the socket is left for the goodbye, with what it has to say of a commit whose outcome nobody waited for.
     #[must_use]
-    pub fn finish(mut self) -> Wire {
+    pub fn finish(mut self) -> (Wire, Option<Error>) {
         self.extended.clear();
+        let in_doubt = self.in_doubt.take().or_else(|| self.session.in_doubt());
         self.session.close();
-        self.wire
+        (self.wire, in_doubt)
     }
 
     /// Begins with a statement without a name: the session has been another process's.
@@ -286,7 +290,10 @@ impl Connection {
             self.denied.push(self.session.recent_text());
         }
         if self.handle.ending().is_some() {
-            // The goodbye says why.
+            // The goodbye says why, and what became of a commit is not forgotten over it.
+            if error.code() == SqlState::TRANSACTION_RESOLUTION_UNKNOWN {
+                self.in_doubt = Some(error.clone());
+            }
             return;
         }
         self.notices();

@@ -305,7 +305,7 @@ impl WireServer {
                 }
                 Err((wire, why)) => {
                     tracing::info!(user = passport.user, why, "a session is not passed: it ends");
-                    wire.map(|wire| *wire)
+                    wire.map(|wire| (*wire, None))
                 }
             }
         } else {
@@ -314,8 +314,13 @@ impl WireServer {
         if let Some(audit) = audit {
             audit.tell(of_connection("session ended", Some(SqlState::SUCCESS))).await;
         }
-        if let Some(wire) = wire {
-            self.part(wire, end).await;
+        match wire {
+            Some((mut wire, Some(in_doubt))) if end.is_told() => {
+                wire.output.error(error_fields(&in_doubt, Severity::Fatal));
+                wire.close().await;
+            }
+            Some((wire, _)) => self.part(wire, end).await,
+            None => {}
         }
     }
 

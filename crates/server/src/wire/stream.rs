@@ -133,6 +133,14 @@ pub enum End {
     Done,
 }
 
+impl End {
+    /// Whether the server ends a session that could have gone on: a driver that is told no more than that may take it for one that
+    /// did nothing.
+    pub const fn is_told(&self) -> bool {
+        matches!(self, Self::Draining | Self::Killed | Self::Terminated)
+    }
+}
+
 impl From<ProtocolError> for End {
     fn from(error: ProtocolError) -> Self {
         Self::Protocol(error)

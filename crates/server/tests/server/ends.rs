@@ -136,7 +136,9 @@ impl Database for Hanging {
         if strict && self.hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
-        let (inner, hangs) = (self.inner.begin(options).await?, Arc::clone(&self.commits_hang));
+        // Who only reads learns of its end.
+        let hangs = if options.read_only { Arc::default() } else { Arc::clone(&self.commits_hang) };
+        let inner = self.inner.begin(options).await?;
         Ok(Arc::new(Unanswered { inner, hangs }))
     }
 
@@ -339,6 +341,33 @@ async fn while_the_bucket_hangs_what_needs_no_data_is_answered_and_what_waits_ca
 async fn status(client: &tokio_postgres::Client, id: &str) -> String {
     let row = client.query_one("SELECT telesto_txn_status($1)", &[&id]).await.expect("answers");
     row.get(0)
+}
+
+/// A session that is ended while its commit is under way says so, by whatever ends it: a driver that is told 57P01 may run all of it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commit_whose_session_is_ended_is_told_as_unknown() {
+    let (node, database, _) = hanging(telesto_runtime::env(), Limits::default()).await;
+    let (client, other) = (node.client().await, node.client().await);
+    client.batch_execute("CREATE TABLE t (a int PRIMARY KEY)").await.expect("made");
+    let pid = pid(&client).await;
+    database.commits_hang.store(true, Ordering::SeqCst);
+    let inserted = client.execute("INSERT INTO t VALUES (1)", &[]);
+    let ended = async {
+        shows(&other, pid, Some("active")).await;
+        // Commits take effect here, and nobody learns of it.
+        let until = Instant::now() + PATIENCE;
+        while other.query("SELECT a FROM t", &[]).await.expect("reads").is_empty() {
+            assert!(Instant::now() < until, "the commit does not take effect");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        other.query("SELECT pg_terminate_backend($1)", &[&pid]).await.expect("asked");
+    };
+    let (inserted, ()) = tokio::join!(inserted, ended);
+    let error = inserted.expect_err("ended");
+    let error = error.as_db_error().expect("told");
+    assert_eq!((error.severity(), error.code().code()), ("FATAL", "08007"), "{error}");
+    assert!(error.message().contains("telesto_txn_status('"), "{error}");
+    database.commits_hang.store(false, Ordering::SeqCst);
 }
 
 /// Whoever has seen a transaction's id can ask for that transaction: it is not repeated under another id unseen.

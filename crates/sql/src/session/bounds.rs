@@ -104,6 +104,12 @@ impl Session {
         error
     }
 
+    /// What the client is told when the session ends now although it has a commit under way, which may happen: whoever was
+    /// told less would take it for one that did not.
+    pub fn in_doubt(&mut self) -> Option<Error> {
+        self.committing.take().map(|unknown| *unknown)
+    }
+
     /// [`Session::commit_block`] within the bounds of a statement of its own.
     pub(super) async fn commit_bounded(&mut self) -> Result<()> {
         let settings = Arc::clone(&self.settings);

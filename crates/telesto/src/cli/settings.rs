@@ -101,7 +101,7 @@ settings! {
     /// Where to serve HTTP (console, health, metrics, key-value API), or none. Default: 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     http: String, "TELESTO_HTTP";
-    /// Where to serve /health, /ready and /metrics alone, without a password, for Prometheus, Kubernetes and load balancers;
+    /// Where to serve /live, /health, /ready and /metrics alone, without a password, for Prometheus, Kubernetes and load balancers;
     /// may be open to the network. Default: none
     #[arg(value_name = "HOST:PORT")]
     status: String, "TELESTO_STATUS";
@@ -227,8 +227,8 @@ settings! {
     /// How long a stop waits for statements under way. Default: 10s
     #[arg(value_name = "TIME")]
     drain_timeout: Span, "TELESTO_DRAIN_TIMEOUT";
-    /// Price sheet of the bucket: s3-standard, s3-express, gcs, r2, minio, or a file. Default: by the
-    /// bucket's URL
+    /// Price sheet of the bucket: s3-standard, s3-express, gcs-standard, r2, free, or a file. Default: by
+    /// the bucket's URL
     #[arg(value_name = "NAME|FILE")]
     prices: String, "TELESTO_PRICES";
 }
