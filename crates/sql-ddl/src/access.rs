@@ -16,7 +16,7 @@ use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_catalog::{
-    Acl, Actor, CatalogSnapshot, Granted, Guarded, Owner, Relation, Rights, Role, Table,
+    Acl, Actor, CatalogSnapshot, Granted, Guarded, Owner, Relation, Rights, Role, Schema, Table,
 };
 use telesto_sql_parser::definition::{Action, Definition, RoleSpec};
 use telesto_sql_parser::sqlparser::ast::{ObjectName, ObjectType, Statement};
@@ -234,6 +234,10 @@ impl Ddl<'_> {
     /// [`Ddl::may_drop`] of each object that a DROP names.
     pub(super) fn may_drop_named(&self, kind: ObjectType, names: &[ObjectName]) -> Result<()> {
         for name in names {
+            // Said, or passed over, where it is dropped.
+            if self.missing_schema(name)?.is_some() {
+                continue;
+            }
             if kind == ObjectType::Schema {
                 if let Some(schema) = self.catalog().schema(&split(name)?.1) {
                     self.need_owner(Guarded::schema(schema))?;
@@ -243,7 +247,6 @@ impl Ddl<'_> {
                     self.may_drop(Guarded::user_type(&ty), ty.schema)?;
                 }
             } else if let Some(found) = self.find(name)? {
-                self.schema_usage(name)?;
                 match &found {
                     Relation::Table(table) => self.may_drop(Guarded::table(table), table.schema)?,
                     Relation::View(view) => self.may_drop(Guarded::view(view), view.schema)?,
@@ -263,6 +266,12 @@ impl Ddl<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the role may look into the schema.
+    pub(super) fn is_open(&self, schema: &Schema) -> bool {
+        is_temporary(schema.oid)
+            || Guarded::schema(schema).rights_of(&self.actor).has(Rights::USAGE)
     }
 
     /// Fails when the role may not look into the schema that a name gives.

@@ -59,7 +59,8 @@ impl Ddl<'_> {
         name: &ObjectName,
         actions: &[Action],
     ) -> Result<()> {
-        let Some(found) = self.find(name)? else {
+        let found = if if_exists { self.find_if_there(name)? } else { self.find(name)? };
+        let Some(found) = found else {
             if if_exists {
                 self.context
                     .notices
@@ -89,7 +90,6 @@ impl Ddl<'_> {
                 format!("\"{}\" is not {word}", split(name)?.1),
             ));
         }
-        self.schema_usage(name)?;
         self.need_owner_of(&found)?;
         match found {
             Relation::Table(table) => self.alter_table((*table).clone(), actions).await,

@@ -11,7 +11,6 @@
 use telesto_common::TableId;
 
 use super::names::{fold, free_name, quote};
-use super::types::undefined_type;
 use super::{After, Ddl};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{CheckConstraint, Domain, TypeKind};
@@ -21,7 +20,7 @@ use telesto_sql_expr::type_name::sql_type;
 use telesto_sql_parser::rewrite::collation::check_of_column;
 use telesto_sql_parser::sqlparser::ast::{
     AlterColumnOperation, AlterTable, AlterTableOperation, ColumnOption, CreateTable, DropBehavior,
-    DropDomain, Expr, Ident, ObjectName, TableConstraint, visit_expressions_mut,
+    DropDomain, Expr, Ident, ObjectName, ObjectType, TableConstraint, visit_expressions_mut,
 };
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -167,13 +166,15 @@ impl Ddl<'_> {
     }
 
     pub(super) fn alter_domain(&mut self, alter: &AlterTable) -> Result<()> {
-        let found = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
-        self.need_owner(telesto_sql_catalog::Guarded::user_type(&found))?;
+        let Some(found) = self.find_type(&alter.name)? else {
+            return Err(self.no_such_domain(&alter.name)?);
+        };
         let mut ty = (*found).clone();
         let name = ty.name.clone();
         let TypeKind::Domain(domain) = &mut ty.kind else {
             return Err(no_domain(&telesto_sql_types::enums::quoted(&name)));
         };
+        self.need_owner(telesto_sql_catalog::Guarded::user_type(&found))?;
         let missing = |constraint: &str| {
             Error::new(
                 SqlState::UNDEFINED_OBJECT,
@@ -258,16 +259,19 @@ impl Ddl<'_> {
 
     pub(super) async fn drop_domain(&mut self, drop: &DropDomain) -> Result<()> {
         let name: &ObjectName = &drop.name;
-        if let Some(found) = self.find_type(name)?
+        if self.missing_schema(name)?.is_none()
+            && let Some(found) = self.find_type(name)?
             && !matches!(found.kind, TypeKind::Domain(_))
         {
             return Err(no_domain(&format!("\"{}\"", found.name)));
         }
+        self.may_drop_named(ObjectType::Type, std::slice::from_ref(name))?;
         let cascade = matches!(drop.drop_behavior, Some(DropBehavior::Cascade));
         self.drop_type(name, drop.if_exists, cascade).await
     }
 }
 
-fn no_domain(name: &str) -> Error {
+/// 42809 of a type that is none.
+pub(super) fn no_domain(name: &str) -> Error {
     Error::new(SqlState::WRONG_OBJECT_TYPE, format!("{name} is not a domain"))
 }

@@ -49,6 +49,14 @@ impl Ddl<'_> {
             }
         }
         for name in names {
+            if let Some(missing) = self.missing_schema(name)?
+                && if_exists
+            {
+                self.context
+                    .notices
+                    .notice(format!("schema \"{missing}\" does not exist, skipping"));
+                continue;
+            }
             match kind {
                 ObjectType::Schema => self.drop_schema(name, if_exists, cascade).await?,
                 ObjectType::Table | ObjectType::Index | ObjectType::Sequence | ObjectType::View => {
@@ -79,8 +87,6 @@ impl Ddl<'_> {
                             ));
                         }
                         (_, None) => {
-                            // Whoever may not look into the schema does not learn what is not there.
-                            self.schema_usage(name)?;
                             let shown = split(name)?.1;
                             let message = format!("{word} \"{shown}\" does not exist");
                             if !if_exists {
@@ -501,9 +507,12 @@ impl Ddl<'_> {
     pub(super) async fn truncate(&mut self, truncate: &Truncate) -> Result<()> {
         let mut tables = Vec::new();
         for target in &truncate.table_names {
-            self.schema_usage(&target.name)?;
             match self.find(&target.name)? {
-                Some(Relation::Table(table)) => tables.push(table),
+                Some(Relation::Table(table)) => {
+                    // Before what references it, which is others' business.
+                    self.may_truncate(&table)?;
+                    tables.push(table);
+                }
                 Some(_) => {
                     return Err(Error::new(
                         SqlState::WRONG_OBJECT_TYPE,

@@ -16,7 +16,7 @@ use telesto_sql_catalog::acl::EVERYBODY;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{
-    Acl, DATABASE_OID, DatabaseRights, Granted, Guarded, Owner, Relation, Rights, Table,
+    Acl, DATABASE_OID, DatabaseRights, Granted, Guarded, Owner, Relation, Rights, Table, TypeKind,
 };
 use telesto_sql_parser::definition::{Grant, GrantKind, GrantOn, RoleSpec};
 use telesto_sql_parser::sqlparser::ast::{Ident, ObjectName};
@@ -37,7 +37,7 @@ pub(super) fn kind_of(kind: GrantKind) -> Granted {
         GrantKind::Sequence => Granted::Sequence,
         GrantKind::Function => Granted::Function,
         GrantKind::Schema => Granted::Schema,
-        GrantKind::Type => Granted::Type,
+        GrantKind::Type | GrantKind::Domain => Granted::Type,
         GrantKind::Database => Granted::Database,
     }
 }
@@ -108,6 +108,7 @@ impl Ddl<'_> {
                 "grantor must be current user",
             ));
         }
+        self.objects_are_there(&statement.on)?;
         let change = Change { statement, grantees: self.grantees(&statement.roles)? };
         match &statement.on {
             GrantOn::Objects(kind, names) => {
@@ -131,10 +132,34 @@ impl Ddl<'_> {
         }
     }
 
+    /// PostgreSQL looks up what the rights are on first, then the roles, then the words of the rights.
+    fn objects_are_there(&self, on: &GrantOn) -> Result<()> {
+        let schema_named = |name: &str| {
+            self.catalog().schema(name).ok_or_else(|| super::names::undefined_schema(name))
+        };
+        match on {
+            GrantOn::Objects(kind, names) => names.iter().try_for_each(|name| match kind {
+                GrantKind::Table | GrantKind::Sequence => {
+                    self.find(name)?.map(|_| ()).ok_or_else(|| undefined_table(name))
+                }
+                GrantKind::Schema => schema_named(&split(name)?.1).map(|_| ()),
+                GrantKind::Type | GrantKind::Domain => match self.find_type(name)? {
+                    Some(_) => Ok(()),
+                    None => self.is_other_type(name),
+                },
+                GrantKind::Database => self.known_database(&split(name)?.1),
+                GrantKind::Function => Ok(()),
+            }),
+            GrantOn::AllIn(_, schemas) => schemas.iter().try_for_each(|name| {
+                Guarded::schema(schema_named(&fold(name))?).need(&self.actor, Rights::USAGE)
+            }),
+            GrantOn::Later(_) => Ok(()),
+        }
+    }
+
     fn grant_on(&mut self, kind: GrantKind, name: &ObjectName, change: &Change<'_>) -> Result<()> {
         match kind {
             GrantKind::Table | GrantKind::Sequence => {
-                self.schema_usage(name)?;
                 let found = self.find(name)?.ok_or_else(|| undefined_table(name))?;
                 match (kind, found) {
                     (GrantKind::Table, Relation::Table(table)) => {
@@ -163,20 +188,20 @@ impl Ddl<'_> {
             }
             GrantKind::Schema => {
                 let (_, name) = split(name)?;
-                let schema = self.catalog().schema(&name).cloned().ok_or_else(|| {
-                    Error::new(
-                        SqlState::INVALID_SCHEMA_NAME,
-                        format!("schema \"{name}\" does not exist"),
-                    )
-                })?;
+                let schema = self.catalog().schema(&name).cloned();
+                let schema = schema.ok_or_else(|| super::names::undefined_schema(&name))?;
                 let mut schema = (*schema).clone();
                 schema.acl = self.changed(&Guarded::schema(&schema), Rights::NONE, change)?;
                 self.change.put(Object::Schema(schema));
                 Ok(())
             }
-            GrantKind::Type => {
-                self.schema_usage(name)?;
-                let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
+            GrantKind::Type | GrantKind::Domain => {
+                let Some(ty) = self.find_type(name)? else {
+                    return self.grant_on_other_type(kind, name, change);
+                };
+                if kind == GrantKind::Domain && !matches!(ty.kind, TypeKind::Domain(_)) {
+                    return Err(super::domain::no_domain(&format!("\"{}\"", ty.name)));
+                }
                 let mut ty = (*ty).clone();
                 ty.acl = self.changed(&Guarded::user_type(&ty), Rights::NONE, change)?;
                 self.change.put(Object::Type(ty));
@@ -368,10 +393,8 @@ impl Ddl<'_> {
 
     fn grant_on_all(&mut self, kind: GrantKind, schema: &Ident, change: &Change<'_>) -> Result<()> {
         let name = fold(schema);
-        let schema = self.catalog().schema(&name).cloned().ok_or_else(|| {
-            Error::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{name}\" does not exist"))
-        })?;
-        Guarded::schema(&schema).need(&self.actor, Rights::USAGE)?;
+        let schema = self.catalog().schema(&name).cloned();
+        let schema = schema.ok_or_else(|| super::names::undefined_schema(&name))?;
         self.refuse_columns(change)?;
         let here = |of: u32| of == schema.oid;
         match kind {

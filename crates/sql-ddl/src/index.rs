@@ -157,7 +157,6 @@ impl Ddl<'_> {
         &mut self,
         create: &CreateIndex,
     ) -> Result<Option<(Table, Index)>> {
-        self.schema_usage(&create.table_name)?;
         let table = (*self.table(&create.table_name)?).clone();
         let relation = telesto_sql_catalog::Relation::Table(std::sync::Arc::new(table.clone()));
         self.need_owner_of(&relation)?;

@@ -29,6 +29,7 @@ mod like;
 mod names;
 pub mod online;
 mod other;
+mod other_types;
 mod owned;
 mod placement;
 mod policies;
@@ -250,7 +251,6 @@ impl Ddl<'_> {
                 "CREATE TYPE"
             }
             Statement::DropDomain(drop) => {
-                self.may_drop_named(ObjectType::Type, std::slice::from_ref(&drop.name))?;
                 self.drop_domain(drop).await?;
                 "DROP DOMAIN"
             }

@@ -34,6 +34,11 @@ pub(super) fn undefined_table(name: &ObjectName) -> Error {
     Error::new(SqlState::UNDEFINED_TABLE, format!("relation \"{shown}\" does not exist"))
 }
 
+/// 3F000.
+pub(super) fn undefined_schema(name: &str) -> Error {
+    Error::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{name}\" does not exist"))
+}
+
 pub(super) fn undefined_column(column: &str, table: &Table) -> Error {
     Error::new(
         SqlState::UNDEFINED_COLUMN,
@@ -170,15 +175,19 @@ impl Ddl<'_> {
         path
     }
 
+    /// The schemas that a name without one is looked for in: what is closed to the role is passed over.
+    pub(super) fn open_path(&self) -> Vec<String> {
+        let mut path = self.path();
+        path.retain(|name| self.catalog().schema(name).is_none_or(|schema| self.is_open(schema)));
+        path
+    }
+
     /// The OID of the schema something is created in.
     pub(super) fn creation_schema(&self, schema: Option<&str>) -> Result<u32> {
-        let missing = |name: &str| {
-            Error::new(SqlState::INVALID_SCHEMA_NAME, format!("schema \"{name}\" does not exist"))
-        };
         let found = match schema {
-            Some(name) => self.catalog().schema(name).ok_or_else(|| missing(name))?,
+            Some(name) => self.catalog().schema(name).ok_or_else(|| undefined_schema(name))?,
             None => self
-                .path()
+                .open_path()
                 .iter()
                 .filter_map(|name| self.catalog().schema(name))
                 .find(|schema| !telesto_sql_catalog::temp::is_temporary(schema.oid))
@@ -201,14 +210,31 @@ impl Ddl<'_> {
         Ok(found.oid)
     }
 
+    /// The relation that a statement names.
+    ///
+    /// # Errors
+    /// 3F000 without the schema, 42501 where it is closed to the role: it does not tell what is not in it, either.
     pub(super) fn find(&self, name: &ObjectName) -> Result<Option<Relation>> {
         let (schema, relation) = split(name)?;
-        let found = self.catalog().resolve(schema.as_deref(), &relation, &self.path()).cloned();
-        if found.is_none() {
-            // A schema that is closed to the role does not tell what is not in it, either.
-            self.schema_usage(name)?;
+        if let Some(missing) = self.missing_schema(name)? {
+            return Err(undefined_schema(&missing));
         }
-        Ok(found)
+        self.schema_usage(name)?;
+        Ok(self.catalog().resolve(schema.as_deref(), &relation, &self.open_path()).cloned())
+    }
+
+    /// [`Ddl::find`] for IF EXISTS: without its schema the relation is not there, either.
+    pub(super) fn find_if_there(&self, name: &ObjectName) -> Result<Option<Relation>> {
+        match self.missing_schema(name)? {
+            Some(_) => Ok(None),
+            None => self.find(name),
+        }
+    }
+
+    /// The schema that a name gives and that is not there. That of temporary relations is, for whoever has none yet.
+    pub(super) fn missing_schema(&self, name: &ObjectName) -> Result<Option<String>> {
+        let schema = split(name)?.0;
+        Ok(schema.filter(|name| name != "pg_temp" && self.catalog().schema(name).is_none()))
     }
 
     pub(super) fn table(&self, name: &ObjectName) -> Result<Arc<Table>> {

@@ -61,7 +61,6 @@ impl Ddl<'_> {
             CommentObject::Index => "an index",
             _ => return Ok(()),
         };
-        self.schema_usage(name)?;
         let fits = match self.find(name)? {
             None => true,
             Some(Relation::Table(_)) => kind == CommentObject::Table,
@@ -146,16 +145,17 @@ impl Ddl<'_> {
                 None => return Err(undefined_table(name)),
             },
             CommentObject::Type => {
-                let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
+                let Some(ty) = self.find_type(name)? else {
+                    return Err(self.cannot_comment(name)?);
+                };
                 self.change.put(Object::Type(UserType { comment, ..(*ty).clone() }));
             }
             CommentObject::Domain => {
-                let ty = self.find_type(name)?.ok_or_else(|| super::types::undefined_type(name))?;
+                let Some(ty) = self.find_type(name)? else {
+                    return Err(self.no_such_domain(name)?);
+                };
                 if !matches!(ty.kind, TypeKind::Domain(_)) {
-                    return Err(Error::new(
-                        SqlState::WRONG_OBJECT_TYPE,
-                        format!("\"{}\" is not a domain", ty.name),
-                    ));
+                    return Err(super::domain::no_domain(&format!("\"{}\"", ty.name)));
                 }
                 self.change.put(Object::Type(UserType { comment, ..(*ty).clone() }));
             }

@@ -48,7 +48,6 @@ impl Ddl<'_> {
     /// The table a policy is on, to be changed by its owner.
     fn secured_table(&self, name: &ObjectName) -> Result<Table> {
         let found = self.find(name)?.ok_or_else(|| undefined_table(name))?;
-        self.schema_usage(name)?;
         self.need_owner_of(&found)?;
         Ok((*self.table(name)?).clone())
     }
@@ -87,6 +86,7 @@ impl Ddl<'_> {
         if let SetExpr::Select(select) = &mut *query.body {
             select.selection = Some(expr.clone());
         }
+        self.may_name(&query)?;
         let pinned = self.pinned(query).await?;
         match *pinned.body {
             SetExpr::Select(select) => match select.selection {
@@ -198,13 +198,15 @@ impl Ddl<'_> {
 
     /// DROP POLICY.
     pub(super) fn drop_policy(&mut self, drop: &DropPolicy) -> Result<()> {
-        if drop.if_exists && self.find(&drop.table_name)?.is_none() {
-            let name = split(&drop.table_name)?.1;
-            self.context.notices.notice(format!("relation \"{name}\" does not exist, skipping"));
+        if drop.if_exists && self.find_if_there(&drop.table_name)?.is_none() {
+            let what = match self.missing_schema(&drop.table_name)? {
+                Some(schema) => format!("schema \"{schema}\""),
+                None => format!("relation \"{}\"", split(&drop.table_name)?.1),
+            };
+            self.context.notices.notice(format!("{what} does not exist, skipping"));
             return Ok(());
         }
         self.find(&drop.table_name)?.ok_or_else(|| undefined_table(&drop.table_name))?;
-        self.schema_usage(&drop.table_name)?;
         let name = fold(&drop.name);
         {
             let table = self.table(&drop.table_name)?;

@@ -11,11 +11,11 @@
 
 use std::sync::Arc;
 
+use telesto_sql_catalog::Role;
 use telesto_sql_catalog::acl::BOOTSTRAP;
 use telesto_sql_catalog::model::Membership;
 use telesto_sql_catalog::rights::{DATABASE_OWNER, denied, is_predefined};
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{Role, rights};
 use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::cast::input;
 use telesto_sql_parser::definition::{GrantRole, RoleChange, RoleOption, RoleSpec};
@@ -29,6 +29,12 @@ use super::verifier::{is_of_nothing, verifier};
 
 pub(super) fn reserved(name: &str, detail: &str) -> Error {
     Error::new(SqlState::RESERVED_NAME, format!("role name \"{name}\" is reserved")).detail(detail)
+}
+
+/// What PostgreSQL would do: what the roles of every database are members of is in no record here.
+fn fixed(name: &str) -> Error {
+    Error::unsupported(format!("a change of what predefined role \"{name}\" is a member of"))
+        .hint("GRANT both to a role of your own, and make that the members' role.")
 }
 
 fn grant_error(message: String) -> Error {
@@ -405,9 +411,6 @@ impl Ddl<'_> {
             let text = format!("role \"{}\" cannot be a member of any role", known.name);
             return Err(grant_error(text));
         }
-        if is_predefined(member) {
-            return Err(reserved(&known.name, "Cannot alter reserved roles."));
-        }
         if self.catalog().is_member(role.oid, member) {
             let text = format!("role \"{}\" is a member of role \"{}\"", role.name, known.name);
             return Err(grant_error(text));
@@ -421,6 +424,7 @@ impl Ddl<'_> {
                 ));
                 return Ok(());
             }
+            _ if is_predefined(member) => return Err(fixed(&known.name)),
             Some(membership) => *membership = Membership { role: role.oid, grantor, admin },
             None => changed.member_of.push(Membership { role: role.oid, grantor, admin }),
         }
@@ -431,9 +435,6 @@ impl Ddl<'_> {
     fn remove_member(&mut self, role: &Role, member: u32, only_admin: bool) -> Result<()> {
         let known = self.role_by_oid(member)?;
         self.may_admit(role)?;
-        if rights::is_predefined(member) {
-            return Err(reserved(&known.name, "Cannot alter reserved roles."));
-        }
         let mut changed = (*known).clone();
         let Some(at) = changed.member_of.iter().position(|m| m.role == role.oid) else {
             self.context.notices.warning(
@@ -442,6 +443,9 @@ impl Ddl<'_> {
             );
             return Ok(());
         };
+        if is_predefined(member) {
+            return Err(fixed(&known.name));
+        }
         if only_admin {
             changed.member_of[at].admin = false;
         } else {

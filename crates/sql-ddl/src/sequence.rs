@@ -265,9 +265,8 @@ impl Ddl<'_> {
         name: &ObjectName,
         options: &[SequenceOption],
     ) -> Result<()> {
-        match self.find(name)? {
+        match if if_exists { self.find_if_there(name)? } else { self.find(name)? } {
             Some(Relation::Sequence(sequence)) => {
-                self.schema_usage(name)?;
                 self.need_owner(telesto_sql_catalog::Guarded::sequence(&sequence))?;
                 self.alter_sequence_options(sequence.oid, options, false).await
             }

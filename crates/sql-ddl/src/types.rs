@@ -13,13 +13,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Ddl;
-use super::names::{fold, split};
+use super::names::{fold, split, undefined_schema};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
-use telesto_sql_catalog::{Column, Granted, Guarded, Owner, Relation, Table, TypeKind, UserType};
+use telesto_sql_catalog::{
+    Column, Granted, Guarded, Owner, Relation, Role, Table, TypeKind, UserType,
+};
 use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::sqlparser::ast::{
-    AlterCollation, AlterCollationOperation, AlterType, AlterTypeAddValue,
+    self, AlterCollation, AlterCollationOperation, AlterType, AlterTypeAddValue,
     AlterTypeAddValuePosition, AlterTypeOperation, Ident, ObjectName,
     UserDefinedTypeRepresentation,
 };
@@ -41,6 +43,18 @@ pub(super) fn undefined_type(name: &ObjectName) -> Error {
         |(schema, name)| schema.map_or(name.clone(), |schema| format!("{schema}.{name}")),
     );
     Error::new(SqlState::UNDEFINED_OBJECT, format!("type \"{shown}\" does not exist"))
+}
+
+/// The role that OWNER TO names.
+fn spec_of(owner: &ast::Owner) -> RoleSpec {
+    match owner {
+        ast::Owner::Ident(name) if name.quote_style.is_none() && fold(name) == "public" => {
+            RoleSpec::Public
+        }
+        ast::Owner::Ident(name) => RoleSpec::Name(name.clone()),
+        ast::Owner::SessionUser => RoleSpec::SessionUser,
+        _ => RoleSpec::CurrentUser,
+    }
 }
 
 fn label_of(label: &Ident) -> Result<&str> {
@@ -91,7 +105,8 @@ fn no_label(label: &str) -> Error {
     )
 }
 
-fn no_enum(name: &str) -> Error {
+/// 42809 of a type that is none.
+pub(super) fn no_enum(name: &str) -> Error {
     Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{name}\" is not an enum"))
 }
 
@@ -178,31 +193,38 @@ impl Ddl<'_> {
     }
 
     /// The user's type of this name.
+    ///
+    /// # Errors
+    /// As [`Ddl::find`].
     pub(super) fn find_type(&self, name: &ObjectName) -> Result<Option<Arc<UserType>>> {
         let (schema, own) = split(name)?;
+        if let Some(missing) = self.missing_schema(name)? {
+            return Err(undefined_schema(&missing));
+        }
+        self.schema_usage(name)?;
         let within = |schema: &str| {
             let schema = self.catalog().schema(schema)?.oid;
             self.catalog().user_type_named(schema, &own).cloned()
         };
         Ok(match schema {
-            Some(schema) => {
-                let found = within(&schema);
-                if found.is_none() {
-                    self.schema_usage(name)?;
-                }
-                found
-            }
-            None => {
-                let path = self.context.settings.effective_search_path();
-                path.iter().find_map(|schema| within(schema))
-            }
+            Some(schema) => within(&schema),
+            None => self.open_path().iter().find_map(|schema| within(schema)),
         })
     }
 
     pub(super) fn alter_type(&mut self, alter: &AlterType) -> Result<()> {
-        let found = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
-        self.need_owner(Guarded::user_type(&found))?;
+        let Some(found) = self.find_type(&alter.name)? else {
+            return Err(match &alter.operation {
+                AlterTypeOperation::Rename(_) => self.cannot_alter(&alter.name)?,
+                _ => self.no_such_enum(&alter.name)?,
+            });
+        };
         let mut ty = (*found).clone();
+        let renames = matches!(alter.operation, AlterTypeOperation::Rename(_));
+        if !renames && !matches!(ty.kind, TypeKind::Enum(_)) {
+            return Err(no_enum(&ty.name));
+        }
+        self.need_owner(Guarded::user_type(&found))?;
         match &alter.operation {
             AlterTypeOperation::Rename(rename) => {
                 return self.rename_type(&ty, ty.schema, &fold(&rename.new_name));
@@ -305,44 +327,60 @@ impl Ddl<'_> {
 
     /// ALTER TYPE … RENAME TO, OWNER TO, SET SCHEMA, in the form the parser has them (`sql-parser::parse`).
     pub(super) fn place_type(&mut self, alter: &AlterCollation) -> Result<&'static str> {
-        let ty = self.find_type(&alter.name)?.ok_or_else(|| undefined_type(&alter.name))?;
+        // To whom it goes is looked up before what goes.
+        let to = match &alter.operation {
+            AlterCollationOperation::OwnerTo(owner) => Some(self.role_of(&spec_of(owner))?),
+            _ => None,
+        };
+        let Some(ty) = self.find_type(&alter.name)? else {
+            return Err(match &alter.operation {
+                // The parser has ALTER DOMAIN alone in this form.
+                AlterCollationOperation::RenameTo { .. } => self.no_such_domain(&alter.name)?,
+                _ => self.cannot_alter(&alter.name)?,
+            });
+        };
         let tag = match &ty.kind {
             TypeKind::Domain(_) => "ALTER DOMAIN",
             TypeKind::Enum(_) | TypeKind::Composite(_) => "ALTER TYPE",
         };
-        self.need_owner(Guarded::user_type(&ty))?;
-        self.placed(&ty, &alter.operation).map(|()| tag)
+        match to {
+            Some(to) => self.give_type(&ty, &to)?,
+            None => self.placed(&ty, &alter.operation)?,
+        }
+        Ok(tag)
+    }
+
+    /// Gives a type to another; its owner is asked about nothing.
+    fn give_type(&mut self, ty: &UserType, to: &Role) -> Result<()> {
+        self.may_give(Guarded::user_type(ty), to, ty.schema)?;
+        let mut ty = ty.clone();
+        if let Some(acl) = &mut ty.acl {
+            acl.change_owner(ty.owner, Owner(to.oid));
+        }
+        ty.owner = Owner(to.oid);
+        self.change.put(Object::Type(ty));
+        Ok(())
     }
 
     fn placed(&mut self, ty: &UserType, operation: &AlterCollationOperation) -> Result<()> {
         match operation {
-            AlterCollationOperation::OwnerTo(owner) => {
-                let spec = match owner {
-                    telesto_sql_parser::sqlparser::ast::Owner::Ident(name) => {
-                        RoleSpec::Name(name.clone())
-                    }
-                    telesto_sql_parser::sqlparser::ast::Owner::SessionUser => RoleSpec::SessionUser,
-                    _ => RoleSpec::CurrentUser,
-                };
-                let to = self.role_of(&spec)?;
-                self.may_give(Guarded::user_type(ty), &to, ty.schema)?;
-                let mut ty = ty.clone();
-                if let Some(acl) = &mut ty.acl {
-                    acl.change_owner(ty.owner, Owner(to.oid));
-                }
-                ty.owner = Owner(to.oid);
-                self.change.put(Object::Type(ty));
-                Ok(())
+            AlterCollationOperation::OwnerTo(_) => {
+                Err(Error::internal("a type that is given to nobody"))
             }
             AlterCollationOperation::SetSchema { schema_name } => {
                 let (_, schema) = split(schema_name)?;
                 let schema = self.creation_schema(Some(&schema))?;
+                self.need_owner(Guarded::user_type(ty))?;
                 if schema == ty.schema {
                     return Ok(());
                 }
                 self.rename_type(ty, schema, &ty.name)
             }
             AlterCollationOperation::RenameTo { new_name } => {
+                self.need_owner(Guarded::user_type(ty))?;
+                if !matches!(ty.kind, TypeKind::Domain(_)) {
+                    return Err(super::domain::no_domain(&ty.name));
+                }
                 self.rename_type(ty, ty.schema, &fold(new_name))
             }
             AlterCollationOperation::RefreshVersion => {
@@ -357,15 +395,15 @@ impl Ddl<'_> {
         if_exists: bool,
         cascade: bool,
     ) -> Result<()> {
+        if let Some(missing) = self.missing_schema(name)?
+            && if_exists
+        {
+            self.context.notices.notice(format!("schema \"{missing}\" does not exist, skipping"));
+            return Ok(());
+        }
         let Some(ty) = self.find_type(name)? else {
-            let (schema, own) = split(name)?;
-            let path = self.context.settings.effective_search_path();
-            if self.catalog().resolve_type(schema.as_deref(), &own, &path).is_some() {
-                return Err(Error::new(
-                    SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
-                    format!("cannot drop type {own} because its element type requires it"),
-                )
-                .hint("Drop the element type instead."));
+            if let Some(error) = self.cannot_drop(name)? {
+                return Err(error);
             }
             let error = undefined_type(name);
             if !if_exists {

@@ -140,9 +140,22 @@ impl Ddl<'_> {
         .is_break()
     }
 
-    /// Fails unless the role may look into each schema that the query names. What it may read there is asked when the view is read.
-    fn may_name(&self, query: &Query) -> Result<()> {
-        let named = visit_relations(query, |name| match self.schema_usage(name) {
+    /// Fails unless the role may look into each schema that the query names, or finds names in. What it may read there is asked when the
+    /// view is read.
+    pub(super) fn may_name(&self, query: &Query) -> Result<()> {
+        let ctes = cte_names(query);
+        let (path, open) = (self.path(), self.open_path());
+        let found = |name: &ObjectName| -> Result<()> {
+            let (schema, own) = split(name)?;
+            let hidden = schema.is_none()
+                && !ctes.contains(&own)
+                && self.catalog().visible_in(&own, &path) != self.catalog().visible_in(&own, &open);
+            if hidden {
+                return Err(super::names::undefined_table(name));
+            }
+            self.schema_usage(name)
+        };
+        let named = visit_relations(query, |name| match found(name) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
         });

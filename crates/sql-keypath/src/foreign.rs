@@ -175,8 +175,8 @@ impl Statement<'_> {
             ),
         )
         .detail(format!(
-            "Key {} is not present in table \"{parent}\".",
-            wanted.child.key_text(&constraint.columns, &wanted.values, self.context)
+            "{} is not present in table \"{parent}\".",
+            wanted.child.key_told(&constraint.columns, &wanted.values, self.context)
         ))
         .table(&wanted.child.schema, &wanted.child.table.name)
         .constraint(&constraint.name)
@@ -342,8 +342,8 @@ impl Statement<'_> {
             ),
         )
         .detail(format!(
-            "Key {} is still referenced from table \"{}\".",
-            key.parent.key_text(&key.constraint.referenced_columns, &key.values, self.context),
+            "{} is still referenced from table \"{}\".",
+            key.parent.key_told(&key.constraint.referenced_columns, &key.values, self.context),
             info.table.name
         ))
         .table(&info.schema, &info.table.name)

@@ -16,7 +16,9 @@ use telesto_bucket::PriceSheet;
 use telesto_meter::caps::{Held, Mode};
 use telesto_meter::report::{self, Dimension, Job, Line};
 use telesto_meter::{Charge, Dollars, Entry, REQUEST, Rates, Resource, Stats};
-use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::acl::BOOTSTRAP;
+use telesto_sql_catalog::rights::READ_ALL_STATS;
+use telesto_sql_catalog::{Actor, CatalogSnapshot};
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::settings::PRICES;
 use telesto_sql_plan::SessionView;
@@ -51,7 +53,8 @@ pub(super) fn fill(
     };
     if let Some(accounts) = &live.accounts {
         let sheet = sheet(accounts, settings)?;
-        let seen = Seen { rates: sheet.rates(), seconds: accounts.seconds(), sheet };
+        let actor = catalog.actor(settings.current_role);
+        let seen = Seen { rates: sheet.rates(), seconds: accounts.seconds(), sheet, actor };
         fill(out, catalog, accounts, &seen);
     }
     Ok(true)
@@ -68,11 +71,12 @@ pub(super) fn sheet(accounts: &Accounts, settings: &Settings) -> Result<PriceShe
     })
 }
 
-/// What dollars are told by.
+/// What dollars are told by, and whom.
 struct Seen {
     rates: Rates,
     sheet: PriceSheet,
     seconds: u64,
+    actor: Actor,
 }
 
 impl Seen {
@@ -219,7 +223,7 @@ fn prices(out: &mut RowSet<'_>, _: &CatalogSnapshot, accounts: &Accounts, seen: 
     }
 }
 
-/// The statements of one role, whatever the application and the tags: what PostgreSQL has one row for.
+/// The statements of one role, whatever the application and the tags: what PostgreSQL has one row for. What they say is that role's.
 fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accounts, seen: &Seen) {
     type Shown = (Arc<str>, Stats, Option<Arc<str>>);
     let mut rows: std::collections::BTreeMap<(Arc<str>, i64), Shown> =
@@ -238,12 +242,14 @@ fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accoun
         let charge = &stats.charge;
         let cost = seen.rates.price(charge);
         let zero = Datum::Float8(0.0);
+        let role = catalog.role_named(&role).map_or(BOOTSTRAP, |role| role.oid);
+        let told = seen.actor.acts_as(role) || seen.actor.acts_as(READ_ALL_STATS);
         let mut row = amounts(out.row(), charge)
-            .set("userid", catalog.role_named(&role).map_or(10, |role| role.oid))
+            .set("userid", role)
             .set("dbid", DATABASE_OID)
             .set("toplevel", true)
-            .set("queryid", query_id)
-            .set("query", &*text)
+            .set("queryid", if told { Datum::Int8(query_id) } else { Datum::Null })
+            .set("query", if told { &*text } else { "<insufficient privilege>" })
             .set("calls", count(stats.calls))
             .set("total_exec_time", millis(stats.total_nanos as f64))
             .set("min_exec_time", millis(stats.min_nanos as f64))
@@ -259,7 +265,7 @@ fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accoun
             .set("dollars_per_call", dollars(cost.part(1, stats.calls)))
             .set("failures", count(stats.failures))
             .set("conflicts", count(stats.conflicts))
-            .set("plan", plan.map_or(Datum::Null, |plan| Datum::text(&*plan)));
+            .set("plan", plan.filter(|_| told).map_or(Datum::Null, |plan| Datum::text(&*plan)));
         for unknown in [
             "total_plan_time",
             "min_plan_time",

@@ -12,7 +12,10 @@ use telesto_sql_parser::stored::parse_stored;
 use crate::index_expressions::IndexExpressions;
 use telesto_sql_catalog::by_row::ByRow;
 use telesto_sql_catalog::codec::{self, RowCodec};
-use telesto_sql_catalog::{CatalogSnapshot, Generated, Index, IndexColumn, SequenceSession, Table};
+use telesto_sql_catalog::{
+    Actor, CatalogSnapshot, Column, Generated, Guarded, Index, IndexColumn, Rights,
+    SequenceSession, Table,
+};
 use telesto_sql_expr::ParameterTypes;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::{Binder, CastContext, EvalContext, Expr, Scope, ScopeColumn, ScopeRelation};
@@ -264,14 +267,49 @@ impl CompiledTable {
         Ok(())
     }
 
-    /// The row as a detail; none where policies may hide it.
+    /// The row as a detail, as far as the role could read it; none where policies may hide it.
     fn failing_row(&self, row: &[Datum], context: &EvalContext<'_>) -> Option<String> {
-        if self.secured {
+        let reader = self.reader(context)?;
+        let seen: Vec<(usize, &Column)> =
+            self.table.visible_columns().filter(|(at, _)| reader.sees(Some(*at))).collect();
+        if seen.is_empty() {
             return None;
         }
-        let shown: Vec<String> =
-            self.table.visible_columns().map(|(at, c)| shown(&row[at], &c.ty, context)).collect();
-        Some(format!("Failing row contains ({}).", shown.join(", ")))
+        let values: Vec<String> =
+            seen.iter().map(|(at, c)| shown(&row[*at], &c.ty, context)).collect();
+        let values = values.join(", ");
+        if reader.sees(None) {
+            return Some(format!("Failing row contains ({values})."));
+        }
+        let names: Vec<&str> = seen.iter().map(|(_, c)| c.name.as_str()).collect();
+        Some(format!("Failing row contains ({}) = ({values}).", names.join(", ")))
+    }
+
+    /// Whom errors of the statement are told; `None`: policies may hide rows from it, and no values are told.
+    fn reader<'a>(&'a self, context: &EvalContext<'a>) -> Option<Reader<'a>> {
+        let catalog = &**context.catalog;
+        let actor = catalog.actor(context.settings.current_role);
+        if self.secured || crate::row_security::applies(&self.table, catalog, &actor) {
+            return None;
+        }
+        Some(Reader { table: &self.table, catalog, actor })
+    }
+
+    /// `Key (a, b)=(1, 2)`, as errors begin to tell of it; without names and values where the role could not read them.
+    #[must_use]
+    pub fn key_told(
+        &self,
+        columns: &[usize],
+        values: &[Datum],
+        context: &EvalContext<'_>,
+    ) -> String {
+        let told = self
+            .reader(context)
+            .is_some_and(|reader| columns.iter().all(|column| reader.sees(Some(*column))));
+        if !told {
+            return "Key".to_owned();
+        }
+        format!("Key {}", self.key_text(columns, values, context))
     }
 
     /// `(a, b)=(1, 2)`, for the details of errors.
@@ -317,10 +355,31 @@ impl CompiledTable {
         )
         .table(&self.schema, &self.table.name)
         .constraint(&index.name);
-        if self.secured {
+        let told = self.reader(context).is_some_and(|reader| {
+            let columns = index.columns.iter();
+            columns.map(|c| c.expression.is_none().then_some(c.column)).all(|at| reader.sees(at))
+        });
+        if !told {
             return error;
         }
         error.detail(format!("Key {} already exists.", self.index_text(index, row, context)))
+    }
+}
+
+/// Whom an error is told. What it shows is what its role could have read: others' values in a row that it changes a column of are not.
+struct Reader<'a> {
+    table: &'a Table,
+    catalog: &'a CatalogSnapshot,
+    actor: Actor,
+}
+
+impl Reader<'_> {
+    /// Whether the role could read the column; `None`: the whole row.
+    fn sees(&self, column: Option<usize>) -> bool {
+        match column {
+            Some(at) => self.catalog.column_rights(&self.actor, self.table, at).has(Rights::SELECT),
+            None => Guarded::table(self.table).rights_of(&self.actor).has(Rights::SELECT),
+        }
     }
 }
 

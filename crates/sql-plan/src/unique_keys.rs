@@ -67,11 +67,10 @@ impl SharedKey {
         )
         .table(&table.schema, &table.table.name)
         .constraint(&index.name);
-        if table.secured {
-            return error;
-        }
         let columns: Vec<usize> = index.columns.iter().map(|c| c.column).collect();
-        let key = table.key_text(&columns, &self.values, context);
-        error.detail(format!("Key {key} already exists."))
+        match table.key_told(&columns, &self.values, context).as_str() {
+            "Key" => error,
+            key => error.detail(format!("{key} already exists.")),
+        }
     }
 }

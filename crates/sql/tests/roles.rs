@@ -2,6 +2,8 @@
 
 #[path = "curated/mod.rs"]
 mod curated;
+#[path = "roles/details.rs"]
+mod details;
 #[path = "roles/settings.rs"]
 mod settings;
 
@@ -101,6 +103,9 @@ CREATE VIEW desk.slot AS SELECT id, shown, hidden FROM desk.secret;
 ALTER VIEW desk.slot OWNER TO alice;
 GRANT INSERT, UPDATE, DELETE ON desk.slot TO mallory;
 GRANT TRUNCATE ON vault.safe TO mallory;
+CREATE TYPE vault.kind AS ENUM ('gold', 'silver');
+CREATE DOMAIN vault.price AS int CHECK (VALUE < 10);
+GRANT ALL ON TYPE vault.kind TO mallory;
 CREATE TYPE desk.mood AS ENUM ('sad', 'glad');
 ALTER TYPE desk.mood OWNER TO alice;
 CREATE TABLE desk.mine (id int PRIMARY KEY, v text);
@@ -167,6 +172,18 @@ const ATTACKS: &[&str] = &[
     "SELECT * FROM telesto_nodes",
     "SELECT * FROM desk.counter",
     "SELECT id FROM desk.window_on FOR UPDATE",
+    "SELECT * FROM ROWS FROM (generate_series(1, 2), generate_series(1, (SELECT max(id) FROM desk.secret))) x",
+    "SELECT 'gold'::vault.kind",
+    "SELECT 'brass'::vault.kind",
+    "SELECT CAST(100 AS vault.price)",
+    "SELECT * FROM json_to_record('{}') AS x (a vault.kind)",
+    "PREPARE k (vault.kind) AS SELECT $1",
+    "BEGIN; DECLARE c CURSOR FOR SELECT a FROM desk.part FOR UPDATE; DECLARE d CURSOR FOR SELECT b FROM desk.part",
+    "BEGIN; DECLARE c CURSOR FOR SELECT id FROM desk.part; FETCH c; UPDATE desk.part SET b = 'x' WHERE CURRENT OF c",
+    "BEGIN; DECLARE c CURSOR FOR SELECT id FROM desk.part; FETCH c; DELETE FROM desk.part WHERE CURRENT OF c",
+    "COPY (DELETE FROM desk.secret RETURNING *) TO STDOUT",
+    "COPY (UPDATE desk.part SET a = 'x' RETURNING b) TO STDOUT",
+    "COPY (INSERT INTO desk.mine SELECT id + 20, hidden FROM desk.secret RETURNING *) TO STDOUT",
     // Writing.
     "INSERT INTO desk.secret VALUES (3, 'x', 'y')",
     "INSERT INTO desk.mine SELECT id + 10, hidden FROM desk.secret",
@@ -211,6 +228,16 @@ const ATTACKS: &[&str] = &[
     "ALTER TABLE desk.mine ADD FOREIGN KEY (id) REFERENCES desk.secret",
     "CREATE TABLE desk.copy (LIKE desk.secret)",
     "CREATE TABLE vault.mine (id int)",
+    "CREATE TABLE desk.kinds (v vault.kind)",
+    "ALTER TABLE desk.mine ADD COLUMN k vault.kind",
+    "CREATE DOMAIN desk.mine_too AS vault.price",
+    "CREATE TYPE desk.row_of AS (k vault.kind)",
+    "CREATE VIEW desk.peep0 AS SELECT 'gold'::vault.kind",
+    "CREATE VIEW desk.peep1 AS SELECT * FROM vault.safe",
+    "CREATE POLICY p ON desk.mine USING (EXISTS (SELECT 1 FROM vault.safe))",
+    "ALTER TYPE vault.kind ADD VALUE 'brass'",
+    "DROP DOMAIN vault.price",
+    "COMMENT ON TYPE vault.kind IS 'mine'",
     "CREATE TABLE public.mine (id int)",
     "CREATE SCHEMA own",
     "CREATE SCHEMA own AUTHORIZATION alice",

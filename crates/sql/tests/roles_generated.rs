@@ -274,11 +274,7 @@ impl Made {
                 self.one(&["TYPE s0.mood", "DOMAIN s1.even", "SEQUENCE s0.q"])
             ),
             20 => {
-                // In a schema that is not there definitions are 3F000 in PostgreSQL, and 42P01 here.
-                let named = match self.named() {
-                    "s9.none" => "s1.none",
-                    named => named,
-                };
+                let named = self.named();
                 match self.0.random_range(0..3) {
                     0 => format!("TRUNCATE {named}"),
                     1 => format!("COMMENT ON TABLE {named} IS 'y'"),

@@ -34,6 +34,7 @@ pub enum GrantKind {
     Function,
     Schema,
     Type,
+    Domain,
     Database,
 }
 
@@ -218,8 +219,10 @@ impl Words<'_> {
             GrantKind::Schema
         } else if self.words(&["DATABASE"]) {
             GrantKind::Database
-        } else if self.words(&["TYPE"]) || self.words(&["DOMAIN"]) {
+        } else if self.words(&["TYPE"]) {
             GrantKind::Type
+        } else if self.words(&["DOMAIN"]) {
+            GrantKind::Domain
         } else if self.words(&["FUNCTION"])
             || self.words(&["ROUTINE"])
             || self.words(&["PROCEDURE"])

@@ -20,7 +20,10 @@
 
 mod columns;
 mod reads;
+mod types;
 mod writes;
+
+pub(crate) use types::{check_type_names, check_types};
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

@@ -55,7 +55,7 @@ pub(crate) struct AnalyzePlan {
 /// Plans an ANALYZE.
 ///
 /// # Errors
-/// 42P01, 42703, 42701; 42501 for a schema that is closed to the role.
+/// 42P01, 42703, 42701, 3F000; 42501 for a schema that is closed to the role.
 pub(crate) fn plan(analyze: &Analyze, context: &PlanContext<'_>) -> Result<Arc<AnalyzePlan>> {
     let targets = targets(analyze)?;
     let mut plan = AnalyzePlan { targets, tables: Vec::new(), others: Vec::new() };
@@ -65,11 +65,23 @@ pub(crate) fn plan(analyze: &Analyze, context: &PlanContext<'_>) -> Result<Arc<A
     }
     for (name, columns) in &plan.targets.tables {
         let (schema, relation) = parts(name)?;
-        if let Some(known) = schema.as_deref().and_then(|name| context.catalog.schema(name)) {
-            let actor = context.catalog.actor(context.settings.current_role);
-            Guarded::schema(known).need(&actor, Rights::USAGE)?;
+        let actor = context.catalog.actor(context.settings.current_role);
+        if let Some(name) = schema.as_deref().filter(|name| *name != "pg_temp") {
+            let known = context.catalog.schema(name).ok_or_else(|| {
+                let message = format!("schema \"{name}\" does not exist");
+                Error::new(SqlState::INVALID_SCHEMA_NAME, message)
+            })?;
+            if !is_temporary(known.oid) {
+                Guarded::schema(known).need(&actor, Rights::USAGE)?;
+            }
         }
-        let path = context.settings.effective_search_path();
+        let mut path = context.settings.effective_search_path();
+        path.retain(|name| {
+            context.catalog.schema(name).is_none_or(|known| {
+                is_temporary(known.oid)
+                    || Guarded::schema(known).rights_of(&actor).has(Rights::USAGE)
+            })
+        });
         match context.catalog.resolve(schema.as_deref(), &relation, &path) {
             Some(Relation::Table(table)) => {
                 plan.tables.push((Arc::clone(table), column_ids(table, columns)?));

@@ -20,6 +20,8 @@ use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::codec::read_index_key;
 use crate::error::{Error, Result, SqlState};
 use crate::types::TextStyle;
+use telesto_sql_catalog::{Actor, Guarded, IndexColumn, Rights};
+use telesto_sql_plan::row_security;
 
 /// Repetitions that do not wait.
 const AT_ONCE: u32 = 3;
@@ -95,13 +97,13 @@ impl Session {
     /// Adds to a conflict's error the other transaction and the row; other errors pass unchanged.
     pub(super) fn explain_conflict(&self, error: Error) -> Error {
         if let (Some((key, there)), Some(catalog)) = (&error.fields().unexpected, &self.catalog) {
-            return broken(catalog, key, *there).unwrap_or(error);
+            return broken(&self.told_from(catalog), key, *there).unwrap_or(error);
         }
         let Some(conflict) = error.conflict().cloned() else { return error };
         let place = self
             .catalog
             .as_ref()
-            .and_then(|catalog| describe_key(catalog, &conflict.key))
+            .and_then(|catalog| describe_key(&self.told_from(catalog), &conflict.key))
             .unwrap_or_else(|| "the catalog or a key that is no table's".to_owned());
         let detail = match conflict.refused {
             true => format!(
@@ -121,20 +123,56 @@ impl Session {
         }
         error
     }
+
+    fn told_from<'a>(&self, catalog: &'a CatalogSnapshot) -> Told<'a> {
+        Told { catalog, actor: catalog.actor(self.settings.current_role) }
+    }
+}
+
+/// Whom is told of a key: values that the role could not have read are left out.
+struct Told<'a> {
+    catalog: &'a CatalogSnapshot,
+    actor: Actor,
+}
+
+impl Told<'_> {
+    fn may_see(&self, table: &Table, index: Option<&Index>) -> bool {
+        if row_security::applies(table, self.catalog, &self.actor) {
+            return false;
+        }
+        let whole = Guarded::table(table).rights_of(&self.actor).has(Rights::SELECT);
+        let column = |column: &IndexColumn| {
+            column.expression.is_none()
+                && self.catalog.column_rights(&self.actor, table, column.column).has(Rights::SELECT)
+        };
+        whole || index.is_some_and(|index| index.columns.iter().all(column))
+    }
+
+    /// `(id)=(5)`; within, nothing where the role could not have read it. `None`: the key does not read as the index's.
+    fn shown(
+        &self,
+        reader: &mut KeyReader<'_>,
+        table: &Table,
+        index: &Index,
+    ) -> Option<Option<String>> {
+        let key = key_of(reader, table, index)?;
+        Some(self.may_see(table, Some(index)).then_some(key))
+    }
 }
 
 /// The constraint that another region has found broken, in PostgreSQL's words.
-fn broken(catalog: &CatalogSnapshot, key: &[u8], there: bool) -> Option<Error> {
+fn broken(told: &Told<'_>, key: &[u8], there: bool) -> Option<Error> {
+    let catalog = told.catalog;
     let mut reader = KeyReader::new(key);
     let (_, _, index) = reader.prefix().ok()?;
     let table = table_of(catalog, key)?;
     let index = table.index(index)?;
-    let named = key_of(&mut reader, table, index)?;
+    let named = told.shown(&mut reader, table, index)?;
     let schema = catalog.schema_name(table.schema);
     if !there {
         let message = format!("duplicate key value violates unique constraint \"{}\"", index.name);
         let error = Error::new(SqlState::UNIQUE_VIOLATION, message)
-            .detail(format!("Key {named} already exists."))
+            .detail_of(named.map(|key| format!("Key {key} already exists.")))
             .table(schema, table.name.clone())
             .constraint(&index.name);
         return Some(error);
@@ -150,7 +188,8 @@ fn broken(catalog: &CatalogSnapshot, key: &[u8], there: bool) -> Option<Error> {
     };
     let error =
         Error::new(SqlState::FOREIGN_KEY_VIOLATION, format!("insert or update on {violated}"));
-    Some(error.detail(format!("Key {named} is not present in table \"{}\".", table.name)))
+    let key = named.map_or_else(|| "Key".to_owned(), |key| format!("Key {key}"));
+    Some(error.detail(format!("{key} is not present in table \"{}\".", table.name)))
 }
 
 fn table_of<'a>(catalog: &'a CatalogSnapshot, key: &[u8]) -> Option<&'a Table> {
@@ -161,7 +200,8 @@ fn table_of<'a>(catalog: &'a CatalogSnapshot, key: &[u8]) -> Option<&'a Table> {
 }
 
 /// `table "t", row (id)=(5)`.
-fn describe_key(catalog: &CatalogSnapshot, key: &[u8]) -> Option<String> {
+fn describe_key(told: &Told<'_>, key: &[u8]) -> Option<String> {
+    let catalog = told.catalog;
     let mut reader = KeyReader::new(key);
     let (database, _, index) = reader.prefix().ok()?;
     if database == DatabaseId(0) {
@@ -171,12 +211,12 @@ fn describe_key(catalog: &CatalogSnapshot, key: &[u8]) -> Option<String> {
     let name = format!("table \"{}\"", table.name);
     let Some(index) = table.index(index) else {
         return Some(match reader.i64(Direction::Ascending) {
-            Ok(row) => format!("{name}, row number {row}"),
-            Err(_) => name,
+            Ok(row) if told.may_see(table, None) => format!("{name}, row number {row}"),
+            _ => name,
         });
     };
     // What does not read as the table is now was written when it was another: the table is told all the same.
-    Some(match key_of(&mut reader, table, index) {
+    Some(match told.shown(&mut reader, table, index).flatten() {
         Some(key) => format!("{name}, row {key}"),
         None => name,
     })

@@ -184,6 +184,7 @@ impl Session {
         let known: Vec<_> = known.chain(more.iter().cloned().map(Some)).collect();
         let mut parameters = ParameterTypes::new(&known);
         link_parameters(&mut parameters, catalog)?;
+        crate::access::check_types(statement, catalog, &self.settings)?;
         let plan = elsewhere::plan(
             statement,
             &mut PlanContext {
@@ -285,6 +286,7 @@ impl Session {
         let mut parameters = parameters.clone();
         let catalog = self.read_catalog(&txn).await?;
         link_parameters(&mut parameters, &catalog)?;
+        crate::access::check_types(statement, &catalog, &self.settings)?;
         let plan = elsewhere::plan(
             statement,
             &mut PlanContext {

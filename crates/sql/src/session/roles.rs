@@ -266,6 +266,7 @@ impl Session {
     pub(super) fn check_values(&self, text: &str, catalog: &Arc<CatalogSnapshot>) -> Result<()> {
         let query = crate::access::query_of(text)?;
         let statement = crate::sqlparser::ast::Statement::Query(Box::new(query));
+        crate::access::check_types(&statement, catalog, &self.settings)?;
         crate::access::check(&statement, catalog, &self.settings)
     }
 }

@@ -214,6 +214,8 @@ impl Session {
                 // Perhaps a user's: those are in the catalog.
                 Err(_) => {
                     let context = self.side_context().await?;
+                    let written = std::slice::from_ref(ty);
+                    crate::access::check_type_names(written, &context.catalog, &self.settings)?;
                     EvalContext::executing(&context).named(ty)?
                 }
             };
