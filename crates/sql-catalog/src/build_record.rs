@@ -150,6 +150,32 @@ pub async fn forget_record(
     Ok(txn.delete(build_key(database, table, index)).await?)
 }
 
+/// Deletes the records of builds that are none of these; how many there were.
+///
+/// # Errors
+/// Those of the transaction.
+pub async fn forget_other_records(
+    txn: &dyn Transaction,
+    database: DatabaseId,
+    kept: impl Iterator<Item = (TableId, u32)>,
+) -> Result<usize> {
+    let kept: Vec<Bytes> = kept.map(|(table, index)| build_key(database, table, index)).collect();
+    let range = KeyRange::with_prefix(&builds_prefix(database));
+    let mut scan = txn.scan(range, ScanOptions::default());
+    let mut gone = Vec::new();
+    loop {
+        let batch = scan.next_batch(100).await?;
+        if batch.is_empty() {
+            break;
+        }
+        gone.extend(batch.into_iter().map(|(key, _)| key).filter(|key| !kept.contains(key)));
+    }
+    for key in &gone {
+        txn.delete(key.clone()).await?;
+    }
+    Ok(gone.len())
+}
+
 /// A row of `pg_stat_progress_create_index`.
 #[derive(Debug)]
 pub struct Progress {

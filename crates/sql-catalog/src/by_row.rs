@@ -360,7 +360,7 @@ impl CatalogSnapshot {
         Some(shown.join("; "))
     }
 
-    /// The keys of values whose rows are placed elsewhere, and were all sent there.
+    /// The keys of values, and of tables, whose rows are placed elsewhere, and were all sent there.
     #[must_use]
     pub fn rows_elsewhere(&self) -> Vec<KeyRange> {
         let me = self.me().0;
@@ -372,7 +372,16 @@ impl CatalogSnapshot {
                 !place.has(me) && place.gaining.is_none() && place.moved.is_none()
             })
         });
-        gone.map(|(_, part)| part.range.clone()).collect()
+        let whole = self.tables().filter(|table| {
+            let placement = &table.placement;
+            placement.sent_by_all
+                && placement.by_row.is_none()
+                && !placement.has(self.me())
+                && placement.gaining.is_none()
+                && placement.moved.is_none()
+        });
+        let whole = whole.map(|table| storage_range(self.database, table.storage));
+        gone.map(|(_, part)| part.range.clone()).chain(whole).collect()
     }
 
     /// Told of what asked for rows with these values, which are not all here.

@@ -32,6 +32,8 @@ pub mod model;
 pub mod object;
 mod object_bytes;
 pub mod policy;
+mod redefining;
+pub mod regional_builds;
 pub mod regions;
 pub mod rights;
 pub mod roles;

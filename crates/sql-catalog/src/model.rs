@@ -299,7 +299,8 @@ pub struct Dropped {
     pub storage: TableId,
     /// The index they belong to; `None`: the rows and all indexes.
     pub index: Option<u32>,
-    /// Whether rows there were placed by value: each region has keys of its own, which the others are not told.
+    /// Whether each region deletes the keys that it has: rows there were in some regions alone, or entries are each region's own.
+    /// The others are not told of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_row: bool,
 }

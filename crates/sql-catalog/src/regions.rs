@@ -27,7 +27,7 @@ use telesto_geo::placement::{Rule, Rules, rules_row};
 
 use super::by_row::ByRow;
 use super::merging::Merging;
-use super::model::{Column, Table};
+use super::model::Table;
 use super::snapshot::CatalogSnapshot;
 use super::store::{self, SYSTEM};
 use crate::temp::is_temporary;
@@ -112,8 +112,8 @@ pub struct TablePlacement {
     /// Where each row is; then the home is [`Home::Row`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_row: Option<ByRow>,
-    /// Rows are, or were, placed by value: the region that wrote one last may have it no more, so that whoever has rows sends all of them
-    /// to a region that gets them.
+    /// Rows are, or were, in some regions alone: the region that wrote one last may have it no more, so that whoever has rows sends all of
+    /// them to a region that gets them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sent_by_all: bool,
 }
@@ -148,9 +148,14 @@ impl TablePlacement {
 /// The key of the row in which a region says which definitions it has applied.
 #[must_use]
 pub fn acknowledgement_key(database: DatabaseId, region: RegionId) -> Bytes {
+    acknowledgement_writer(database, region).finish()
+}
+
+/// What the keys of rows in which a region says what it has done begin with.
+pub(crate) fn acknowledgement_writer(database: DatabaseId, region: RegionId) -> KeyWriter {
     let mut key = acknowledgements(database);
     key.u64(u64::from(region.0), Direction::Ascending);
-    key.finish()
+    key
 }
 
 fn acknowledgements(database: DatabaseId) -> KeyWriter {
@@ -187,14 +192,6 @@ pub fn storage_range(database: DatabaseId, storage: TableId) -> KeyRange {
     let prefix = KeyWriter::prefix(database, storage, 0).finish();
     // Database and table, without the index.
     KeyRange::with_prefix(&prefix[..8])
-}
-
-/// Makes `column` what it was, but for what changes no row and no key.
-fn forget_what_rows_do_not_show(column: &mut Column, old: &Column) {
-    column.default.clone_from(&old.default);
-    column.comment.clone_from(&old.comment);
-    column.name.clone_from(&old.name);
-    column.dropped = old.dropped;
 }
 
 impl CatalogSnapshot {
@@ -426,81 +423,5 @@ impl CatalogSnapshot {
             ),
         )
         .hint("Try again in a moment; SELECT * FROM telesto_regions shows whether that region can be reached.")
-    }
-
-    /// Refuses a definition that one region cannot make while others write the table.
-    ///
-    /// # Errors
-    /// 55000.
-    pub(crate) fn check_change(&self, before: &Table, after: Option<&Table>) -> Result<()> {
-        let Some(after) = after else { return Ok(()) };
-        let merging = before.placement.merging.is_some();
-        let here = before.placement.home == Home::default() && before.placement.moved.is_none();
-        if here && !merging {
-            return Ok(());
-        }
-        let mut columns = after.columns.clone();
-        for (column, old) in columns.iter_mut().zip(&before.columns) {
-            column.acl.clone_from(&old.acl);
-            if before.placement.home == Home::Row && before.storage == after.storage {
-                forget_what_rows_do_not_show(column, old);
-            }
-        }
-        if before.placement.home == Home::Row && before.storage == after.storage {
-            // Rows without the column mean the same in every region.
-            let plain = |column: &Column| {
-                column.generated.is_none() && (!column.not_null || column.missing.is_some())
-            };
-            let added = columns.len().saturating_sub(before.columns.len());
-            if columns.iter().rev().take(added).all(plain) {
-                columns.truncate(before.columns.len());
-            }
-        }
-        let same = Table {
-            name: before.name.clone(),
-            columns,
-            schema: before.schema,
-            owner: before.owner,
-            acl: before.acl.clone(),
-            comment: before.comment.clone(),
-            constraint_comments: before.constraint_comments.clone(),
-            storage: before.storage,
-            placement: before.placement.clone(),
-            row_security: before.row_security.clone(),
-            ..after.clone()
-        };
-        if same == *before {
-            return Ok(());
-        }
-        if here {
-            return Err(Error::new(
-                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("table \"{}\" has columns that merge; it is changed while it has none", before.name),
-            )
-            .hint(
-                "ALTER TABLE … RESET (telesto.counter, telesto.max, telesto.min), change the table, and set them again: values stay.",
-            ));
-        }
-        let defining = self.region_name(DEFINING.0);
-        let home = match before.placement.home {
-            Home::Any => "in every region".to_owned(),
-            Home::Region(home) => format!("in region \"{}\"", self.region_name(home)),
-            Home::Row => {
-                return Err(Error::new(
-                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                    format!("rows of table \"{}\" are written in the regions that their values name; but for its columns it is changed while it is written in region \"{defining}\"", before.name),
-                )
-                .hint(
-                    "ALTER TABLE … RESET (telesto.regions), which brings all rows into every region, wait until telesto_placement shows no moved_from and nobody gaining, change the table, and set telesto.regions again.",
-                ));
-            }
-        };
-        Err(Error::new(
-            SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-            format!("table \"{}\" is written {home}; it is changed while it is written in region \"{defining}\"", before.name),
-        )
-        .hint(format!(
-            "ALTER TABLE … SET (telesto.home = '{defining}'), write a row or wait until that is possible, change the table, and set its home again."
-        )))
     }
 }

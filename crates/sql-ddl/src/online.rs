@@ -14,6 +14,7 @@ use super::names::{free_name, split, undefined_table};
 use super::{After, Ddl, build};
 use telesto_sql_catalog::build_record::{BuildRecord, forget_record};
 use telesto_sql_catalog::codec;
+use telesto_sql_catalog::regions::Home;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_catalog::{
@@ -52,6 +53,7 @@ pub async fn start_create(
     let mut ddl = Ddl::over(context);
     let Some((mut table, index)) = ddl.describe_index(create)? else { return Ok(None) };
     super::curated::may_change(&table, &ddl.actor)?;
+    ddl.catalog().check_fillable(&table, &index)?;
     let started = (table.id, index.id);
     record(&table)
         .write(context.txn.as_ref(), context.catalog.database, table.id, index.id)
@@ -87,6 +89,7 @@ pub async fn start_reindex(
         return Ok((table.id, build.index.id));
     }
     let catalog = ddl.catalog();
+    catalog.check_fillable(&table, &current)?;
     let taken = |name: &str| catalog.relation(table.schema, name).is_some();
     let name = free_name(taken, (&current.name, "", "ccnew"));
     let id = table.next_index;
@@ -216,7 +219,11 @@ impl Ddl<'_> {
     pub(super) fn leave_to_sweep(&mut self, table: &Table, index: Option<u32>) {
         self.change.define_temporary(false);
         let oid = self.change.oid();
-        let by_row = table.placement.by_row.is_some();
+        // Where every region writes, each has entries of its own. Where some regions have the table, the others are not to get what is
+        // about to be deleted, as a rule of the note would have it.
+        let placement = &table.placement;
+        let own = index.is_some() && placement.home == Home::Any;
+        let by_row = placement.by_row.is_some() || placement.regions.is_some() || own;
         self.change.put(Object::Dropped(Dropped { oid, storage: table.storage, index, by_row }));
     }
 
@@ -247,7 +254,7 @@ impl Ddl<'_> {
 
     /// Whether an index (0: the rows) has more keys than one transaction should touch.
     pub(super) async fn is_large(&self, table: &Table, index: u32) -> Result<bool> {
-        if table.placement.by_row.is_some() {
+        if table.placement.by_row.is_some() || (index != 0 && !self.catalog().writes_alone(table)) {
             // Its rows are written by other regions too: none of them is deleted by this one.
             return Ok(true);
         }

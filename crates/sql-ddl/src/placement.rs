@@ -185,6 +185,10 @@ impl Ddl<'_> {
                 merging.era = self.change.oid();
             }
         }
+        if placement.regions.is_some() || table.placement.regions.is_some() {
+            // Regions that do not have the table remove what they had of it: whoever has rows sends all of them to one that gets it later.
+            placement.sent_by_all = true;
+        }
         self.note_move(table, &mut placement);
         self.note_gain(table, &mut placement);
         table.placement = placement;
@@ -280,6 +284,13 @@ impl Ddl<'_> {
             Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text).hint(hint))
         };
         let name = &table.name;
+        if !table.building.is_empty() {
+            // Who writes the rows fills the index.
+            return refused(
+                format!("an index of table \"{name}\" is being built"),
+                "Wait until it is built, or drop it.".to_owned(),
+            );
+        }
         match placement.home {
             Home::Region(home) if !placement.has(RegionId(home)) => refused(
                 format!(
@@ -313,12 +324,6 @@ impl Ddl<'_> {
                             "table \"{name}\" cannot be written in every region: no region alone can keep foreign key \"{key}\""
                         ),
                         ways,
-                    );
-                }
-                if !table.building.is_empty() {
-                    return refused(
-                        format!("an index of table \"{name}\" is being built"),
-                        "Wait until it is built, or drop it.".to_owned(),
                     );
                 }
                 Ok(())

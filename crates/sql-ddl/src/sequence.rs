@@ -303,8 +303,21 @@ impl Ddl<'_> {
                 ));
             }
         }
+        let (increment, start) = (sequence.increment, sequence.start);
         let restart = apply(&mut sequence, options, false)?;
         self.own(&mut sequence, options)?;
+        if self.catalog().is_regional()
+            && (increment, start) != (sequence.increment, sequence.start)
+        {
+            return Err(Error::new(
+                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
+                format!(
+                    "INCREMENT and START of sequence \"{}\" cannot change in a database of several regions",
+                    sequence.name
+                ),
+            )
+            .hint("Regions share out the values that follow from them, and would give some twice. Make another sequence, and use that in the column's default."));
+        }
         match restart {
             Some(at) => {
                 let position = Some(Position { last: at, called: false });

@@ -377,17 +377,24 @@ impl SqlEngine {
         }
     }
 
-    /// Forgets of moves and gains of tables what all regions have heard of. Called now and then where definitions are made.
+    /// Forgets of moves and gains of tables what all regions have heard of, where definitions are made; elsewhere begins what is this
+    /// region's part of an index build or of a drop. Called now and then.
     ///
     /// # Errors
     /// Those of the database.
-    pub async fn settle_regions(&self) -> Result<()> {
+    pub async fn settle_regions(self: &Arc<Self>) -> Result<()> {
         let options =
             TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
         let txn = self.database().begin(options).await?;
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
         txn.rollback();
-        if catalog.me() != DEFINING || catalog.unsettled().next().is_none() {
+        if catalog.me() != DEFINING {
+            if self.has_parts(&catalog).await? {
+                crate::online::Upkeep::wake(self);
+            }
+            return Ok(());
+        }
+        if catalog.unsettled().next().is_none() {
             return Ok(());
         }
         match self.try_settle().await {

@@ -5,10 +5,14 @@
     reason = "tests; what they share with those of real servers spawns"
 )]
 
+#[path = "regions/builds.rs"]
+mod builds;
 #[path = "regions/by_row.rs"]
 mod by_row;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
+#[path = "regions/partial.rs"]
+mod partial;
 #[path = "regions/reads.rs"]
 mod reads;
 #[path = "regions/shown.rs"]
@@ -464,7 +468,8 @@ fn definitions_placement_sequences_and_sessions() {
         sites.must(0, "ALTER TABLE child SET (telesto.home = 'eu')").await;
         sites.quiet().await;
         assert_eq!(code(1, "INSERT INTO child VALUES (1, 1)").await, "55000");
-        assert_eq!(code(0, "ALTER TABLE child ADD COLUMN more int").await, "55000");
+        assert_eq!(code(0, "ALTER TABLE child ALTER COLUMN a TYPE bigint").await, "55000");
+        assert_eq!(code(0, "ALTER TABLE child ADD CHECK (a > 0)").await, "55000");
         sites.must(0, "ALTER TABLE a SET (telesto.home = 'eu')").await;
         sites.quiet().await;
         sites.must(1, "INSERT INTO child VALUES (1, 1)").await;

@@ -16,8 +16,11 @@ use telesto_common::{Label, TableId};
 use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
 use tokio::sync::oneshot;
 
+use super::regional::{Heard, has_ended, keep, say};
 use super::{LEASE, LOOK};
 use crate::catalog::build_record::{BuildRecord, Command, forget_record};
+use crate::catalog::regional_builds::{Task, Word};
+use crate::catalog::regions::DEFINING;
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{BuildState, Table};
 use crate::codec;
@@ -59,6 +62,8 @@ enum Turn {
     Again,
     /// Another driver has it.
     Wait,
+    /// Other regions have not done their parts yet.
+    Others,
     Done(End),
 }
 
@@ -101,6 +106,8 @@ pub(crate) struct Builder {
     template: ExecContext,
     holder: u128,
     watch: Arc<Watch>,
+    /// What other regions have said last.
+    pub(super) heard: Heard,
     label: Mutex<Label>,
 }
 
@@ -113,6 +120,7 @@ impl Builder {
             template,
             holder,
             watch: Arc::clone(&engine.upkeep.watch),
+            heard: Heard::default(),
             label: Mutex::new(label),
         }
     }
@@ -185,7 +193,7 @@ impl Builder {
                     pace.met.clear();
                     tries = 0;
                 }
-                Ok(Turn::Wait) => self.pause(LOOK).await,
+                Ok(Turn::Wait | Turn::Others) => self.pause(LOOK).await,
                 Ok(Turn::Done(end)) => return Ok(end),
                 // Nothing of the batch is there, or all of it and the record says so.
                 Err(error)
@@ -216,6 +224,9 @@ impl Builder {
             Err(error) if is_passing(&error) => Err(error),
             Err(error) => {
                 tracing::warn!(table = table.0, index, %error, "the build of an index failed");
+                if self.template.catalog.me() != DEFINING {
+                    return self.say_failed(table, index, &error).await.map(|()| true);
+                }
                 self.fail(table, index).await.map(|()| true)
             }
         }
@@ -248,9 +259,18 @@ impl Builder {
         }
         let txn = context.txn.as_ref();
         let database = context.catalog.database;
-        let mut record = BuildRecord::read(txn, database, id, index)
-            .await?
-            .ok_or_else(|| Error::corrupt("an index is being filled that has no record"))?;
+        let mut record = match BuildRecord::read(txn, database, id, index).await? {
+            Some(record) => record,
+            None if context.catalog.me() != DEFINING => {
+                if has_ended(context, Task::Fill(id, index)).await? {
+                    return Ok(Turn::Done(End::Whole));
+                }
+                let record = self.record(Command::Create, table);
+                keep(context, &record, id, index).await?;
+                return Ok(Turn::Again);
+            }
+            None => return Err(Error::corrupt("an index is being filled that has no record")),
+        };
         if record.holder != self.holder {
             let now = context.env.clock.monotonic();
             if !self.watch.is_dead((id.0, index), &record, now) {
@@ -265,18 +285,38 @@ impl Builder {
         record.beat += 1;
         // Rows that were moved were put by writers that keep the index up.
         let moved = record.storage != table.storage.0;
-        if !moved && self.measure(context, table, &mut record).await? {
-            record.write(txn, database, id, index).await?;
+        let fills = !moved && context.catalog.fillers(table).contains(&context.catalog.me());
+        if fills && self.measure(context, table, &mut record).await? {
+            keep(context, &record, id, index).await?;
             return Ok(Turn::Again);
         }
-        if moved || record.cursor >= record.last {
-            ddl::online::finish(context, &self.engine.catalogs, id, index).await?;
-            forget_record(txn, database, id, index).await?;
-            return Ok(Turn::Done(End::Whole));
+        if !fills || record.cursor >= record.last {
+            return self.end_part(context, table, index, &record).await;
         }
         self.batch(context, table, index, &mut record, pace).await?;
-        record.write(txn, database, id, index).await?;
+        keep(context, &record, id, index).await?;
         Ok(Turn::Again)
+    }
+
+    /// All entries that are this region's to put are there.
+    async fn end_part(
+        &self,
+        context: &ExecContext,
+        table: &Arc<Table>,
+        index: u32,
+        record: &BuildRecord,
+    ) -> Result<Turn> {
+        let (txn, database) = (context.txn.as_ref(), context.catalog.database);
+        if context.catalog.me() != DEFINING {
+            say(context, Task::Fill(table.id, index), &Word::Done).await?;
+        } else if self.others_have_filled(context, table, index).await? {
+            ddl::online::finish(context, &self.engine.catalogs, table.id, index).await?;
+        } else {
+            record.write(txn, database, table.id, index).await?;
+            return Ok(Turn::Others);
+        }
+        forget_record(txn, database, table.id, index).await?;
+        Ok(Turn::Done(End::Whole))
     }
 
     /// Finds the last row there is, then counts rows and bytes, a piece at a time; false: that is done.
@@ -369,6 +409,9 @@ impl Builder {
         let mut entries: Vec<(Bytes, Bytes, Vec<Datum>)> = Vec::new();
         let mut exclusive = Vec::new();
         for (primary, value) in rows {
+            if !context.catalog.fills_row(table, &primary) {
+                continue;
+            }
             let row = info.codec.decode(&primary, &value)?;
             let entry = info.exclusive_entry(&build.index, &row, &primary, &eval)?;
             let Some((key, value, alone)) = entry else { continue };

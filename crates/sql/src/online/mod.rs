@@ -31,6 +31,7 @@
 //! One driver a build. A row that others change all the time is met one claim at a time.
 
 mod build;
+mod regional;
 mod sweep;
 mod upkeep;
 

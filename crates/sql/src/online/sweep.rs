@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote there against the older
 //!   catalog fails, because it validates the catalog's stamp. Old snapshots see the versions from before.
-//! - The note goes in a transaction that finds its range empty from the start.
+//! - The note goes when its range was found empty from the start. Where each region has keys of its own, it waits for all of them.
 //! - Three quarters of the time it rests.
 //!
 //! # On failure
@@ -17,6 +17,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{DatabaseId, TableId};
 use telesto_txn::{Database, Level, ScanOptions, TxnOptions};
 
+use super::regional::others_have_swept;
 use crate::catalog::Dropped;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, forget_dropped};
 use crate::error::Result;
@@ -37,19 +38,55 @@ fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange
     KeyRange::with_prefix(&prefix[..if index.is_some() { 12 } else { 8 }])
 }
 
-/// Deletes what the note names, and the note.
+/// Deletes what the note names, and the note. False: other regions have not deleted their own keys yet, and the note stays until then.
 ///
 /// # Errors
 /// Those of the transactions, but conflicts.
-pub(super) async fn sweep(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<()> {
+pub(super) async fn sweep(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<bool> {
+    sweep_keys(engine, dropped).await?;
+    loop {
+        match forget(engine, dropped).await {
+            Err(error) if error.conflict().is_some() => {
+                let env = engine.env();
+                env.clock.sleep(env.jitter(Duration::from_millis(50))).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Deletes the note of keys that are gone.
+async fn forget(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<bool> {
+    let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
+    let txn = engine.database().begin(options).await?;
+    let catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+    if dropped.by_row && !others_have_swept(&txn, &catalog, dropped).await? {
+        txn.rollback();
+        return Ok(false);
+    }
+    if catalog.dropped().any(|found| found.oid == dropped.oid) {
+        let without = forget_dropped(&txn, &catalog, dropped.oid).await?;
+        txn.commit().await?;
+        engine.catalogs.remember(without);
+    } else {
+        txn.rollback();
+    }
+    Ok(true)
+}
+
+/// Deletes the keys that the note names.
+///
+/// # Errors
+/// Those of the transactions, but conflicts.
+pub(super) async fn sweep_keys(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<()> {
     let whole = range(DEFAULT_DATABASE_ID, dropped.storage, dropped.index);
     let mut start = whole.start.clone();
     let env = engine.env();
     loop {
         let rest = KeyRange::new(start.clone(), whole.end.clone());
         let begun = env.clock.monotonic();
-        match sweep_batch(engine, dropped, rest).await {
-            // Behind the last key: look once more from the start, then the note goes.
+        match sweep_batch(engine, rest).await {
+            // Behind the last key: look once more from the start.
             Ok(None) if start == whole.start => return Ok(()),
             Ok(None) => start.clone_from(&whole.start),
             Ok(Some(last)) => {
@@ -65,16 +102,11 @@ pub(super) async fn sweep(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<
     }
 }
 
-/// One transaction: the last key deleted; `None`: there was none, and if this was the whole range the note is gone.
-async fn sweep_batch(
-    engine: &Arc<SqlEngine>,
-    dropped: &Dropped,
-    rest: KeyRange,
-) -> Result<Option<Bytes>> {
+/// One transaction: the last key deleted; `None`: there was none.
+async fn sweep_batch(engine: &Arc<SqlEngine>, rest: KeyRange) -> Result<Option<Bytes>> {
     let database: &Arc<dyn Database> = engine.database();
     let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
     let txn = database.begin(options).await?;
-    let whole = range(DEFAULT_DATABASE_ID, dropped.storage, dropped.index).start == rest.start;
     let options = ScanOptions { limit: Some(BATCH as u64), ..ScanOptions::default() };
     let mut scan = txn.scan(rest, options);
     let mut last = None;
@@ -86,15 +118,6 @@ async fn sweep_batch(
         for (key, _) in batch {
             txn.delete(key.clone()).await?;
             last = Some(key);
-        }
-    }
-    if last.is_none() && whole {
-        let catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
-        if catalog.dropped().any(|found| found.oid == dropped.oid) {
-            let without = forget_dropped(&txn, &catalog, dropped.oid).await?;
-            txn.commit().await?;
-            engine.catalogs.remember(without);
-            return Ok(None);
         }
     }
     txn.commit().await?;

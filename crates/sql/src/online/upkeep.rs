@@ -11,12 +11,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use telesto_txn::{Level, TxnOptions};
+use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::build::{Builder, Watch};
-use super::{LOOK, sweep};
-use crate::catalog::Table;
+use super::{LOOK, regional, sweep};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
+use crate::catalog::{CatalogSnapshot, Table};
 use crate::error::{Result, SqlState};
 use crate::session::{CancelHandle, SessionOptions, SqlEngine};
 
@@ -63,6 +63,20 @@ impl Upkeep {
     }
 }
 
+/// Who drives builds for the process.
+pub(super) async fn builder(
+    engine: &Arc<SqlEngine>,
+    txn: &Arc<dyn Transaction>,
+    catalog: &Arc<CatalogSnapshot>,
+) -> Result<Builder> {
+    let options = SessionOptions { bare: true, ..SessionOptions::default() };
+    let session = engine.session(options).await?;
+    let mut template = session.work_context(txn, catalog);
+    // No client can cancel it.
+    template.cancel = CancelHandle::default().begin(1, None);
+    Ok(Builder::new(engine, template))
+}
+
 /// Does what there is to do; whether something is left to look at later.
 async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     // What this process knows is enough to see whether there is work: no request to the bucket.
@@ -70,16 +84,17 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let mut txn = engine.database().begin(options).await?;
     let mut catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
     if catalog.me() != crate::catalog::regions::DEFINING {
-        // Builds and sweeps are the defining region's; what they write comes here.
+        // The defining region drives builds and sweeps; what it writes comes here, and the rest is this region's part.
         txn.rollback();
-        return Ok(false);
+        return regional::round(engine).await;
     }
+    let mut waiting = false;
     let dropped: Vec<_> = catalog.dropped().cloned().collect();
     if !dropped.is_empty() {
         // A sweep takes its time: neither the snapshot nor what is known of builds may be from before it.
         txn.rollback();
         for dropped in &dropped {
-            sweep::sweep(engine, dropped).await?;
+            waiting |= !sweep::sweep(engine, dropped).await?;
         }
         txn = engine.database().begin(options).await?;
         catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
@@ -90,15 +105,10 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let filling: Vec<_> = filling.map(|(table, index)| (table.id, index)).collect();
     if filling.is_empty() {
         txn.rollback();
-        return Ok(false);
+        return Ok(waiting);
     }
-    let options = SessionOptions { bare: true, ..SessionOptions::default() };
-    let session = engine.session(options).await?;
-    let mut template = session.work_context(&txn, &catalog);
-    // No client can cancel it.
-    template.cancel = CancelHandle::default().begin(1, None);
+    let builder = builder(engine, &txn, &catalog).await?;
     txn.rollback();
-    let builder = Builder::new(engine, template);
     for (table, index) in filling {
         match builder.rescue(table, index).await {
             Ok(_) => {}

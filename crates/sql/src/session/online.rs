@@ -180,7 +180,9 @@ impl Session {
     ) -> Result<Option<StatementResult>> {
         let Named::Table(table) = named_table(context, create) else { return Ok(None) };
         let rows = codec::table_range(context.catalog.database, &table, 0);
-        if !create.concurrently && !is_large(context, rows).await? {
+        // What other regions write they fill.
+        let alone = context.catalog.writes_alone(&table);
+        if !create.concurrently && alone && !is_large(context, rows).await? {
             return Ok(None);
         }
         let command =
@@ -209,7 +211,8 @@ impl Session {
         for (table, index) in indexes {
             let Some(table) = context.catalog.table(*table) else { continue };
             let rows = codec::table_range(context.catalog.database, table, 0);
-            if table.is_filling(*index) || is_large(context, rows).await? {
+            let alone = context.catalog.writes_alone(table);
+            if table.is_filling(*index) || !alone || is_large(context, rows).await? {
                 return Ok(true);
             }
         }

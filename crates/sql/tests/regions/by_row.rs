@@ -50,7 +50,7 @@ impl Sites {
     }
 
     /// Whether the bucket of a region, or what reached it, holds `marker`.
-    async fn holds(&self, region: usize, marker: &str) -> bool {
+    pub(crate) async fn holds(&self, region: usize, marker: &str) -> bool {
         let store = &self.places[region].store;
         let objects: Vec<_> = store.list(None).try_collect().await.expect("lists");
         for object in objects {
@@ -63,7 +63,7 @@ impl Sites {
     }
 
     /// Rows and index entries of a table that a region has, whatever it may show of them.
-    async fn stored(&self, region: usize, table: &str) -> usize {
+    pub(crate) async fn stored(&self, region: usize, table: &str) -> usize {
         let oid = self.must(region, &format!("SELECT '{table}'::regclass::oid")).await;
         let oid = oid[0][0].as_deref().and_then(|oid| oid.parse().ok()).expect("a number");
         let range = storage_range(DEFAULT_DATABASE_ID, TableId(oid));
@@ -73,7 +73,7 @@ impl Sites {
     }
 
     /// Waits until nobody is getting rows, and all homes have taken over.
-    async fn settles(&self) {
+    pub(crate) async fn settles(&self) {
         for _ in 0..600 {
             self.at(0).sql.settle_regions().await.expect("settles");
             self.quiet().await;
