@@ -43,6 +43,7 @@ use crate::record::Record;
 use crate::registry::Registry;
 use crate::status::{Event, Live, Phase, ServerStatus, Status};
 use crate::wire::{self, Ping, Reply, Request};
+use futures::channel::oneshot;
 
 /// The number of membership among a node's services.
 pub const CLUSTER_SERVICE: Service = Service(3);
@@ -55,6 +56,8 @@ const LISTING_SOON: Duration = Duration::from_secs(2);
 const EVENTS: usize = 200;
 /// The one log there is.
 const SHARD: ShardId = ShardId(0);
+/// How long a node may take to hand over what it has, asked by a command.
+const DRAINS: Duration = Duration::from_secs(30);
 
 /// How a node takes part.
 #[derive(Clone, Debug)]
@@ -103,6 +106,8 @@ pub struct Node {
     events: Mutex<VecDeque<Event>>,
     /// A take-over is under way.
     pub(crate) succeeding: AtomicBool,
+    /// One that drains at a time.
+    draining: futures::lock::Mutex<()>,
     /// The bucket's list is to be looked at.
     unlisted: AtomicBool,
     tasks: Mutex<Vec<Arc<dyn Task>>>,
@@ -144,6 +149,7 @@ impl Node {
             live: Mutex::default(),
             events: Mutex::default(),
             succeeding: AtomicBool::new(false),
+            draining: futures::lock::Mutex::default(),
             unlisted: AtomicBool::new(false),
             tasks: Mutex::default(),
             medial: Medial::default(),
@@ -396,7 +402,7 @@ impl Node {
         status
     }
 
-    async fn answer(&self, from: Caller, request: Request, by: Deadline) -> Reply {
+    async fn answer(self: &Arc<Self>, from: Caller, request: Request, by: Deadline) -> Reply {
         match request {
             Request::Ping(ping) => {
                 let Ping { record, live, digest } = *ping;
@@ -422,11 +428,25 @@ impl Node {
                 Err(error) => Reply::Refused(error.to_string()),
             },
             Request::Question(question) => self.peers.answered(question.into()).await,
-            Request::Drain => match self.drain(by).await {
+            Request::Drain => self.drain_whole().await,
+        }
+    }
+
+    /// Drains, to the end whether or not whoever asked still waits: a node that has let go of the log gives it to somebody, or takes it
+    /// back.
+    async fn drain_whole(self: &Arc<Self>) -> Reply {
+        let (tell, told) = oneshot::channel();
+        let node = Arc::clone(self);
+        self.env.spawn("leaving the cluster", async move {
+            let _one = node.draining.lock().await;
+            let reply = match node.drain(node.env.deadline(DRAINS)).await {
                 Ok(successor) => Reply::Drained(successor),
                 Err(error) => Reply::Refused(error.to_string()),
-            },
-        }
+            };
+            // Whoever asked may be gone.
+            let _ = tell.send(reply);
+        });
+        told.await.unwrap_or_else(|_| Reply::Refused("the node ends".into()))
     }
 
     /// The client over which `node` is asked for membership.

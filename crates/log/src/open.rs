@@ -112,6 +112,7 @@ impl VirtualLog {
             return Err(Error::AlreadyExists { shard, bucket: url });
         }
         inner.install_sequencer(&inner.chain(), by).await?;
+        log.inner.start_tending();
         Ok(log)
     }
 
@@ -147,6 +148,8 @@ impl VirtualLog {
             done => done?,
         }
         drop(changing);
+        // Also where another node owns it: a chain may come to name this one without its knowing, when what it wrote was never answered.
+        log.inner.start_tending();
         Ok(log)
     }
 

@@ -300,8 +300,10 @@ impl Shared {
     ) -> Result<()> {
         let mut number = 0;
         let mut next = Some(first);
+        let mut ticked = self.env.clock.monotonic();
         let stuck = "the other side takes nothing";
         loop {
+            let idle = next.is_none();
             match next.take() {
                 Some(call) => {
                     let mut call = Some(call);
@@ -318,15 +320,19 @@ impl Shared {
                         self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
                     }
                 }
-                None => {
-                    let heard = self.silent();
-                    if heard >= self.limits.silence {
-                        return Err(self.broken(format!("it has not been heard for {heard:?}")));
-                    }
-                    waiting.lock().retain(|_, reply| !reply.is_closed());
-                    let feeding = sender.feed(Frame::Tick.sent());
-                    self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
+                None => {}
+            }
+            // However many calls there are: one whose other side is gone has calls and no replies.
+            let now = self.env.clock.monotonic();
+            if idle || now.saturating_sub(ticked) >= TICK {
+                ticked = now;
+                let heard = self.silent();
+                if heard >= self.limits.silence {
+                    return Err(self.broken(format!("it has not been heard for {heard:?}")));
                 }
+                waiting.lock().retain(|_, reply| !reply.is_closed());
+                let feeding = sender.feed(Frame::Tick.sent());
+                self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
             }
             self.env.within_timeout(self.limits.silence, stuck, sender.flush()).await??;
             let due = self.env.clock.sleep(TICK);

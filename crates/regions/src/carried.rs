@@ -9,6 +9,7 @@
 //! # Limits
 //! Who asks waits no longer than it says.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
@@ -48,6 +49,8 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
     let seen = |at: Timestamp| Label::update(shared.config.me, at);
     match relay {
         Relay::Carries => Relayed::Yes,
+        Relay::Opens if shared.config.opened.load(Ordering::Acquire) => Relayed::Yes,
+        Relay::Opens => Relayed::Refused("it waits for what the region may have lost".to_owned()),
         Relay::Commit { home, forwarded } => match Forwarded::decode(forwarded) {
             Ok(forwarded) => {
                 let committed = forward::send(shared, home, forwarded).await;

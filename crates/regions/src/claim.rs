@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_common::cursor::Cursor;
-use telesto_common::{Env, Incarnation, NodeId, ShardId};
+use telesto_common::{Env, Incarnation, NodeId, ShardId, Timestamp};
+use telesto_geo::placement::life_row;
 use telesto_shard::Read;
 use telesto_txn::service::{CommitWrites, Freshness};
 use telesto_txn::{Database as _, Engine, Reads};
@@ -63,6 +64,36 @@ impl Claim {
     }
 }
 
+fn store(env: &Env, engine: &Arc<Engine>) -> Store {
+    Store {
+        env: env.clone(),
+        service: engine.service(),
+        shard: ShardId(0),
+        me: engine.region(),
+        timeout: TIMEOUT,
+    }
+}
+
+/// Lets columns that merge count apart, since clients are to write before anybody has heard of the other regions. Whoever carries the
+/// streams next, and hears of all of them, ends that.
+///
+/// # Errors
+/// The engine's.
+pub async fn count_apart(env: &Env, engine: &Arc<Engine>) -> Result<()> {
+    let store = store(env, engine);
+    if store.row(life_row(), None).await?.is_some() {
+        return Ok(());
+    }
+    let life = env.random.next_u64() | 1;
+    tracing::warn!(
+        life,
+        "nobody carries the streams of this region: columns that merge are counted apart until somebody does"
+    );
+    let life = Bytes::copy_from_slice(&life.to_le_bytes());
+    let writes = vec![checked(life_row(), Some(life), Timestamp::MAX)];
+    store.commit(CommitWrites::Inline(writes), Reads::default(), Timestamp::ZERO).await.map(|_| ())
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub struct Claims {
@@ -75,14 +106,7 @@ impl Claims {
     /// Of a node of `engine`'s region, which is `me`.
     #[must_use]
     pub fn new(env: &Env, engine: &Arc<Engine>, me: Claim) -> Self {
-        let store = Store {
-            env: env.clone(),
-            service: engine.service(),
-            shard: ShardId(0),
-            me: engine.region(),
-            timeout: TIMEOUT,
-        };
-        Self { engine: Arc::clone(engine), store, me }
+        Self { engine: Arc::clone(engine), store: store(env, engine), me }
     }
 
     /// Whom the row names, as far as this node has applied the log.
@@ -116,6 +140,13 @@ impl Claims {
         }
         let answers = peers.ask(Relay::Carries.encode(), ASKED).await;
         answers.into_iter().find_map(|(node, answer)| yes(answer).then_some(node))
+    }
+
+    /// Whether `node`, which carries, lets clients write. One that does not know the question is of an older version, and does not say.
+    pub async fn opens(&self, node: NodeId) -> bool {
+        let Some(peers) = self.engine.peers() else { return true };
+        let said = peers.ask_one(node, Relay::Opens.encode(), ASKED).await;
+        !said.is_ok_and(|said| matches!(Relayed::decode(said), Ok(Relayed::Refused(_))))
     }
 
     /// Shows in the metrics whether this process carries (`telesto_regions_carries`).

@@ -10,6 +10,8 @@
 //! # Limits
 //! One node a region carries its streams.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use telesto_common::RegionId;
@@ -64,6 +66,8 @@ pub struct RegionsConfig {
     pub introduction: Option<String>,
     /// Who takes in regions that introduce themselves.
     pub introductions: Option<tokio::sync::mpsc::Sender<String>>,
+    /// Clients may write: this region has heard of all others, or counts apart. It outlasts streams that are started anew.
+    pub opened: Arc<AtomicBool>,
     /// For tests only.
     pub planted: Option<Bug>,
 }
@@ -88,6 +92,7 @@ impl RegionsConfig {
             timeout: Duration::from_secs(30),
             introduction: None,
             introductions: None,
+            opened: Arc::default(),
             planted: None,
         }
     }

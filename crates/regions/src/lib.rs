@@ -61,7 +61,7 @@ mod tree;
 mod verify;
 mod wire;
 
-pub use claim::{Claim, Claims};
+pub use claim::{Claim, Claims, count_apart};
 pub use config::{PeerRegion, RegionsConfig};
 pub use error::{Error, Result};
 pub use past::MEMBERS;

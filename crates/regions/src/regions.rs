@@ -402,7 +402,9 @@ impl Regions {
     /// # Errors
     /// The engine's.
     pub async fn begin_life(&self) -> Result<()> {
-        life::begin(&self.shared).await
+        life::begin(&self.shared).await?;
+        self.shared.config.opened.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Statements that are executed here for other regions now.

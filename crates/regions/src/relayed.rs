@@ -47,6 +47,8 @@ pub(crate) enum Relay {
     Rows { region: RegionId, question: Bytes },
     /// How do the regions stand?
     Shown(Shown),
+    /// May clients write: has the region what it may have lost, or does it count apart?
+    Opens,
 }
 
 /// The answers.
@@ -137,6 +139,7 @@ impl Relay {
                 out.put_u8(10);
                 out.put_u8(what.number());
             }
+            Self::Opens => out.put_u8(11),
         }
         out.freeze()
     }
@@ -173,6 +176,7 @@ impl Relay {
                 Self::Rows { region, question: cursor.take(cursor.remaining())? }
             }
             10 => Self::Shown(Shown::of_number(cursor.u8()?)?),
+            11 => Self::Opens,
             kind => return Err(format!("a question of kind {kind} to who carries is not known")),
         };
         cursor.finish()?;
@@ -343,6 +347,7 @@ mod tests {
                 Relay::Shown(Shown::Regions),
                 Relay::Shown(Shown::Links),
                 Relay::Shown(Shown::Conflicts),
+                Relay::Opens,
             ] {
                 prop_assert_eq!(Relay::decode(relay.encode()), Ok(relay));
             }

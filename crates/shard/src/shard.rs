@@ -280,10 +280,10 @@ impl Shard {
         }
     }
 
-    /// Whether the log entry `lsn` holds a commit of `txn`; `None`: the entry is not in memory (any more, or yet).
+    /// Whether the log entry `lsn` holds the commits of all `txns`; `None`: the entry is not in memory (any more, or yet).
     #[must_use]
-    pub fn entry_holds(&self, lsn: Lsn, txn: TxnId) -> Option<bool> {
-        self.tail.read().entry_holds(lsn, txn)
+    pub fn entry_holds(&self, lsn: Lsn, txns: &[TxnId]) -> Option<bool> {
+        self.tail.read().entry_holds(lsn, txns)
     }
 
     /// Why the checkpoint cannot be written just now: the object and the error of its newest write, if that failed.

@@ -435,11 +435,11 @@ impl Tail {
         self.outcomes.get(&txn).copied()
     }
 
-    /// Whether the entry `lsn` holds a commit of `txn`; `None`: the entry is not in the tail.
-    pub(crate) fn entry_holds(&self, lsn: Lsn, txn: TxnId) -> Option<bool> {
+    /// Whether the entry `lsn` holds the commits of all `txns`; `None`: the entry is not in the tail.
+    pub(crate) fn entry_holds(&self, lsn: Lsn, txns: &[TxnId]) -> Option<bool> {
         let at = self.items.partition_point(|item| item.lsn < lsn);
         let item = self.items.get(at).filter(|item| item.lsn == lsn)?;
-        Some(item.commits.iter().any(|commit| commit.txn == txn))
+        Some(txns.iter().all(|txn| item.commits.iter().any(|commit| commit.txn == *txn)))
     }
 
     /// When the oldest entry above `after` that holds a commit was applied here. Entries that only say something

@@ -152,7 +152,7 @@ impl Shared {
         let (mut silence, mut said) = (Silence::default(), Duration::ZERO);
         loop {
             match self.carried_by().await? {
-                Some(_) if self.is_complete().await? => {
+                Some(node) if self.is_complete().await? && self.claims.opens(node).await => {
                     tracing::info!("another node carries the region's streams: this one stands by");
                     return Ok(());
                 }
@@ -266,6 +266,7 @@ impl Shared {
         // Nothing that this region has committed is lost, so the life it counts in goes on.
         let begun = async {
             let carrier = self.carry().await?;
+            carrier.is_open();
             carrier.watch(sql).await?;
             Ok(carrier)
         };

@@ -29,7 +29,7 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Incarnation, NodeId, RegionId};
 use telesto_net::{Caller, Class, Handler, Router};
-use telesto_regions::{Regions, Registry, SERVICE, Through};
+use telesto_regions::{Claim, Claims, Regions, Registry, SERVICE, Through};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_sql::SqlEngine;
 use telesto_sql::catalog::regions::DEFINING;
@@ -49,6 +49,8 @@ const AGAIN: Duration = Duration::from_millis(200);
 /// peer may go away in the middle.
 const HEARING: Duration = Duration::from_secs(10);
 const TAKING_BACK: Duration = Duration::from_secs(600);
+/// For how long a node that does not carry the streams looks for one that does.
+const UNCARRIED: Duration = Duration::from_secs(5);
 /// Regions that introduce themselves at a time.
 const INTRODUCTIONS: usize = 16;
 
@@ -103,6 +105,8 @@ struct Shared {
     number: Mutex<u64>,
     /// The catalog does not name the regions as the registry does yet.
     unnamed: AtomicBool,
+    /// Clients may write ([`telesto_regions::RegionsConfig::opened`]).
+    opened: Arc<AtomicBool>,
 }
 
 /// Which region the database in `bucket` is.
@@ -130,6 +134,43 @@ pub(crate) async fn through(
     let database: Arc<dyn Database> = Arc::clone(engine) as _;
     let stamp = RegionDefinitions::new(database).stamp();
     Ok(Some(Through::start(env, engine, stamp)))
+}
+
+/// Waits, on a node that does not carry the streams, until the one that does lets clients write: what the region may have lost is to be
+/// taken back before that. Where nobody carries them, columns that merge are counted apart.
+///
+/// # Errors
+/// [`Error::Region`].
+pub(crate) async fn may_open(env: &Env, engine: &Arc<Engine>, me: Option<Claim>) -> Result<()> {
+    let Some(me) = me else {
+        return telesto_regions::count_apart(env, engine).await.map_err(wrong);
+    };
+    let claims = Claims::new(env, engine, me);
+    let patience = env.deadline(TAKING_BACK);
+    let mut alone = env.deadline(UNCARRIED);
+    let mut said = false;
+    loop {
+        let named = claims.named().await.map_err(wrong)?;
+        match claims.carrier(named.map(|claim| claim.node)).await {
+            Some(node) if claims.opens(node).await => return Ok(()),
+            Some(node) => {
+                if !std::mem::replace(&mut said, true) {
+                    tracing::warn!(
+                        "waiting for what this region may have lost, which node {node} brings"
+                    );
+                }
+                alone = env.deadline(UNCARRIED);
+            }
+            None if alone.passed(env.clock.monotonic()) => {
+                return telesto_regions::count_apart(env, engine).await.map_err(wrong);
+            }
+            None => {}
+        }
+        if patience.passed(env.clock.monotonic()) {
+            return telesto_regions::count_apart(env, engine).await.map_err(wrong);
+        }
+        env.clock.sleep(AGAIN).await;
+    }
 }
 
 /// Refuses to open SQL in a region that has joined and has not got everything yet, on a node that does not get it.
@@ -182,6 +223,7 @@ impl Carrier {
             running: Mutex::default(),
             number: Mutex::new(number),
             unnamed: AtomicBool::new(false),
+            opened: Arc::default(),
         });
         shared.run(&registry).await?;
         let router = Router::default().with(SERVICE, Arc::clone(&shared.switch) as _);
@@ -260,6 +302,11 @@ impl Carrier {
             tracing::warn!(?taking_back, trouble, "waiting for what this region has lost");
         }
         running.begin_life().await.map_err(wrong)
+    }
+
+    /// Clients of the region write already: whoever carried before has let them.
+    pub(crate) fn is_open(&self) {
+        self.shared.opened.store(true, Ordering::Release);
     }
 
     /// Whether the streams do not take anything in any more, because another process has.
@@ -345,6 +392,7 @@ impl Shared {
         }
         let mut config = registry.config(self.me).map_err(wrong)?;
         config.introductions = Some(self.hear.clone());
+        config.opened = Arc::clone(&self.opened);
         let regions = Regions::start(
             &self.env,
             Arc::clone(&self.engine),

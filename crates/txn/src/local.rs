@@ -400,14 +400,13 @@ impl Local {
         }
     }
 
-    /// Whether the entry in the slot `at`, which was found taken, holds the commit of `txn`. It is applied, with
-    /// what stands behind it.
+    /// Whether the entry in the slot `at`, found taken, holds the commits of all `txns`; applies it and what is behind it.
     ///
     /// # Errors
     /// What the slot holds could not be learned.
-    pub async fn taken_by(&self, at: Lsn, txn: TxnId, by: Deadline) -> Result<bool> {
+    pub async fn taken_by(&self, at: Lsn, txns: &[TxnId], by: Deadline) -> Result<bool> {
         // A look may have applied it meanwhile.
-        if let Some(own) = self.shard().entry_holds(at, txn) {
+        if let Some(own) = self.shard().entry_holds(at, txns) {
             return Ok(own && !self.env.planted(Bug::ExistsIsAnothers));
         }
         let batch = self.log.read(at, READ_BYTES, Cause::Commit, by).await?;
@@ -422,8 +421,9 @@ impl Local {
         if self.env.planted(Bug::ExistsIsAnothers) {
             return Ok(false);
         }
-        let is_own = |record: &Record| matches!(record, Record::Commit(of) if of.txn == txn);
-        Ok(entry.records_of(self.options.shard).any(is_own))
+        let is = |record: &Record, txn| matches!(record, Record::Commit(of) if of.txn == txn);
+        let held = |txn| entry.records_of(self.options.shard).any(|record| is(record, txn));
+        Ok(txns.iter().copied().all(held))
     }
 
     /// Opens the shard again from its checkpoint, after the log was trimmed past this process or it fell far behind.

@@ -92,6 +92,17 @@ impl Hosted {
         &self.stored
     }
 
+    /// Writes what is queued. What is on disk then is known, whether or not whoever asked for it still waits: a sequencer that gave a
+    /// slow disk up, and asks later, goes on from there.
+    pub async fn write_queued(&self) {
+        let next = self.stored.write_queued().await;
+        self.progress.send_if_modified(|progress| {
+            let grew = next > progress.next;
+            progress.next = next.max(progress.next);
+            grew
+        });
+    }
+
     /// Notes what a store or a skip has made durable, and what the sequencer knows to be committed; answers it.
     pub fn stored_reply(&self, env: &Env, reply: Reply, terms: Option<Terms>) -> Reply {
         let Reply::Stored { next, .. } = reply else { return reply };

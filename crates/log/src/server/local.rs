@@ -19,6 +19,7 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Incarnation, Lsn, ShardId};
+use tokio::sync::oneshot;
 
 use super::hosted::Hosted;
 use super::life::Life;
@@ -26,7 +27,12 @@ use super::loglet::StoredLoglet;
 use super::protocol::{LogServer, LogletKey, MAX_LEASE, Reply, Request};
 use super::segment::{lock_name, loglet_of, shard_directory};
 use crate::disk::{Disk, DiskLock};
-use crate::error::Result;
+use crate::error::{Error, Result};
+
+/// Those that are open, by their keys.
+type Loglets = tokio::sync::Mutex<BTreeMap<LogletKey, Arc<Hosted>>>;
+/// Them, while one is being made.
+type Making = tokio::sync::OwnedMutexGuard<BTreeMap<LogletKey, Arc<Hosted>>>;
 
 /// A log server on a local disk.
 #[derive(Debug)]
@@ -35,13 +41,13 @@ pub struct LocalLogServer {
     env: Env,
     shard: ShardId,
     segment_bytes: u64,
-    loglets: tokio::sync::Mutex<BTreeMap<LogletKey, Arc<Hosted>>>,
+    loglets: Arc<Loglets>,
     /// Of a server that serves a cluster.
     life: Option<tokio::sync::Mutex<Life>>,
     /// Before this (monotonic) an earlier life's promise may still hold.
     unpromised: Duration,
     /// Loglets made since the lock was taken: their files are certainly what this process wrote.
-    made: Mutex<BTreeSet<LogletKey>>,
+    made: Arc<Mutex<BTreeSet<LogletKey>>>,
     door: Mutex<Door>,
     _lock: Box<dyn DiskLock>,
 }
@@ -72,10 +78,10 @@ impl LocalLogServer {
             env,
             shard,
             segment_bytes,
-            loglets: tokio::sync::Mutex::new(BTreeMap::new()),
+            loglets: Arc::default(),
             life: None,
             unpromised: Duration::ZERO,
-            made: Mutex::default(),
+            made: Arc::default(),
             door: Mutex::default(),
             _lock: lock,
         }))
@@ -101,9 +107,9 @@ impl LocalLogServer {
             env,
             shard,
             segment_bytes,
-            loglets: tokio::sync::Mutex::new(BTreeMap::new()),
+            loglets: Arc::default(),
             life: Some(tokio::sync::Mutex::new(life)),
-            made: Mutex::default(),
+            made: Arc::default(),
             door: Mutex::default(),
             _lock: lock,
         }))
@@ -139,6 +145,16 @@ impl LocalLogServer {
 
     async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<Hosted>>> {
         let mut loglets = self.loglets.lock().await;
+        self.opened(&mut loglets, key).await
+    }
+
+    /// Who makes a loglet that is not there keeps the lock until it is made: an opening that met its files meanwhile would take them for
+    /// those of one that was never finished, and remove them.
+    async fn opened(
+        &self,
+        loglets: &mut BTreeMap<LogletKey, Arc<Hosted>>,
+        key: LogletKey,
+    ) -> Result<Option<Arc<Hosted>>> {
         if let Some(loglet) = loglets.get(&key) {
             return Ok(Some(Arc::clone(loglet)));
         }
@@ -184,15 +200,34 @@ impl LocalLogServer {
         if over || !self.lets_begin(key) {
             return Ok(Reply::Refused { next: start, sealed: true });
         }
-        if self.loglet(key).await?.is_none() {
-            let disk = Arc::clone(&self.disk);
-            let made = StoredLoglet::create(disk, key, start, self.segment_bytes).await?;
-            let made = if self.life.is_some() { made.keep_recent().await } else { made };
-            self.made.lock().insert(key);
-            let hosted = Arc::new(Hosted::new(made, false, Duration::ZERO).await);
-            self.loglets.lock().await.insert(key, hosted);
+        let mut loglets = Arc::clone(&self.loglets).lock_owned().await;
+        if self.opened(&mut loglets, key).await?.is_none() {
+            self.make(loglets, key, start).await?;
         }
         Ok(Reply::Done)
+    }
+
+    /// Makes the files, to the end and under the lock whether or not whoever asked for it still waits.
+    async fn make(&self, mut loglets: Making, key: LogletKey, start: Lsn) -> Result<()> {
+        let (disk, bytes, keeps) =
+            (Arc::clone(&self.disk), self.segment_bytes, self.life.is_some());
+        let own = Arc::clone(&self.made);
+        let (tell, told) = oneshot::channel();
+        self.env.spawn("making a part of the log", async move {
+            let made = async {
+                let made = StoredLoglet::create(disk, key, start, bytes).await?;
+                let made = if keeps { made.keep_recent().await } else { made };
+                own.lock().insert(key);
+                let hosted = Arc::new(Hosted::new(made, false, Duration::ZERO).await);
+                loglets.insert(key, hosted);
+                Ok(())
+            };
+            let made = made.await;
+            drop(loglets);
+            // Whoever asked may have given up.
+            let _ = tell.send(made);
+        });
+        told.await.unwrap_or_else(|_| Err(Error::Closed { shard: self.shard }))
     }
 
     fn lets_begin(&self, key: LogletKey) -> bool {
@@ -240,14 +275,14 @@ impl LocalLogServer {
                 if self.life.is_some() {
                     // Whoever asked may give up, or its connection break: what has begun is written all the same.
                     let writing = Arc::clone(&loglet);
-                    let mut write = async move { writing.stored().write_queued().await }.boxed();
+                    let mut write = async move { writing.write_queued().await }.boxed();
                     // Begun here, so that the disk has it before another thread is woken for the rest.
                     if (&mut write).now_or_never().is_none() {
                         self.env.spawn("storing entries of the log", write);
                     }
                 } else {
                     // The only one who asks is in this process; it decides again what it has given up.
-                    stored.write_queued().await;
+                    loglet.write_queued().await;
                 }
                 let reply = answer.await.unwrap_or_else(|_| Err(stored.failed()))?;
                 Ok(loglet.stored_reply(&self.env, reply, terms))

@@ -225,13 +225,13 @@ impl StoredLoglet {
         result
     }
 
-    /// Appends what is queued. Not to be given up on the way: the files would count as failed.
-    pub async fn write_queued(&self) {
+    /// Appends what is queued; gives what follows the last entry on disk. Not to be given up on the way: the files would count as failed.
+    pub async fn write_queued(&self) -> Lsn {
         let mut files = self.files.lock().await;
         // Whoever had the lock before may have written ours together with its own.
         let waiting = std::mem::take(&mut *self.waiting.lock());
         if waiting.is_empty() {
-            return;
+            return files.next();
         }
         let mut batch = Vec::new();
         let start = files.next();
@@ -267,6 +267,7 @@ impl StoredLoglet {
                 if files.failed { Err(self.failed()) } else { Ok(Reply::Refused { next, sealed }) };
             let _ = reply.send(answer);
         }
+        files.next()
     }
 
     async fn write(&self, files: &mut Files, first: Lsn, entries: &[Bytes]) -> Result<()> {

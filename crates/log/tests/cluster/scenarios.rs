@@ -288,6 +288,32 @@ fn owner_whose_own_disk_hangs_commits_at_the_two_others() {
     });
 }
 
+/// What two disks wrote after nobody waited for it any more is what the owner goes on from when they answer again.
+#[test]
+fn disks_that_stand_still_for_longer_than_the_owner_waits_stop_commits_no_longer() {
+    World::run(10, false, async |world| {
+        let nodes = Nodes::new(world.clone(), Shape::of_three()).await;
+        let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        for disk in &nodes.nodes[1..] {
+            disk.disk.hang();
+        }
+        let waking = async {
+            world.sleep(Duration::from_secs(3)).await;
+            for disk in &nodes.nodes[1..] {
+                disk.disk.resume();
+            }
+            world.now()
+        };
+        let saying = async {
+            let hash = say(&nodes, 0, 2, hash).await.expect("appended");
+            (hash, world.now())
+        };
+        let (woken, (hash, said)) = futures::join!(waking, saying);
+        assert!(said - woken < Duration::from_secs(1), "{:?}", said - woken);
+        say(&nodes, 0, 3, hash).await.expect("appended");
+    });
+}
+
 #[test]
 fn log_of_a_cluster_goes_to_the_bucket_and_comes_back_on_another_node() {
     World::run(11, false, async |world| {

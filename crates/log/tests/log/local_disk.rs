@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_common::{Lsn, WriterToken};
-use telesto_log::disk::SimDisk;
+use telesto_log::disk::{Disk, DiskFile, DiskLock, SimDisk};
 use telesto_log::server::{LocalLogServer, LogServer as _, LogletKey, Reply, Request};
 use telesto_log::{DiskFault, Error, LogOptions};
 
@@ -314,6 +314,76 @@ async fn server_of_a_node_that_leaves_begins_no_loglet_and_tells_the_last_one() 
     assert_eq!(server.close(false), None);
     assert_eq!(create(8).await.unwrap(), Reply::Done);
     assert_eq!(server.close(false), Some(8));
+}
+
+/// A disk that takes its time until a new name is durable.
+#[derive(Debug)]
+struct SlowNames {
+    disk: Arc<SimDisk>,
+    removed: std::sync::Mutex<Vec<String>>,
+}
+
+#[async_trait::async_trait]
+impl Disk for SlowNames {
+    fn location(&self) -> String {
+        self.disk.location()
+    }
+
+    async fn lock(&self, name: &str) -> telesto_log::Result<Box<dyn DiskLock>> {
+        self.disk.lock(name).await
+    }
+
+    async fn list(&self, directory: &str) -> telesto_log::Result<Vec<String>> {
+        self.disk.list(directory).await
+    }
+
+    async fn create(&self, path: &str) -> telesto_log::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.create(path).await?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        Ok(file)
+    }
+
+    async fn open(&self, path: &str) -> telesto_log::Result<Arc<dyn DiskFile>> {
+        self.disk.open(path).await
+    }
+
+    async fn rename(&self, from: &str, to: &str) -> telesto_log::Result<()> {
+        self.disk.rename(from, to).await
+    }
+
+    async fn remove(&self, path: &str) -> telesto_log::Result<()> {
+        self.removed.lock().unwrap().push(path.to_owned());
+        self.disk.remove(path).await
+    }
+}
+
+/// Whoever asks for a loglet while it is being made waits for it, also when nobody waits for the making any more: its files are not those
+/// of one that was never finished.
+#[tokio::test]
+async fn loglet_that_is_being_made_is_not_taken_for_one_that_was_never_finished() {
+    for patience in [Duration::from_secs(30), Duration::from_millis(50)] {
+        let env = telesto_runtime::env();
+        let disk = Arc::new(SlowNames { disk: SimDisk::new(), removed: Default::default() });
+        let opened = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20);
+        let server = opened.await.unwrap();
+        let key = LogletKey { shard: SHARD, loglet: 1, token: WriterToken(5) };
+        let create = server.call(Request::Create { key, start: Lsn(1), server: None }, soon(&env));
+        let making = tokio::time::timeout(patience, create);
+        let asking = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            server.call(Request::Tail { key }, soon(&env)).await.unwrap()
+        };
+        let (_, tail) = futures::join!(making, asking);
+        assert!(matches!(tail, Reply::Tail { .. }), "{tail:?}");
+        assert_eq!(*disk.removed.lock().unwrap(), Vec::<String>::new());
+        let entries = vec![bytes::Bytes::from_static(b"entry")];
+        let store = Request::Store { key, first: Lsn(1), entries, repair: false, terms: None };
+        assert!(matches!(server.call(store, soon(&env)).await.unwrap(), Reply::Stored { .. }));
+        drop(server);
+        let again = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20);
+        let tail = again.await.unwrap().call(Request::Tail { key }, soon(&env)).await.unwrap();
+        assert!(matches!(tail, Reply::Tail { next: Lsn(2), .. }), "{tail:?}");
+    }
 }
 
 #[tokio::test]

@@ -139,6 +139,31 @@ fn way_back_that_is_cut_breaks_the_connection_and_a_healed_one_serves_again() {
     });
 }
 
+/// Calls that come faster than the client would otherwise look keep nobody from seeing that no answer comes.
+#[test]
+fn connection_in_steady_use_is_found_dead_as_soon_as_an_idle_one() {
+    World::run(1, false, async |world| {
+        let net = SimNet::new(world.env.clone());
+        let server = world.process("b", 1);
+        start(&net, &server.env, "b", node(2, 1), VERSIONS);
+        let asking = world.process("a", 1);
+        let client = client(&net, &asking.env);
+        let ask = || client.call(ECHO, Bytes::from_static(b"x"), soon(&asking.env));
+        assert!(ask().await.is_ok());
+        net.cut("b", "a");
+        let started = world.now();
+        let (env, ask) = (&asking.env, &ask);
+        let calls = (0..60).map(|n| async move {
+            env.clock.sleep(Duration::from_millis(50) * n).await;
+            let error = ask().await.expect_err("no answer can come");
+            matches!(error, Error::Broken { .. }).then(|| env.clock.monotonic())
+        });
+        let broken = futures::future::join_all(calls).await.into_iter().flatten();
+        let first = broken.min().expect("the connection breaks").saturating_sub(started);
+        assert!(first < Duration::from_millis(1500), "{first:?}");
+    });
+}
+
 #[test]
 fn process_that_was_started_again_answers_with_its_new_life_and_the_old_connection_is_gone() {
     World::run(1, false, async |world| {

@@ -47,6 +47,18 @@ fn rows(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
+/// One transaction of a group may stand in an entry without the others: it was asked for twice.
+#[tokio::test]
+async fn entry_holds_a_group_only_with_all_of_its_transactions() {
+    let env = telesto_runtime::env();
+    let which = Which::Memory(Default::default());
+    let shard = Shard::open(options(&env, &TestBucket::new(), &which)).await.unwrap();
+    shard.apply(&simple(1, 10, vec![put("a", "a10")])).unwrap();
+    assert_eq!(shard.entry_holds(Lsn(1), &[txn(10)]), Some(true));
+    assert_eq!(shard.entry_holds(Lsn(1), &[txn(10), txn(20)]), Some(false));
+    assert_eq!(shard.entry_holds(Lsn(2), &[txn(10)]), None);
+}
+
 async fn versions_are_read_at_their_timestamps(which: Which) {
     let env = telesto_runtime::env();
     let bucket = TestBucket::new();

@@ -51,8 +51,9 @@ impl Committer {
         let (env, by) = (&local.env, group.by);
         let Validated { at, survivors, made, .. } = validated;
         let at = *at;
-        // All attempts carry the same transactions: an entry with one of them is one of ours.
-        let own = group.live[survivors[0].0].request.txn;
+        // All attempts of this group carry the same transactions. One alone proves nothing: it may have been asked for again, and stand
+        // there by an earlier group whose append was left unknown.
+        let own: Vec<_> = survivors.iter().map(|(at, _)| group.live[*at].request.txn).collect();
         // Whether an attempt may have got through.
         let mut doubtful = false;
         let mut causes = Causes::default();
@@ -90,7 +91,7 @@ impl Committer {
                     return Err(Failed::Certain(error.into()));
                 }
                 Ok(Append::Taken { .. }) | Err(LogError::NotOwner { .. }) => {
-                    match local.taken_by(at, own, by).await {
+                    match local.taken_by(at, &own, by).await {
                         Ok(true) => {
                             metrics::counter!("telesto_txn_own_slots_taken_total").increment(1);
                             return Ok(Attempt::Committed(at));

@@ -258,7 +258,8 @@ impl Committer {
         let mut live = Vec::with_capacity(came.len());
         for pending in came {
             if pending.reply.is_closed() {
-                self.local.outcomes.abort(pending.request.txn);
+                // Nothing of this attempt is committed. Whoever gave it up may have asked again.
+                tracing::trace!(txn = ?pending.request.txn, "nobody waits for a commit any more");
             } else if pending.is_late(&**clock) {
                 let error = Error::Unavailable(
                     "the deadline passed before the commit's turn came; nothing was committed: run the transaction again, or raise the time-out".to_owned(),
