@@ -156,8 +156,8 @@ impl Kv {
         let key = stored_key(key)?;
         let txn = self.begin_read(options).await?;
         let value = txn.get(&key, ReadFor::Query).await?;
-        let committed = txn.commit().await?;
-        Ok((value.map(decode).transpose()?, committed.label.max(options.session)))
+        let seen = seen(&txn.commit().await?, options)?;
+        Ok((value.map(decode).transpose()?, seen))
     }
 
     /// Writes `value` under `key` if `condition` holds; the version written.
@@ -223,8 +223,8 @@ impl Kv {
                 }
             }
         }
-        let committed = txn.commit().await?;
-        Ok((page, committed.label.max(options.session)))
+        let seen = seen(&txn.commit().await?, options)?;
+        Ok((page, seen))
     }
 
     /// What became of a transaction.
@@ -300,6 +300,15 @@ impl Kv {
         }
         Ok((id, txn.commit().await?))
     }
+}
+
+/// What a session has seen after a read. A strict one was of everything that was ever acknowledged here: nobody has seen more.
+fn seen(read: &Committed, options: ReadOptions) -> Result<Label, KvError> {
+    let at = options.session.timestamp;
+    if options.level == Level::Serializable && read.timestamp < at {
+        return Err(telesto_txn::Error::SessionAhead { at, newest: read.timestamp }.into());
+    }
+    Ok(read.label.max(options.session))
 }
 
 fn stored_key(key: &[u8]) -> Result<Bytes, KvError> {

@@ -73,9 +73,7 @@ impl LocalService {
         if let Freshness::AtLeast(at) = request.freshness
             && at > newest
         {
-            return Err(Error::Unavailable(format!(
-                "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
-            )));
+            return Err(Error::SessionAhead { at, newest });
         }
         if let Some(at) = request.as_of
             && at > newest
