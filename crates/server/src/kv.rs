@@ -27,7 +27,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::key::{Direction, KeyRange, KeyReader, KeyWriter, successor};
 use telesto_common::{DatabaseId, Env, Label, TableId, TxnId};
 use telesto_txn::{
-    Committed, Database, Level, Outcome, ReadFor, ScanOptions, Transaction, TxnOptions,
+    Committed, Database, Level, Outcome, ReadFor, ScanOptions, Staleness, Transaction, TxnOptions,
 };
 
 /// The database that key-value data is in.
@@ -108,6 +108,8 @@ pub struct ReadOptions {
     pub level: Level,
     /// The greatest label the session has seen.
     pub session: Label,
+    /// How old may be what is read, at levels below `Serializable`.
+    pub staleness: Staleness,
 }
 
 /// Which keys a scan returns: those in the range that have the prefix.
@@ -240,6 +242,7 @@ impl Kv {
             level: options.level,
             read_only: true,
             session: options.session,
+            staleness: options.staleness,
             ..TxnOptions::default()
         };
         Ok(self.database.begin(options).await?)

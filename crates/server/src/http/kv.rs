@@ -7,6 +7,8 @@
 //! # Limits
 //! Those of [`crate::kv`]; bodies are bounded by `Limits::max_body_bytes`.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -18,7 +20,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use telesto_common::TxnId;
-use telesto_txn::{Level, Outcome};
+use telesto_txn::{Level, Outcome, Staleness};
 
 use crate::http::HttpState;
 use crate::http::reply::ApiError;
@@ -63,6 +65,8 @@ impl From<Consistency> for Level {
 pub struct ReadQuery {
     #[serde(default)]
     consistency: Consistency,
+    /// Seconds; -1: no bound.
+    max_staleness: Option<i64>,
     #[serde(default)]
     key_encoding: KeyEncoding,
 }
@@ -81,6 +85,8 @@ pub struct WriteQuery {
 pub struct ScanQuery {
     #[serde(default)]
     consistency: Consistency,
+    /// Seconds; -1: no bound.
+    max_staleness: Option<i64>,
     #[serde(default)]
     key_encoding: KeyEncoding,
     prefix: Option<String>,
@@ -144,6 +150,20 @@ fn row(encoding: KeyEncoding, key: &[u8], found: &Versioned) -> Map<String, Valu
     object
 }
 
+/// How old a read may be that is not strict, where it says so in seconds.
+fn staleness(seconds: Option<i64>) -> Result<Staleness, ApiError> {
+    let most = match seconds {
+        None => return Ok(Staleness::USUAL),
+        Some(-1) => None,
+        Some(seconds) => Some(u64::try_from(seconds).map(Duration::from_secs).map_err(|_| {
+            ApiError::bad_request(format!(
+                "max_staleness is {seconds}; send seconds, or -1 to read what this node has however old it is"
+            ))
+        })?),
+    };
+    Ok(Staleness { most, ..Staleness::default() })
+}
+
 /// `If-Match` and `If-None-Match` as a condition.
 fn condition(headers: &HeaderMap) -> Result<Condition, ApiError> {
     let text = |name: header::HeaderName| {
@@ -195,8 +215,9 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let parameters = query(parameters)?;
     let key = parameters.key_encoding.decode(plain(path)?)?;
+    let staleness = staleness(parameters.max_staleness)?;
     let session = state.sessions.begin(&headers).await?;
-    let options = ReadOptions { level: parameters.consistency.into(), session };
+    let options = ReadOptions { level: parameters.consistency.into(), session, staleness };
     let (found, label) = state.kv.get(&key, options).await?;
     let reply = match found {
         Some(found) => {
@@ -275,8 +296,9 @@ pub async fn scan(
             crate::kv::MAX_SCAN_ROWS
         )));
     }
+    let staleness = staleness(parameters.max_staleness)?;
     let session = state.sessions.begin(&headers).await?;
-    let options = ReadOptions { level: parameters.consistency.into(), session };
+    let options = ReadOptions { level: parameters.consistency.into(), session, staleness };
     let (page, label) = state.kv.scan(&range, limit, options).await?;
     let rows: Vec<_> = page.rows.iter().map(|(key, found)| row(encoding, key, found)).collect();
     let mut object = Map::new();
