@@ -1,6 +1,6 @@
 //! A region of several nodes, of which one carries the streams: sessions of the other one write and read in another region through it, move there, and
 //! see how the streams stand.
-//! When it is killed or frozen, another node that could carry them goes on.
+//! When it is killed or frozen, another node that could carry them goes on. Clients of HTTP move between nodes and regions with their tokens.
 //!
 //! # Invariants
 //! Nothing is asked of the node that carries the streams by a client, but definitions.
@@ -11,12 +11,17 @@
 #[path = "harness.rs"]
 #[allow(dead_code)]
 mod harness;
+#[path = "../../demo/cli/src/link.rs"]
+#[allow(dead_code)]
+mod link;
 
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use harness::{Node, PATIENCE, Place, free_port, program};
+use link::{Link, Proxy};
 use tokio_postgres::{Client, Error, SimpleQueryMessage};
 
 fn region(arguments: &[&str]) -> String {
@@ -392,4 +397,155 @@ async fn another_node_carries_the_streams_when_the_one_that_did_is_gone() {
     listens(&second_at, true).await;
     verified(us);
     drop((second, third, far));
+}
+
+/// A client of HTTP, with the token of its last reply.
+#[derive(Clone, Debug, Default)]
+struct Caller {
+    token: Option<String>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    status: u16,
+    /// `Telesto-Session`.
+    token: Option<String>,
+    body: String,
+}
+
+impl Caller {
+    /// One request to the node that serves HTTP on `port`.
+    fn ask(&mut self, port: u16, method: &str, target: &str, body: &str) -> Answer {
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).expect("connects");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        let token = self.token.as_ref().map(|token| format!("Telesto-Session: {token}\r\n"));
+        write!(
+            stream,
+            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            token.unwrap_or_default(),
+            body.len()
+        )
+        .expect("sent");
+        let mut raw = String::new();
+        stream.read_to_string(&mut raw).expect("answered");
+        let (head, body) = raw.split_once("\r\n\r\n").expect("an answer");
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let token = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(": ")?;
+            name.eq_ignore_ascii_case("telesto-session").then(|| value.trim().to_owned())
+        });
+        if token.is_some() {
+            self.token.clone_from(&token);
+        }
+        Answer { status: status.expect("a status"), token, body: body.to_owned() }
+    }
+
+    fn put(&mut self, port: u16, key: &str, value: &str) -> Answer {
+        let body = format!("{{\"value\": \"{value}\"}}");
+        let answer = self.ask(port, "PUT", &format!("/v1/kv/{key}"), &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        answer
+    }
+
+    fn get(&mut self, port: u16, key: &str) -> Answer {
+        self.ask(port, "GET", &format!("/v1/kv/{key}?consistency=session"), "")
+    }
+}
+
+/// The same request, on a thread of its own.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    tokio::task::spawn_blocking(work).await.expect("it ends")
+}
+
+/// What `caller` finds at `port` of what it has written elsewhere; it is asked for again as long as it is told that that is not here yet.
+fn moved(caller: &mut Caller, port: u16, key: &str) -> Answer {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        let answer = caller.get(port, key);
+        if answer.status != 503 || Instant::now() > patience {
+            return answer;
+        }
+        assert!(answer.body.contains("not_here_yet"), "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn client_of_http_that_moves_between_regions_with_its_token_sees_what_it_wrote() {
+    let world = World::new();
+    let (us, eu) = (&world.us.bucket, &world.eu.bucket);
+    // What us sends to eu goes through this; eu's way to us is its own.
+    let port = world.streams[1].rsplit(':').next().and_then(|port| port.parse().ok());
+    let link = Proxy::start(port.expect("a port"), Duration::ZERO).await.expect("a free port");
+    region(&["init", "us", "--bucket", us, "--address", &world.streams[0]]);
+    let carrier = world.carrier();
+    let text = region(&["invite", "eu", "--bucket", us]);
+    region(&["join", &text, "--bucket", eu, "--address", &format!("127.0.0.1:{}", link.port)]);
+    let far = world.far();
+    let other = world.other("us-2");
+    let third = world.other("us-3");
+    let first = carrier.connect().await.expect("connects");
+    let filled =
+        "SELECT count(*) FROM telesto_regions WHERE NOT is_self AND connected AND NOT filling";
+    until(&first, filled, "1").await;
+    until(&far.connect().await.expect("connects"), filled, "1").await;
+
+    for (number, here) in [carrier.http, other.http].into_iter().enumerate() {
+        let key = format!("moved-{number}");
+        let before = format!("before-{number}");
+        let mut caller = Caller::default();
+        caller.put(here, &before, "old");
+        let there = far.http;
+        let seen = moved(&mut caller, there, &before);
+        assert_eq!(seen.status, 200, "{seen:?}");
+        // Back, with the token of the other region.
+        let written = caller.put(here, &key, "mine");
+        assert_eq!(written.token.map(|token| token.len()), Some(54), "the region signs it");
+        assert_eq!(caller.get(other.http, &key).status, 200, "in one region it is there at once");
+        link.set(Link::Silent);
+        let written = caller.put(here, &key, "newer");
+        let token = written.token.expect("a token");
+        let mut without = Caller::default();
+        let stale = without.get(there, &key);
+        assert!(!stale.body.contains("newer"), "the link is not held back: {stale:?}");
+        let waits = tokio::spawn({
+            let (mut caller, key) = (caller.clone(), key.clone());
+            apart(move || moved(&mut caller, there, &key))
+        });
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        assert!(!waits.is_finished(), "it is answered before what it has written is there");
+        link.set(Link::Up);
+        let seen = waits.await.expect("it ends");
+        assert!(seen.status == 200 && seen.body.contains("newer"), "{seen:?}");
+        assert_ne!(seen.token, Some(token.clone()), "the session goes on with a token of eu");
+
+        // Strict reads and writes wait alike, and what no region has signed is refused by all nodes.
+        let strict = caller.ask(there, "GET", &format!("/v1/kv/{key}"), "");
+        assert!(strict.status == 200 && strict.body.contains("newer"), "{strict:?}");
+        let mut digits = token.into_bytes();
+        digits[20] = if digits[20] == b'0' { b'1' } else { b'0' };
+        let forged = String::from_utf8(digits).expect("digits");
+        for port in [there, here, other.http] {
+            let mut forger = Caller { token: Some(forged.clone()) };
+            let refused = forger.get(port, &key);
+            assert!(refused.status == 400 && refused.body.contains("bad_session"), "{refused:?}");
+            let refused = forger.ask(port, "PUT", &format!("/v1/kv/{key}"), "{\"value\": \"x\"}");
+            assert!(refused.status == 400 && refused.body.contains("bad_session"), "{refused:?}");
+        }
+    }
+
+    // Without a node that carries the streams a client goes on in its region, and is told in another one that its token is not for there.
+    drop(first);
+    let mut caller = Caller::default();
+    caller.put(other.http, "alone", "1");
+    assert!(carrier.stop(), "it hands over what it owns");
+    let patience = Instant::now() + PATIENCE;
+    while caller.ask(other.http, "PUT", "/v1/kv/alone", "{\"value\": \"2\"}").status != 200 {
+        assert!(Instant::now() < patience, "nobody takes over the log");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let read = caller.get(third.http, "alone");
+    assert!(read.status == 200 && read.body.contains("\"2\""), "{read:?}");
+    let refused = caller.get(far.http, "alone");
+    assert!(refused.status == 400 && refused.body.contains("bad_session"), "{refused:?}");
+    drop((other, third, far));
 }

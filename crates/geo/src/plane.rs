@@ -74,7 +74,7 @@ impl PlaneKind {
     pub const ALL: [Self; 6] =
         [Self::Matrix, Self::Tree, Self::Timestamp, Self::Eventual, Self::GentleRain, Self::Cure];
 
-    /// Its name, as `telesto geo plane` takes it.
+    /// Its name, as the registry of a region and the study have it; `telesto region plane` takes those that a region runs by.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -81,6 +81,8 @@ pub(crate) struct State {
     pub trail: Trail,
     /// See the module's text.
     pub contact: Option<(Moment, Lsn)>,
+    /// The one before it: what was found then may be being applied still.
+    pub contact_before: Option<(Moment, Lsn)>,
     /// When the chain was last found to be the newest.
     pub chain_read: Option<Moment>,
     /// What this process is to the active loglet.
@@ -138,6 +140,16 @@ impl VirtualLog {
     #[must_use]
     pub fn in_contact(&self) -> bool {
         self.is_local_sequencer() || self.inner.is_trusted(Lsn(u64::MAX))
+    }
+
+    /// Whether this process was proved to be at the tail less than `within` ago, and the tail was not beyond `next` then: whoever has applied
+    /// everything below `next` has all that was acknowledged before that moment.
+    #[must_use]
+    pub fn knew_all_within(&self, next: Lsn, within: Duration) -> bool {
+        let now = self.inner.now();
+        let state = self.inner.state.lock();
+        let mut contacts = [state.contact, state.contact_before].into_iter().flatten();
+        contacts.any(|(at, tail)| tail <= next && at.is_recent(&now, within))
     }
 
     /// First position that can be read, as this process knows it.
@@ -380,7 +392,7 @@ impl Inner {
         let own = state.trail.before(trim.lsn).filter(|hash| *hash != trim.previous_hash);
         own.map(|_| {
             state.trail = Trail::default();
-            state.contact = None;
+            (state.contact, state.contact_before) = (None, None);
             Error::Trimmed { shard: self.store.shard, asked, start: trim.lsn }
         })
     }
@@ -401,7 +413,7 @@ impl Inner {
     pub fn at_tail(&self, position: Lsn, since: Moment) {
         let mut state = self.state.lock();
         if state.contact.is_none_or(|(_, known)| known <= position) {
-            state.contact = Some((since, position));
+            state.contact_before = state.contact.replace((since, position));
         }
     }
 

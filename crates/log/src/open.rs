@@ -173,6 +173,7 @@ impl VirtualLog {
             chain: Arc::new(chain),
             trail: Trail::default(),
             contact: None,
+            contact_before: None,
             chain_read: None,
             role: Role::default(),
             resigned: None,

@@ -33,7 +33,7 @@ impl Shared {
                 return Ok(());
             }
             if by.passed(self.env.clock.monotonic()) {
-                return Err(Error::NotHereYet { region, wanted, passed: here });
+                return Err(self.not_here(region, wanted, here));
             }
             {
                 let mut waiting = self.wanted.lock();
@@ -44,5 +44,10 @@ impl Shared {
             // At the end of the wait it is looked at again, and the deadline with it.
             let _ = self.env.within(look, "waiting for another region", passed.changed()).await;
         }
+    }
+
+    /// Not everything of `region` up to `wanted` is here, which has `passed`.
+    pub(crate) fn not_here(&self, region: RegionId, wanted: Timestamp, passed: Timestamp) -> Error {
+        Error::NotHereYet { region, name: self.name_of(region), wanted, passed }
     }
 }

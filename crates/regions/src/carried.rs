@@ -20,6 +20,7 @@ use telesto_txn::peers::Answers;
 use telesto_txn::regions::RegionControl as _;
 
 use crate::asked::Asked;
+use crate::control::not_attached;
 use crate::error::Error;
 use crate::forward;
 use crate::forwarded::Forwarded;
@@ -72,7 +73,7 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
         Relay::Attach { token, limit } => {
             match regions.attach(&token, regions.deadline(limit)).await {
                 Ok(label) => Relayed::Here(label.timestamp),
-                Err(error) => refused(&error),
+                Err(error) => Relayed::of_attach(not_attached(&error)),
             }
         }
         Relay::Shown(what) => match what {

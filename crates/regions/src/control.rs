@@ -12,16 +12,27 @@ use std::time::Duration;
 use async_trait::async_trait;
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
-    ConflictView, LinkView, RegionControl, RegionView, RegionsView, TreeView,
+    ConflictView, LinkView, NotAttached, RegionControl, RegionView, RegionsView, TreeView,
 };
 use telesto_txn::{
     AskRows, AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces, RowsGiven,
 };
 
+use crate::error::Error;
 use crate::forward;
 use crate::read_away;
 use crate::regions::{PeerStatus, Regions};
 use crate::rows_away;
+
+/// Whether it is worth while to try again.
+pub(crate) fn not_attached(error: &Error) -> NotAttached {
+    let text = error.to_string();
+    match error {
+        Error::Token(_) | Error::UnknownRegion(_) => NotAttached::NoToken(text),
+        Error::LostWith { .. } => NotAttached::Lost(text),
+        _ => NotAttached::NotYet(text),
+    }
+}
 
 #[async_trait]
 impl RegionControl for Regions {
@@ -75,9 +86,9 @@ impl RegionControl for Regions {
         self.migrate_to(session, to)
     }
 
-    async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String> {
+    async fn attach(&self, token: &str, limit: Duration) -> Result<Label, NotAttached> {
         let by = self.deadline(limit);
-        Self::attach(self, token, by).await.map_err(|error| error.to_string())
+        Self::attach(self, token, by).await.map_err(|error| not_attached(&error))
     }
 
     async fn commit_at(

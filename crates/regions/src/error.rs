@@ -109,11 +109,13 @@ pub enum Error {
     Token(&'static str),
     /// Not everything that the session has seen is here yet.
     #[error(
-        "what the session has seen in region {region} up to {wanted} is not here yet (here: {passed}); retry, wait longer, or begin a new session without the token to go on without it"
+        "what the session has seen in region {name} up to {wanted} is not here yet (here: {passed}); retry, wait longer, or begin a new session without the token to go on without it"
     )]
     NotHereYet {
         /// The session's region.
         region: RegionId,
+        /// What it is called here.
+        name: String,
         /// Up to where it has seen it.
         wanted: telesto_common::Timestamp,
         /// Up to where it is here.

@@ -33,6 +33,7 @@ mod forward;
 mod forwarded;
 mod home;
 mod inbox;
+mod kept_tokens;
 mod life;
 mod lines;
 mod measured;

@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
-use telesto_txn::regions::{ConflictView, LinkView, RegionsView};
+use telesto_txn::regions::{ConflictView, LinkView, NotAttached, RegionsView};
 use telesto_txn::{Distance, Elsewhere, Error as Txn};
 
 use crate::shown::{self, Shown};
@@ -79,6 +79,11 @@ pub(crate) enum Relayed {
     Regions(RegionsView),
     Links(Vec<LinkView>),
     Conflicts(Vec<ConflictView>),
+    /// A session never goes on here with its token: it is none (`lost`: not all that it stands for is left).
+    NoToken {
+        lost: bool,
+        reason: String,
+    },
     /// Nothing was done.
     Refused(String),
     /// Whether it was committed could not be learnt.
@@ -238,6 +243,11 @@ impl Relayed {
                 out.put_u8(9);
                 put_string(&mut out, reason.as_bytes());
             }
+            Self::NoToken { lost, reason } => {
+                out.put_u8(14);
+                out.put_u8(u8::from(*lost));
+                put_string(&mut out, reason.as_bytes());
+            }
             Self::Regions(view) => {
                 out.put_u8(11);
                 shown::put_regions(&mut out, view);
@@ -289,10 +299,20 @@ impl Relayed {
             11 => Self::Regions(shown::take_regions(&mut cursor)?),
             12 => Self::Links(shown::take_links(&mut cursor)?),
             13 => Self::Conflicts(shown::take_conflicts(&mut cursor)?),
+            14 => Self::NoToken { lost: cursor.u8()? == 1, reason: text(&mut cursor)? },
             kind => return Err(format!("an answer of kind {kind} of who carries is not known")),
         };
         cursor.finish()?;
         Ok(relayed)
+    }
+
+    /// Why a session does not go on with its token.
+    pub fn of_attach(why: NotAttached) -> Self {
+        match why {
+            NotAttached::NoToken(reason) => Self::NoToken { lost: false, reason },
+            NotAttached::Lost(reason) => Self::NoToken { lost: true, reason },
+            NotAttached::NotYet(reason) => Self::Refused(reason),
+        }
     }
 
     /// What became of a transaction, and up to where this region's log is applied by who tells.
@@ -365,6 +385,7 @@ mod tests {
                 Relayed::Conflict { other, at, key: body.clone() },
                 Relayed::Unexpected { key: body.clone(), there: number % 2 == 0 },
                 Relayed::Refused(text.clone()),
+                Relayed::NoToken { lost: number % 2 == 0, reason: text.clone() },
                 Relayed::Regions(shown::tests::view(number, &text)),
                 Relayed::Links(vec![shown::tests::link(number)]),
                 Relayed::Conflicts(vec![shown::tests::conflict(number, &body)]),

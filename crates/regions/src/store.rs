@@ -18,11 +18,11 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Env, RegionId, ShardId, Timestamp};
 use telesto_log::record::Write;
 use telesto_shard::{Read, Row, ScanSpec, Version};
-use telesto_txn::Reads;
 use telesto_txn::service::{
     BeginReply, BeginRequest, CheckedWrite, CommitReply, CommitRequest, CommitWrites, Freshness,
     GetRequest, ScanRequest, ShardService,
 };
+use telesto_txn::{Reads, Staleness};
 
 use crate::error::Result;
 
@@ -46,7 +46,9 @@ impl Store {
         as_of: Option<Timestamp>,
     ) -> Result<BeginReply> {
         let (shard, timeout) = (self.shard, self.timeout);
-        Ok(self.service.begin(BeginRequest { shard, freshness, as_of, timeout }).await?)
+        let staleness = Staleness::default();
+        let request = BeginRequest { shard, freshness, staleness, as_of, timeout };
+        Ok(self.service.begin(request).await?)
     }
 
     pub async fn release(&self, snapshot: &BeginReply) {

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::{Deadline, Env, Label, NodeId, RegionId, ShardId, Timestamp, TxnId};
-use telesto_txn::regions::{ConflictView, LinkView, RegionControl, RegionsView};
+use telesto_txn::regions::{ConflictView, LinkView, NotAttached, RegionControl, RegionsView};
 use telesto_txn::service::Freshness;
 use telesto_txn::{
     AskRows, AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Engine, Error as Txn,
@@ -34,6 +34,7 @@ use crate::asked::{Asked, Told};
 use crate::error::{Error, Result};
 use crate::forward;
 use crate::forwarded::Forwarded;
+use crate::kept_tokens::KeptTokens;
 use crate::read_away::{self, Way};
 use crate::relayed::{Relay, Relayed};
 use crate::rows_away::{self, Told as RowsTold};
@@ -59,6 +60,7 @@ pub struct Through {
     /// The key that every change of the definitions writes.
     stamp: Bytes,
     carrier: Mutex<Option<NodeId>>,
+    given: KeptTokens,
     itself: Weak<Self>,
 }
 
@@ -79,6 +81,7 @@ impl Through {
             store,
             stamp,
             carrier: Mutex::default(),
+            given: KeptTokens::default(),
             itself: Weak::clone(itself),
         });
         let control: Weak<Self> = Arc::downgrade(&through);
@@ -289,15 +292,40 @@ impl RegionControl for Through {
     }
 
     async fn token(&self, session: Label) -> std::result::Result<String, String> {
-        self.text(&Relay::Token { seen: self.seen(session) }).await
+        let seen = self.seen(session);
+        if let Some(token) = self.given.token_of(seen) {
+            return Ok(token);
+        }
+        let token = self.text(&Relay::Token { seen }).await?;
+        self.given.keep(seen, &token);
+        Ok(token)
     }
 
     async fn migrate(&self, session: Label, to: &str) -> std::result::Result<String, String> {
         self.text(&Relay::Migrate { seen: self.seen(session), to: to.to_owned() }).await
     }
 
-    async fn attach(&self, token: &str, limit: Duration) -> std::result::Result<Label, String> {
-        self.here(&Relay::Attach { token: token.to_owned(), limit }, limit).await
+    async fn attach(
+        &self,
+        token: &str,
+        limit: Duration,
+    ) -> std::result::Result<Label, NotAttached> {
+        if let Some(at) = self.given.seen_by(token)
+            && at <= self.engine.applied().1
+        {
+            return Ok(Label::update(self.store.me, at));
+        }
+        let not_yet = NotAttached::NotYet;
+        let relay = Relay::Attach { token: token.to_owned(), limit };
+        match self.ask(&relay, limit).await.map_err(not_yet)? {
+            Relayed::Here(at) => {
+                let here = self.apply_up_to(at).await;
+                here.map_err(|error| not_yet(error.to_string()))
+            }
+            Relayed::NoToken { lost: true, reason } => Err(NotAttached::Lost(reason)),
+            Relayed::NoToken { lost: false, reason } => Err(NotAttached::NoToken(reason)),
+            other => Err(not_yet(strange(&other))),
+        }
     }
 
     async fn commit_at(

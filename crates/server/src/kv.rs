@@ -27,7 +27,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::key::{Direction, KeyRange, KeyReader, KeyWriter, successor};
 use telesto_common::{DatabaseId, Env, Label, TableId, TxnId};
 use telesto_txn::{
-    Committed, Database, Level, Outcome, ReadFor, ScanOptions, Transaction, TxnOptions,
+    Committed, Database, Level, Outcome, ReadFor, ScanOptions, Staleness, Transaction, TxnOptions,
 };
 
 /// The database that key-value data is in.
@@ -108,6 +108,8 @@ pub struct ReadOptions {
     pub level: Level,
     /// The greatest label the session has seen.
     pub session: Label,
+    /// How old may be what is read, at levels below `Serializable`.
+    pub staleness: Staleness,
 }
 
 /// Which keys a scan returns: those in the range that have the prefix.
@@ -156,8 +158,8 @@ impl Kv {
         let key = stored_key(key)?;
         let txn = self.begin_read(options).await?;
         let value = txn.get(&key, ReadFor::Query).await?;
-        let committed = txn.commit().await?;
-        Ok((value.map(decode).transpose()?, committed.label.max(options.session)))
+        let seen = seen(&txn.commit().await?, options)?;
+        Ok((value.map(decode).transpose()?, seen))
     }
 
     /// Writes `value` under `key` if `condition` holds; the version written.
@@ -223,8 +225,8 @@ impl Kv {
                 }
             }
         }
-        let committed = txn.commit().await?;
-        Ok((page, committed.label.max(options.session)))
+        let seen = seen(&txn.commit().await?, options)?;
+        Ok((page, seen))
     }
 
     /// What became of a transaction.
@@ -240,6 +242,7 @@ impl Kv {
             level: options.level,
             read_only: true,
             session: options.session,
+            staleness: options.staleness,
             ..TxnOptions::default()
         };
         Ok(self.database.begin(options).await?)
@@ -300,6 +303,15 @@ impl Kv {
         }
         Ok((id, txn.commit().await?))
     }
+}
+
+/// What a session has seen after a read. A strict one was of everything that was ever acknowledged here: nobody has seen more.
+fn seen(read: &Committed, options: ReadOptions) -> Result<Label, KvError> {
+    let at = options.session.timestamp;
+    if options.level == Level::Serializable && read.timestamp < at {
+        return Err(telesto_txn::Error::SessionAhead { at, newest: read.timestamp }.into());
+    }
+    Ok(read.label.max(options.session))
 }
 
 fn stored_key(key: &[u8]) -> Result<Bytes, KvError> {

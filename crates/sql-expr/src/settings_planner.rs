@@ -8,7 +8,12 @@
 //! - Sorted by name. A parameter that changes what a statement means is not in the list.
 //! - Values are shown as PostgreSQL shows them: with the largest unit that fits.
 
+use std::time::Duration;
+
 use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_txn::Staleness;
+
+use crate::settings::Settings;
 
 /// What a parameter takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,8 +33,13 @@ enum Kind {
     },
 }
 
+/// How old may be what queries below strict see.
+const MAX_STALENESS: &str = "telesto.max_staleness";
+/// Whether they see what the node has where that cannot be found out.
+const SERVE_STALE: &str = "telesto.serve_stale";
+
 /// Name, value at the start in its base unit, kind.
-const PARAMETERS: [(&str, &str, Kind); 132] = [
+const PARAMETERS: [(&str, &str, Kind); 134] = [
     ("backend_flush_after", "0", Kind::Whole { least: 0.0, most: 256.0, unit: "8kB" }),
     (
         "client_connection_check_interval",
@@ -191,6 +201,8 @@ const PARAMETERS: [(&str, &str, Kind); 132] = [
     ("telesto.forward_reads", "on", Kind::Flag),
     ("telesto.forward_writes", "on", Kind::Flag),
     ("telesto.local_rows", "off", Kind::Flag),
+    (MAX_STALENESS, "10000", Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "ms" }),
+    (SERVE_STALE, "off", Kind::Flag),
     ("telesto.text_cache", "on", Kind::OneOf("on,off,eager")),
     ("temp_buffers", "1024", Kind::Whole { least: 100.0, most: 1_073_741_823.0, unit: "8kB" }),
     ("temp_file_limit", "-1", Kind::Whole { least: -1.0, most: 2_147_483_647.0, unit: "kB" }),
@@ -264,6 +276,21 @@ const TIME: [(&str, f64); 6] = [
 
 fn found(name: &str) -> Option<&'static (&'static str, &'static str, Kind)> {
     PARAMETERS.binary_search_by(|(known, ..)| (*known).cmp(name)).ok().map(|at| &PARAMETERS[at])
+}
+
+impl Settings {
+    /// How old may be what queries below strict see.
+    #[must_use]
+    pub fn staleness(&self) -> Staleness {
+        let most = match self.others.get(MAX_STALENESS) {
+            None => Staleness::USUAL.most,
+            Some(value) => in_base(value, "ms")
+                .filter(|ms| *ms >= 0.0)
+                .map(|ms| Duration::from_secs_f64(ms / 1000.0)),
+        };
+        let or_what_is_here = self.others.get(SERVE_STALE).is_some_and(|value| value == "on");
+        Staleness { most, or_what_is_here }
+    }
 }
 
 /// Every parameter's name.
@@ -430,5 +457,23 @@ mod tests {
             );
         }
         assert_eq!(checked("nosuch", "1").expect("no error"), None);
+    }
+
+    #[test]
+    fn bound_of_staleness_is_read_as_it_is_kept() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.staleness(), Staleness::USUAL);
+        assert_eq!(initial(MAX_STALENESS).as_deref(), Some("10s"), "the same is shown");
+        for (value, most) in [
+            ("1500", Some(Duration::from_millis(1500))),
+            ("2min", Some(Duration::from_secs(120))),
+            ("0", Some(Duration::ZERO)),
+            ("-1", None),
+        ] {
+            settings.set(MAX_STALENESS, &[value.to_owned()]).expect("a time");
+            assert_eq!(settings.staleness().most, most, "{value}");
+        }
+        settings.set(SERVE_STALE, &["on".to_owned()]).expect("a flag");
+        assert!(settings.staleness().or_what_is_here);
     }
 }

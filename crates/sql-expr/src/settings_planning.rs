@@ -32,12 +32,14 @@ pub enum TextCache {
 }
 
 /// Parameters that the session alone looks at.
-const OF_THE_SESSION: [&str; 6] = [
+const OF_THE_SESSION: [&str; 8] = [
     BACKEND_PID,
     "client_min_messages",
     "idle_in_transaction_session_timeout",
     "idle_session_timeout",
     "lock_timeout",
+    "telesto.max_staleness",
+    "telesto.serve_stale",
     "transaction_timeout",
 ];
 

@@ -518,9 +518,10 @@ impl From<telesto_txn::Error> for Error {
             Txn::OutcomeUnknown { .. } => {
                 Self::new(SqlState::TRANSACTION_RESOLUTION_UNKNOWN, message)
             }
-            Txn::NotOwner { .. } | Txn::WrongShard(_) | Txn::Unavailable(_) => {
-                Self::new(SqlState::CANNOT_CONNECT_NOW, message)
-            }
+            Txn::NotOwner { .. }
+            | Txn::WrongShard(_)
+            | Txn::Unavailable(_)
+            | Txn::SessionAhead { .. } => Self::new(SqlState::CANNOT_CONNECT_NOW, message),
             Txn::Corrupt(_) => Self::new(SqlState::DATA_CORRUPTED, message),
             Txn::OutOfMemory(_) => Self::new(SqlState::OUT_OF_MEMORY, message),
             Txn::Elsewhere(_) => Self::new(SqlState::CONNECTION_FAILURE, message),

@@ -542,7 +542,7 @@ fn definitions_placement_sequences_and_sessions() {
         assert_eq!(after, vec![vec![Some("seen".to_owned())]]);
         let wrong =
             run(&mut session, "SET telesto.session_token = 'x'").await.expect_err("refused");
-        assert_eq!(wrong.code().0, "55000");
+        assert_eq!(wrong.code().0, "22023");
     });
 }
 

@@ -6,8 +6,11 @@
 //! | `Serializable` | strict serializability inside a region |
 //! | `Snapshot` | one snapshot, no lost updates (first committer wins); write skew possible |
 //! | `ReadCommitted`, `ReadUncommitted` | each statement its own snapshot of committed data; writes validated against the statement's snapshot |
-//! | `Session` | reads: monotonic reads, read your writes, monotonic writes, writes follow reads; no look at the log's tail |
-//! | `Eventual` | reads: whatever this process has; no bucket request for the tail |
+//! | `Session` | reads: monotonic reads, read your writes, monotonic writes, writes follow reads; no look at the log's tail while what is here is recent |
+//! | `Eventual` | reads: whatever this process has; no look at the log's tail while that is recent |
+//!
+//! Below `Serializable` what is seen may miss what other processes have committed since this one last knew all there was. How long ago that
+//! may be is said by [`TxnOptions::staleness`]: by itself half the log's retention.
 //!
 //! # Invariants
 //! - A transaction's writes become visible together, at one timestamp, or not at all.
@@ -35,6 +38,7 @@ use crate::error::Result;
 use crate::peers::Peers;
 use crate::reading::Reader;
 use crate::regions::RegionControl;
+use crate::staleness::Staleness;
 use crate::view::ClusterView;
 
 /// Consistency level of a transaction.
@@ -51,7 +55,7 @@ pub enum Level {
     ReadUncommitted,
     /// Session guarantees, for reads (read-only transactions).
     Session,
-    /// Cached data within a time to live, for reads (read-only transactions).
+    /// Cached data within a time to live ([`TxnOptions::staleness`]), for reads (read-only transactions).
     Eventual,
 }
 
@@ -85,6 +89,8 @@ pub struct TxnOptions {
     pub durability: Option<Durability>,
     /// The greatest label the session has seen; `Session` reads are at least that new.
     pub session: Label,
+    /// How old may be what is seen, at levels below `Serializable`; whatever is read of the past is as old as that.
+    pub staleness: Staleness,
     /// Bound on each wait for the bucket or the log; `None`: the database's default.
     pub timeout: Option<Duration>,
     /// Refuses a write of a key that is known to have been changed after the snapshot, whose commit would fail,
@@ -93,6 +99,25 @@ pub struct TxnOptions {
     /// How often its work was begun before and ended in a conflict. Of those that wait for the same row in this process,
     /// the one with the most goes first: else it would queue behind everybody else each time, and lose again.
     pub attempt: u32,
+}
+
+impl TxnOptions {
+    /// To read what this process knows, as far as the session has seen it, however old that is: it asks nobody.
+    #[must_use]
+    pub fn passing(self) -> Self {
+        Self { level: Level::Session, read_only: true, staleness: Staleness::default(), ..self }
+    }
+
+    /// How old what it sees may be.
+    pub(crate) fn allowed(&self) -> Staleness {
+        match self.level {
+            // The newest at its begin, or validated at its end.
+            Level::Serializable => Staleness::default(),
+            // What is past is the same for every reader.
+            _ if self.as_of.is_some() => Staleness::default(),
+            _ => self.staleness,
+        }
+    }
 }
 
 /// Whether a read is validated at commit.

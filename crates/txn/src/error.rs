@@ -87,6 +87,17 @@ pub enum Error {
     /// Bucket, disk or deadline; nothing was changed. SQLSTATE 57P03.
     #[error("{0}")]
     Unavailable(String),
+    /// What the session has seen is not in this database, though all that was ever acknowledged in it was looked at; nothing was done.
+    /// SQLSTATE 57P03.
+    #[error(
+        "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
+    )]
+    SessionAhead {
+        /// What it has seen.
+        at: Timestamp,
+        /// The newest commit.
+        newest: Timestamp,
+    },
     /// A stored object is damaged. SQLSTATE XX001.
     #[error("{0}")]
     Corrupt(String),

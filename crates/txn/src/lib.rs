@@ -45,6 +45,7 @@ pub mod regions;
 mod scan;
 pub mod service;
 mod serving;
+mod staleness;
 mod transaction;
 mod transactions;
 mod view;
@@ -67,6 +68,7 @@ pub use options::{
 };
 pub use read_set::{ReadRange, Reads, ReadsSince};
 pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
+pub use staleness::Staleness;
 pub use telesto_log::{Change as LogChange, LogKind};
 pub use telesto_shard::{IndexPrefix, IndexSpace, Space};
 pub use transactions::Transactions;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::planted::Bug;
-use telesto_common::{Deadline, Env, Lsn, Timestamp, TxnId};
+use telesto_common::{Deadline, Env, Lsn, TxnId};
 use telesto_log::chain::Medium;
 use telesto_log::record::{Config, Entry, Record};
 use telesto_log::{Error as LogError, LogKind, VirtualLog};
@@ -38,7 +38,7 @@ use crate::look::Looker;
 use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
 use crate::recent::Recent;
-use crate::service::{BeginRequest, Freshness, LocalSnapshot};
+use crate::service::{BeginRequest, LocalSnapshot};
 use crate::watermark::Held;
 
 /// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
@@ -87,6 +87,8 @@ pub(crate) struct Local {
     applying: Mutex<Applying>,
     reopening: tokio::sync::Mutex<()>,
     looker: Looker,
+    /// When a look failed that a read could do without.
+    pub(crate) not_looked: Mutex<Option<Duration>>,
     pub(crate) queue: Mutex<Option<mpsc::Sender<Pending>>>,
     sinks: Mutex<Vec<Weak<dyn MessageSink>>>,
     /// For whoever reads the log right behind this process.
@@ -136,6 +138,7 @@ impl Local {
             shard: RwLock::new(shard),
             applying: Mutex::default(),
             reopening: tokio::sync::Mutex::new(()),
+            not_looked: Mutex::default(),
             queue: Mutex::new(Some(queue)),
             sinks: Mutex::default(),
             recent: Mutex::default(),
@@ -516,17 +519,6 @@ impl Local {
         self.log.is_local_sequencer()
             && next >= self.log.chain().active().start
             && committed.is_none_or(|committed| next >= committed)
-    }
-
-    pub(crate) fn fresh_enough(&self, request: &BeginRequest) -> bool {
-        let wanted = match request.freshness {
-            Freshness::Applied => Timestamp::ZERO,
-            Freshness::AtLeast(at) => at,
-            Freshness::Tail if self.sequences_and_knows_all() => Timestamp::ZERO,
-            Freshness::Tail => return false,
-        };
-        let wanted = request.as_of.map_or(wanted, |as_of| as_of.max(wanted));
-        wanted <= self.shard.read().applied().1
     }
 }
 

@@ -76,6 +76,15 @@ impl MemoryDatabase {
 impl Database for MemoryDatabase {
     async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>> {
         let newest = self.state.lock().newest;
+        let strict_read = options.level == Level::Serializable && options.read_only;
+        let at = options.session.timestamp;
+        if at > newest
+            && options.as_of.is_none()
+            && !strict_read
+            && options.level != Level::Eventual
+        {
+            return Err(Error::SessionAhead { at, newest });
+        }
         let snapshot = options.as_of.unwrap_or(newest).min(newest);
         Ok(Arc::new(MemoryTransaction {
             id: self.env.txn_id(),

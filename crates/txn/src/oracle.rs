@@ -1,8 +1,8 @@
 //! Where commit timestamps come from.
 //!
 //! # Purpose
-//! The one way to a timestamp: later the system shard's owner hands them out to many
-//! shards; with one shard its committer's own clock will do, because the log gives the order.
+//! The one way to a timestamp. The committer's own clock will do, because the log gives the order; who would hand them out to several logs
+//! would be another [`TimestampOracle`], and there is none.
 //!
 //! # Invariants
 //! - Timestamps handed out after `after` are greater than it; those of one reservation grow by one.

@@ -29,6 +29,7 @@ use crate::service::{
     BeginRequest, ChangedReply, ChangedRequest, Freshness, GetRequest, LeaseId, LocalShard,
     LocalSnapshot, NeverWrittenRequest, OutcomeRequest, RowStream, ScanRequest, ShardService,
 };
+use crate::staleness::Staleness;
 
 /// A snapshot and what keeps it.
 #[derive(Debug)]
@@ -86,10 +87,11 @@ impl Reach {
     pub async fn begin(
         &self,
         freshness: Freshness,
+        staleness: Staleness,
         as_of: Option<Timestamp>,
         timeout: Duration,
     ) -> Result<Begun> {
-        let request = BeginRequest { shard: self.shard, freshness, as_of, timeout };
+        let request = BeginRequest { shard: self.shard, freshness, staleness, as_of, timeout };
         if let Some(local) = &self.local {
             let begun = match local.try_begin(&request) {
                 Some(begun) => begun?,

@@ -125,6 +125,20 @@ pub struct ConflictView {
     pub passed_over: (Timestamp, RegionId),
 }
 
+/// Why a session does not go on here with its token. Each text says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAttached {
+    /// It is no token of this deployment: it never will.
+    #[error("{0}")]
+    NoToken(String),
+    /// Something that it stands for was lost with its region: it never will.
+    #[error("{0}")]
+    Lost(String),
+    /// What it stands for is not here yet, or nobody can be asked: it may later.
+    #[error("{0}")]
+    NotYet(String),
+}
+
 /// The replication of this region, as sessions use it.
 #[async_trait]
 pub trait RegionControl: Debug + Send + Sync {
@@ -163,7 +177,7 @@ pub trait RegionControl: Debug + Send + Sync {
     ///
     /// # Errors
     /// What is wrong with the token, or what is not here yet.
-    async fn attach(&self, token: &str, limit: Duration) -> Result<Label, String>;
+    async fn attach(&self, token: &str, limit: Duration) -> Result<Label, NotAttached>;
 
     /// Validates and commits in `home` what a transaction here has written of what that region keeps, and waits for a while until it is here.
     ///

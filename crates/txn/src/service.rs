@@ -33,13 +33,15 @@ use crate::additions::Addition;
 use crate::api::{Cost, Durability, Outcome};
 use crate::error::Result;
 use crate::read_set::Reads;
+use crate::staleness::Staleness;
 
 /// How new a snapshot must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Whatever this process has applied.
+    /// Whatever this process has applied, unless that may be older than [`BeginRequest::staleness`].
     Applied,
-    /// At least this timestamp: looks at the log's tail only when what is applied is older.
+    /// At least this timestamp: looks at the log's tail only when what is applied is older, or may be older than
+    /// [`BeginRequest::staleness`].
     AtLeast(Timestamp),
     /// Everything acknowledged before this request: one look, shared, unless the sequencer is local.
     Tail,
@@ -52,6 +54,8 @@ pub struct BeginRequest {
     pub shard: ShardId,
     /// How new it must be.
     pub freshness: Freshness,
+    /// How old it may be.
+    pub staleness: Staleness,
     /// A past timestamp to read at instead of the newest.
     pub as_of: Option<Timestamp>,
     /// Bound on waiting.

@@ -68,14 +68,12 @@ impl LocalService {
         // Asked first: what is acknowledged from here on is applied before.
         let knows_all = local.sequences_and_knows_all();
         let by = local.env.deadline(request.timeout);
-        local.look(by).await?;
+        local.look_for(request, by).await?;
         let newest = local.shard.read().applied().1;
         if let Freshness::AtLeast(at) = request.freshness
             && at > newest
         {
-            return Err(Error::Unavailable(format!(
-                "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
-            )));
+            return Err(Error::SessionAhead { at, newest });
         }
         if let Some(at) = request.as_of
             && at > newest
@@ -90,7 +88,8 @@ impl LocalService {
     async fn begin_by_stream(&self, request: &BeginRequest) -> Option<Result<LocalSnapshot>> {
         let local = &self.0;
         let Freshness::AtLeast(at) = request.freshness else { return None };
-        if request.as_of.is_some_and(|as_of| as_of > at) || !local.follows() {
+        let as_of = request.as_of.is_some_and(|as_of| as_of > at);
+        if as_of || !local.follows() || !local.is_recent_enough(request) {
             return None;
         }
         let mut reached = local.reached.subscribe();

@@ -166,9 +166,10 @@ impl Core {
         self.claimed.release();
     }
 
-    /// The newest snapshot this process has.
+    /// The newest snapshot this process has, if that is not older than this transaction allows.
     async fn newest(&self) -> Result<Begun> {
-        self.shared.reach.begin(Freshness::Applied, None, self.timeout).await
+        let staleness = self.options.allowed();
+        self.shared.reach.begin(Freshness::Applied, staleness, None, self.timeout).await
     }
 
     /// Reads see `begun` from now on.

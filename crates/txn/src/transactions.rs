@@ -46,7 +46,8 @@ impl Transactions {
             None => freshness,
         };
         let timeout = options.timeout.unwrap_or(shared.timeout);
-        let begun = shared.reach.begin(freshness, options.as_of, timeout).await?;
+        let (staleness, as_of) = (options.allowed(), options.as_of);
+        let begun = shared.reach.begin(freshness, staleness, as_of, timeout).await?;
         Ok(Arc::new(EngineTransaction::new(shared, options, begun)))
     }
 

@@ -302,6 +302,7 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>, loglet: Option<u64>) -
         Err(error @ Error::LocalDisk(_)) => WireAnswer::LocalDisk { reason: text(error) },
         Err(
             error @ (Error::Unavailable(_)
+            | Error::SessionAhead { .. }
             | Error::WrongShard(_)
             | Error::SnapshotTooOld { .. }
             | Error::ReadOnly

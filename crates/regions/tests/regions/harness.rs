@@ -21,7 +21,8 @@ use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
 use telesto_testkit::{Process, World};
 use telesto_txn::service::{BeginRequest, Freshness, GetRequest};
 use telesto_txn::{
-    Database as _, Engine, EngineOptions, Level, MemoryLimits, ReadFor, ScanOptions, TxnOptions,
+    Database as _, Engine, EngineOptions, Level, MemoryLimits, ReadFor, ScanOptions, Staleness,
+    TxnOptions,
 };
 
 pub const DEPLOYMENT: u128 = 77;
@@ -469,7 +470,13 @@ impl Sites {
         }
         let service = running.engine.service();
         let (shard, timeout) = (Default::default(), Duration::from_secs(5));
-        let request = BeginRequest { shard, freshness: Freshness::Tail, as_of: None, timeout };
+        let request = BeginRequest {
+            shard,
+            freshness: Freshness::Tail,
+            staleness: Staleness::default(),
+            as_of: None,
+            timeout,
+        };
         let at = service.begin(request).await.expect("begins").snapshot;
         let keys = rows.iter().map(|(key, _)| key.clone()).collect();
         let reads = service.get(GetRequest { shard, keys, at, timeout }).await.expect("reads");

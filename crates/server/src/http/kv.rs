@@ -1,28 +1,29 @@
 //! The handlers of `/v1/kv` and `/v1/txn`.
 //!
 //! # Invariants
-//! Every reply to a request that reached the database carries the session token: the greater of the
-//! one that came and what this request saw or wrote.
+//! Every reply to a request that the database has carried out, or found nothing for, carries the session's token: of the greater of what
+//! the one that came stood for and what this request saw or wrote.
 //!
 //! # Limits
 //! Those of [`crate::kv`]; bodies are bounded by `Limits::max_body_bytes`.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use telesto_common::{Label, TxnId};
-use telesto_txn::{Level, Outcome};
+use telesto_common::TxnId;
+use telesto_txn::{Level, Outcome, Staleness};
 
 use crate::http::HttpState;
 use crate::http::reply::ApiError;
-use crate::http::token::{self, SESSION_HEADER};
 use crate::kv::{Condition, ReadOptions, ScanRange, Versioned};
 
 const DEFAULT_SCAN_ROWS: usize = 100;
@@ -64,6 +65,8 @@ impl From<Consistency> for Level {
 pub struct ReadQuery {
     #[serde(default)]
     consistency: Consistency,
+    /// Seconds; -1: no bound.
+    max_staleness: Option<i64>,
     #[serde(default)]
     key_encoding: KeyEncoding,
 }
@@ -82,6 +85,8 @@ pub struct WriteQuery {
 pub struct ScanQuery {
     #[serde(default)]
     consistency: Consistency,
+    /// Seconds; -1: no bound.
+    max_staleness: Option<i64>,
     #[serde(default)]
     key_encoding: KeyEncoding,
     prefix: Option<String>,
@@ -145,15 +150,18 @@ fn row(encoding: KeyEncoding, key: &[u8], found: &Versioned) -> Map<String, Valu
     object
 }
 
-fn session(headers: &HeaderMap) -> Result<Label, ApiError> {
-    match headers.get(SESSION_HEADER) {
-        None => Ok(Label::default()),
-        Some(token) => token.to_str().ok().and_then(token::decode).ok_or_else(|| {
+/// How old a read may be that is not strict, where it says so in seconds.
+fn staleness(seconds: Option<i64>) -> Result<Staleness, ApiError> {
+    let most = match seconds {
+        None => return Ok(Staleness::USUAL),
+        Some(-1) => None,
+        Some(seconds) => Some(u64::try_from(seconds).map(Duration::from_secs).map_err(|_| {
             ApiError::bad_request(format!(
-                "the {SESSION_HEADER} header holds no token of this server; send one exactly as it was returned, or none"
+                "max_staleness is {seconds}; send seconds, or -1 to read what this node has however old it is"
             ))
-        }),
-    }
+        })?),
+    };
+    Ok(Staleness { most, ..Staleness::default() })
 }
 
 /// `If-Match` and `If-None-Match` as a condition.
@@ -186,14 +194,6 @@ fn condition(headers: &HeaderMap) -> Result<Condition, ApiError> {
     }
 }
 
-fn with_session(label: Label, reply: impl IntoResponse) -> Response {
-    let mut response = reply.into_response();
-    if let Ok(token) = HeaderValue::from_str(&token::encode(label)) {
-        response.headers_mut().insert(SESSION_HEADER, token);
-    }
-    response
-}
-
 fn etag(version: TxnId) -> [(header::HeaderName, String); 1] {
     [(header::ETAG, format!("\"{version}\""))]
 }
@@ -215,18 +215,21 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let parameters = query(parameters)?;
     let key = parameters.key_encoding.decode(plain(path)?)?;
-    let options = ReadOptions { level: parameters.consistency.into(), session: session(&headers)? };
+    let staleness = staleness(parameters.max_staleness)?;
+    let session = state.sessions.begin(&headers).await?;
+    let options = ReadOptions { level: parameters.consistency.into(), session, staleness };
     let (found, label) = state.kv.get(&key, options).await?;
-    Ok(match found {
+    let reply = match found {
         Some(found) => {
             let body = Json(row(parameters.key_encoding, &key, &found));
-            with_session(label, (etag(found.version), body))
+            (etag(found.version), body).into_response()
         }
         None => {
             let message = "the key has no value; PUT one, or read another key";
-            with_session(label, ApiError::new(StatusCode::NOT_FOUND, "not_found", message))
+            ApiError::new(StatusCode::NOT_FOUND, "not_found", message).into_response()
         }
-    })
+    };
+    Ok(state.sessions.finish(label, reply).await)
 }
 
 /// `PUT /v1/kv/{key}`
@@ -248,12 +251,14 @@ pub async fn put(
             error.body_text()
         )),
     })?;
-    let (condition, session) = (condition(&headers)?, session(&headers)?);
-    let (version, done) = state.kv.put(&key, &body.bytes()?, condition, session).await?;
+    let (value, condition) = (body.bytes()?, condition(&headers)?);
+    let session = state.sessions.begin(&headers).await?;
+    let (version, done) = state.kv.put(&key, &value, condition, session).await?;
     let mut object = Map::new();
     encoding.name(&mut object, "key", &key);
     object.insert("version".to_owned(), version.to_string().into());
-    Ok(with_session(done.label.max(session), (etag(version), Json(object))))
+    let reply = (etag(version), Json(object));
+    Ok(state.sessions.finish(done.label.max(session), reply).await)
 }
 
 /// `DELETE /v1/kv/{key}`
@@ -264,9 +269,10 @@ pub async fn delete(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let key = query(parameters)?.key_encoding.decode(plain(path)?)?;
-    let (condition, session) = (condition(&headers)?, session(&headers)?);
+    let condition = condition(&headers)?;
+    let session = state.sessions.begin(&headers).await?;
     let (_, done) = state.kv.delete(&key, condition, session).await?;
-    Ok(with_session(done.label.max(session), StatusCode::NO_CONTENT))
+    Ok(state.sessions.finish(done.label.max(session), StatusCode::NO_CONTENT).await)
 }
 
 /// `GET /v1/kv`
@@ -290,7 +296,9 @@ pub async fn scan(
             crate::kv::MAX_SCAN_ROWS
         )));
     }
-    let options = ReadOptions { level: parameters.consistency.into(), session: session(&headers)? };
+    let staleness = staleness(parameters.max_staleness)?;
+    let session = state.sessions.begin(&headers).await?;
+    let options = ReadOptions { level: parameters.consistency.into(), session, staleness };
     let (page, label) = state.kv.scan(&range, limit, options).await?;
     let rows: Vec<_> = page.rows.iter().map(|(key, found)| row(encoding, key, found)).collect();
     let mut object = Map::new();
@@ -298,7 +306,7 @@ pub async fn scan(
     if let Some(next) = page.next {
         encoding.name(&mut object, "next", &next);
     }
-    Ok(with_session(label, Json(object)))
+    Ok(state.sessions.finish(label, Json(object)).await)
 }
 
 /// `GET /v1/txn/{id}`

@@ -18,6 +18,7 @@ pub mod health;
 pub mod kv;
 pub mod ready;
 pub mod reply;
+pub mod session;
 pub mod token;
 
 use std::net::SocketAddr;
@@ -82,6 +83,7 @@ impl Peer {
 #[derive(Clone, Debug)]
 pub struct HttpState {
     pub(crate) kv: Kv,
+    pub(crate) sessions: session::Sessions,
     env: Env,
     engine: Arc<SqlEngine>,
     database: Arc<dyn Database>,
@@ -108,6 +110,7 @@ impl HttpState {
         let health = health::Health::new(env.clone(), Arc::clone(engine));
         Self {
             kv: Kv::new(env.clone(), Arc::clone(&database)),
+            sessions: session::Sessions::new(env.clone(), Arc::clone(&database)),
             ready: ready::Readiness::new(env.clone(), Arc::clone(&health), config.standing.clone()),
             health,
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use telesto_txn::Error as TxnError;
 
+use crate::http::session::BAD_SESSION;
 use crate::kv::KvError;
 
 /// An error reply.
@@ -100,6 +101,9 @@ impl ApiError {
             }
             TxnError::WrongShard(_) | TxnError::Unavailable(_) | TxnError::Elsewhere(_) => {
                 Self::new(unavailable, "unavailable", message)
+            }
+            TxnError::SessionAhead { .. } => {
+                Self::new(StatusCode::BAD_REQUEST, BAD_SESSION, message)
             }
             TxnError::ShuttingDown => Self::new(unavailable, "shutting_down", message),
             TxnError::OutOfMemory(_) => Self::new(unavailable, "out_of_memory", message),

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use telesto_common::{Label, RegionId, Timestamp};
 use telesto_server::auth::{Users, Verifier};
 use telesto_server::clients::Clients;
+use telesto_server::http::token::{decode, encode};
 use telesto_server::http::{HttpState, OPENAPI, routes, serve};
 use telesto_server::wire::stream::Stop;
 use telesto_server::{Auth, Limits, ServerConfig};
@@ -170,7 +172,31 @@ async fn session_token_grows_with_writes_and_is_refused_when_damaged() {
         server.put("/v1/kv/k", &[("telesto-session", &first)], &json!({"value": "2"})).await;
     assert_ne!(second.session(), first);
     let bad = server.ask("GET", "/v1/kv/k", &[("telesto-session", "AAAA")], "").await;
-    assert_eq!((bad.status, bad.code().as_str()), (400, "bad_request"));
+    assert_eq!((bad.status, bad.code().as_str()), (400, "bad_session"));
+}
+
+/// Anybody can write the token of a lone database: it is believed no further than the newest commit, at reads and at writes.
+#[tokio::test]
+async fn forged_session_token_is_refused_and_moves_no_commits_time() {
+    let server = Server::start(ServerConfig::default()).await;
+    let told = server.put("/v1/kv/k", &[], &json!({"value": "1"})).await.session();
+    let told = decode(&told).expect("a token of this server");
+    let ahead = Timestamp(told.timestamp.0 + (3_600_000_000 << 16));
+    let forged = [Label::update(told.source, ahead), Label::update(RegionId(7), Timestamp(1))];
+    for forged in forged.map(encode) {
+        let header = [("telesto-session", forged.as_str())];
+        for target in ["/v1/kv/k", "/v1/kv/k?consistency=session", "/v1/kv"] {
+            let read = server.ask("GET", target, &header, "").await;
+            assert_eq!((read.status, read.code().as_str()), (400, "bad_session"), "{target}");
+        }
+        let write = server.put("/v1/kv/k", &header, &json!({"value": "2"})).await;
+        assert_eq!((write.status, write.code().as_str()), (400, "bad_session"));
+        let delete = server.ask("DELETE", "/v1/kv/k", &header, "").await;
+        assert_eq!((delete.status, delete.code().as_str()), (400, "bad_session"));
+    }
+    let then = server.put("/v1/kv/k", &[], &json!({"value": "3"})).await.session();
+    let then = decode(&then).expect("a token of this server").timestamp;
+    assert!(then < ahead, "a forged token has moved time to {then}");
 }
 
 #[tokio::test]
@@ -181,6 +207,9 @@ async fn requests_that_are_wrong_get_json_errors_that_say_so() {
         ("GET", "/nowhere", 404, "no_such_path"),
         ("POST", "/v1/kv/k", 405, "method_not_allowed"),
         ("GET", "/v1/kv/k?consistency=psychic", 400, "bad_request"),
+        ("GET", "/v1/kv/k?consistency=eventual&max_staleness=-2", 400, "bad_request"),
+        ("GET", "/v1/kv?max_staleness=soon", 400, "bad_request"),
+        ("GET", "/v1/kv/k?consistency=eventual&max_staleness=0", 404, "not_found"),
         ("GET", "/v1/kv/k?color=red", 400, "bad_request"),
         ("GET", "/v1/kv?limit=0", 400, "bad_request"),
         ("GET", "/v1/kv/!?key_encoding=base64url", 400, "bad_request"),

@@ -9,5 +9,6 @@ mod hostile;
 mod http;
 mod role_settings;
 mod secure;
+mod session;
 mod support;
 mod ways;

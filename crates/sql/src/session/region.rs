@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_txn::Committed;
-use telesto_txn::regions::RegionControl;
+use telesto_txn::regions::{NotAttached, RegionControl};
 
 use super::Session;
 use crate::error::{Error, Result, SqlState};
@@ -88,10 +88,13 @@ impl Session {
         }
         let regions = self.replication()?;
         let label = regions.attach(token, LONGEST).await.map_err(|reason| {
-            Error::new(
-                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!("the session cannot go on here: {reason}"),
-            )
+            let state = match reason {
+                NotAttached::NoToken(_) => SqlState::INVALID_PARAMETER_VALUE,
+                NotAttached::Lost(_) | NotAttached::NotYet(_) => {
+                    SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE
+                }
+            };
+            Error::new(state, format!("the session cannot go on here: {reason}"))
         })?;
         self.label = self.label.max(label);
         Ok(())

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use telesto_txn::{Level, ReadFor, Transaction, TxnOptions};
+use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
 use super::cursor::positioned::{Keyed, Planned, concerns_cursors};
@@ -473,7 +473,7 @@ impl Session {
             && block.options.as_of.is_none()
             && self.temp.is_none()
             && tame::needs_no_data(statement);
-        passing.then_some(TxnOptions { level: Level::Session, read_only: true, ..block.options })
+        passing.then(|| block.options.passing())
     }
 
     pub(super) fn context(

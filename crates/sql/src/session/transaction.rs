@@ -151,6 +151,7 @@ impl Session {
                 as_of: None,
                 durability: self.settings.durability,
                 session: self.label,
+                staleness: self.settings.staleness(),
                 timeout: None,
                 fail_early: true,
                 attempt: self.lost,

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_sql::{CancelHandle, Error, Host, SqlState, StatementResult, Turn};
 use telesto_testkit::World;
-use telesto_txn::regions::{ConflictView, LinkView, RegionControl, RegionsView};
+use telesto_txn::regions::{ConflictView, LinkView, NotAttached, RegionControl, RegionsView};
 use telesto_txn::{
     AskRows, AwayRead, AwayRequest, Distance, Elsewhere, Error as TxnError, Pieces, RowsGiven,
 };
@@ -42,8 +42,8 @@ impl RegionControl for Cut {
     async fn migrate(&self, _: Label, _: &str) -> Result<String, String> {
         Err("cut".to_owned())
     }
-    async fn attach(&self, _: &str, _: Duration) -> Result<Label, String> {
-        Err("cut".to_owned())
+    async fn attach(&self, _: &str, _: Duration) -> Result<Label, NotAttached> {
+        Err(NotAttached::NotYet("cut".to_owned()))
     }
     async fn commit_at(&self, _: RegionId, _: AwayRequest) -> telesto_txn::Result<Elsewhere> {
         cut()

@@ -19,6 +19,7 @@ use crate::commit::write_set::{self, WriteSet};
 use crate::error::{Error, Result};
 use crate::read_set::{Reads, ReadsSince};
 use crate::service::{CommitReply, CommitRequest, CommitWrites, Freshness};
+use crate::staleness::Staleness;
 
 /// How often an external write set is checked again against changes made meanwhile in its ranges.
 const MAX_RECHECKS: u32 = 16;
@@ -140,7 +141,8 @@ impl Core {
 
     /// The newest commit in the log as of a moment inside this call; it is applied.
     pub(super) async fn tail(&self) -> Result<Timestamp> {
-        Ok(self.shared.reach.begin(Freshness::Tail, None, self.timeout).await?.snapshot)
+        let any = Staleness::default();
+        Ok(self.shared.reach.begin(Freshness::Tail, any, None, self.timeout).await?.snapshot)
     }
 
     /// Fails if something of `reads` was changed up to `now`.

@@ -11,7 +11,7 @@ use telesto_txn::service::{
     BeginReply, BeginRequest, ChangedReply, ChangedRequest, CommitReply, CommitRequest, Freshness,
     GetRequest, LeaseId, NeverWrittenRequest, OutcomeRequest, ScanRequest, ShardService,
 };
-use telesto_txn::{Error, Outcome, Result, TxnOptions};
+use telesto_txn::{Error, Outcome, Result, Staleness, TxnOptions};
 
 use crate::harness::{World, get, put, scan};
 
@@ -172,6 +172,7 @@ async fn request_for_another_shard_is_refused() {
     let request = BeginRequest {
         shard: ShardId(7),
         freshness: Freshness::Applied,
+        staleness: Staleness::default(),
         as_of: None,
         timeout: Duration::from_secs(1),
     };

@@ -160,6 +160,11 @@ impl World {
         (env, tasks)
     }
 
+    /// How long it exists.
+    pub fn now(&self) -> Duration {
+        self.clock.monotonic()
+    }
+
     pub fn options(&self, env: &Env) -> EngineOptions {
         let identity = Identity {
             node: env.node_id(),

@@ -21,4 +21,5 @@ mod new_keys;
 mod quorum;
 mod requests;
 mod slate;
+mod staleness;
 mod writers;
