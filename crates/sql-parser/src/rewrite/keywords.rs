@@ -163,7 +163,26 @@ fn table_query(words: &mut Words<'_>, at: usize) {
         || matches!(before.as_str(), "ANALYZE" | "VERBOSE") && words.word(0) == "EXPLAIN"
         || written_into(words, at);
     // `GRANT … ON ALL TABLE` is nothing, and `TABLE (` a function.
-    if begins && matches!(words.token(at + 1), Some(Token::Word(_))) {
+    // Nor is `a AS table FROM b`: no table is called like a clause.
+    let clause = [
+        "FROM",
+        "WHERE",
+        "GROUP",
+        "HAVING",
+        "WINDOW",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "FETCH",
+        "FOR",
+        "INTO",
+        "UNION",
+        "INTERSECT",
+        "EXCEPT",
+    ];
+    let named = matches!(words.token(at + 1), Some(Token::Word(_)))
+        && !clause.contains(&words.word(at + 1).as_str());
+    if begins && named {
         words.replace(at, 1, vec![keyword("SELECT"), Token::Mul, keyword("FROM")]);
     }
 }
