@@ -281,6 +281,7 @@ fn refuse_others(statement: &Statement) -> Result<()> {
 pub(crate) fn spell_nodes(tokens: &mut Vec<TokenWithSpan>, kept: bool) -> Result<()> {
     crate::rewrite::variadic::spell(tokens)?;
     crate::rewrite::search_cycle::spell(tokens)?;
+    crate::rewrite::calls_in_from::spell(tokens);
     crate::rewrite::rows_from::spell(tokens, kept)?;
     crate::rewrite::using_alias::spell(tokens, kept)?;
     crate::rewrite::group_distinct::spell(tokens, kept)

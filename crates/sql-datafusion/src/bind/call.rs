@@ -185,6 +185,11 @@ impl Binder<'_> {
                     .map_err(fault::from_datafusion)?;
                 Ok(Typed::of(chosen, ty))
             }
+            "current_timestamp" | "localtimestamp" | "localtime" | "current_time"
+                if args.len() == 1 =>
+            {
+                self.to_precision(&name, &args)
+            }
             "greatest" => self.extreme(args, true, &name),
             "least" => self.extreme(args, false, &name),
             _ => {
@@ -205,6 +210,24 @@ impl Binder<'_> {
                 self.call(&name, args)
             }
         }
+    }
+
+    /// `CURRENT_TIMESTAMP(n)` and its kin.
+    fn to_precision(&self, name: &str, args: &[Typed]) -> Result<Typed> {
+        let precision = match args {
+            [Typed { expr: Expr::Literal(ScalarValue::Int32(Some(precision @ 0..)), _), .. }] => {
+                u8::try_from((*precision).min(6)).unwrap_or(6)
+            }
+            _ => return Err(fault::syntax("a precision must be a number")),
+        };
+        let now = self.call(name, Vec::new())?;
+        let ty = match &now.ty {
+            SqlType::TimestampTz(_) => SqlType::TimestampTz(Some(precision)),
+            SqlType::Timestamp(_) => SqlType::Timestamp(Some(precision)),
+            SqlType::TimeTz(_) => SqlType::TimeTz(Some(precision)),
+            _ => SqlType::Time(Some(precision)),
+        };
+        self.cast(now, &ty)
     }
 
     fn coalesced(&self, args: Vec<Typed>) -> Result<Typed> {

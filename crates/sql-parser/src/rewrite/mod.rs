@@ -2,7 +2,7 @@
 //!
 //! # Parts
 //! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
-//! [`row_star`], [`keywords`], [`variadic`], [`rows_from`], [`using_alias`], [`group_distinct`],
+//! [`row_star`], [`keywords`], [`variadic`], [`calls_in_from`], [`rows_from`], [`using_alias`], [`group_distinct`],
 //! [`search_cycle`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
@@ -14,6 +14,7 @@
 //! # On failure
 //! 42601 and what each pass says.
 
+pub mod calls_in_from;
 pub mod collation;
 pub mod constructs;
 pub mod copy_words;
