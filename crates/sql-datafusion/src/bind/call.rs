@@ -185,11 +185,6 @@ impl Binder<'_> {
                     .map_err(fault::from_datafusion)?;
                 Ok(Typed::of(chosen, ty))
             }
-            "current_timestamp" | "localtimestamp" | "localtime" | "current_time"
-                if args.len() == 1 =>
-            {
-                self.to_precision(&name, &args)
-            }
             "greatest" => self.extreme(args, true, &name),
             "least" => self.extreme(args, false, &name),
             _ => {
@@ -213,13 +208,11 @@ impl Binder<'_> {
     }
 
     /// `CURRENT_TIMESTAMP(n)` and its kin.
-    fn to_precision(&self, name: &str, args: &[Typed]) -> Result<Typed> {
-        let precision = match args {
-            [Typed { expr: Expr::Literal(ScalarValue::Int32(Some(precision @ 0..)), _), .. }] => {
-                u8::try_from((*precision).min(6)).unwrap_or(6)
-            }
-            _ => return Err(fault::syntax("a precision must be a number")),
+    pub(super) fn to_precision(&self, name: &str, precision: &Typed) -> Result<Typed> {
+        let Expr::Literal(ScalarValue::Int32(Some(precision @ 0..)), _) = &precision.expr else {
+            return Err(fault::syntax("a precision must be a number"));
         };
+        let precision = u8::try_from((*precision).min(6)).unwrap_or(6);
         let now = self.call(name, Vec::new())?;
         let ty = match &now.ty {
             SqlType::TimestampTz(_) => SqlType::TimestampTz(Some(precision)),
