@@ -86,7 +86,7 @@ use self::tables::CatalogTables;
 use estimates::with_estimates;
 use telesto_sql_parser::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
 use telesto_sql_parser::stack::Need;
-use telesto_sql_plan::{ExecContext, ExecutablePlan, PlanContext};
+use telesto_sql_plan::{ExecContext, ExecutablePlan, FromColumn, PlanContext};
 use telesto_sql_plan::{ResultColumn, RowStream, Rows, StatementResult};
 use telesto_sql_types::Row;
 use telesto_sql_types::SqlType;
@@ -182,23 +182,16 @@ pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Ve
     })
 }
 
-/// Columns of a FROM clause: relation, name, type.
-type FromColumns = Vec<(Option<String>, String, SqlType)>;
-
-/// The columns that `*` stands for over a FROM clause.
+/// The columns that `*` stands for over a FROM clause, and behind them those of the aliases of USING.
 ///
 /// # Errors
 /// Errors of the clause.
 pub fn describe_from(
     from: &[telesto_sql_parser::sqlparser::ast::TableWithJoins],
     context: &mut PlanContext<'_>,
-) -> Result<FromColumns> {
+) -> Result<Vec<FromColumn>> {
     let with = context.earlier.with.clone();
-    described(context, |binder, _| {
-        let columns = binder.columns_of_from(with.as_ref(), from)?;
-        let shown = columns.into_iter().filter(|column| !column.merged);
-        Ok(shown.map(|column| (column.table, column.name, column.ty)).collect())
-    })
+    described(context, |binder, _| binder.columns_of_from(with.as_ref(), from))
 }
 
 /// What a binder finds out while planning. Parameter types found on the way are noted in `context`.

@@ -204,7 +204,24 @@ pub(crate) fn rows(
         ("pg_listening_channels", []) => {
             single(context.execution()?.listening().into_iter().map(Datum::text).collect())
         }
+        ("pg_options_to_table", [Datum::Array(array)]) => {
+            array.elements.iter().map(option).collect::<Result<_>>()?
+        }
         _ => Vec::new(),
+    })
+}
+
+/// An option `name=value` as a row.
+fn option(option: &Datum) -> Result<Row> {
+    let Datum::Text(option) = option else {
+        return Err(Error::new(
+            SqlState::NULL_VALUE_NOT_ALLOWED,
+            "null array element not allowed in this context",
+        ));
+    };
+    Ok(match option.split_once('=') {
+        Some((name, value)) => vec![Datum::text(name), Datum::text(value)],
+        None => vec![Datum::text(&**option), Datum::Null],
     })
 }
 

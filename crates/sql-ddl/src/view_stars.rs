@@ -315,14 +315,19 @@ fn rows_from<'a>(
     let mut names = Vec::new();
     let mut first = None;
     for (given, call) in &rows.calls {
-        let Expr::Function(call) = call else { return None };
-        let FunctionArguments::List(list) = &call.args else { return None };
-        let name = parts(&call.name).pop()?;
+        let (name, count) = match call {
+            Expr::Function(call) => match &call.args {
+                FunctionArguments::List(list) => (parts(&call.name).pop()?, list.args.len()),
+                _ => (parts(&call.name).pop()?, 0),
+            },
+            // One with a syntax of its own.
+            call => (output_name(call), 1),
+        };
         let alone = alias.filter(|_| rows.calls.len() == 1);
         let called = alone.map_or_else(|| name.clone(), |alias| fold(&alias.name));
         match given {
             Some(given) => names.push((*given).to_owned()),
-            None => names.extend(names_of(&name, list.args.len(), &called)),
+            None => names.extend(names_of(&name, count, &called)),
         }
         first.get_or_insert(name);
     }

@@ -6,9 +6,6 @@
 //!
 //! # On failure
 //! 42804 for what has no subscripts or another type, 2202E outside an array, 22004 for a NULL subscript, 22023 in a document.
-//!
-//! # Limits
-//! No slices of arrays with several dimensions (0A000).
 
 use std::sync::Arc;
 
@@ -95,14 +92,25 @@ impl Binder<'_> {
             }
             return Ok(call(&ELEMENT, args, ty));
         }
-        let [Subscript::Slice { lower_bound, upper_bound, stride: None }] = subscripts else {
-            return Err(fault::unsupported("assignment to a slice of several dimensions"));
-        };
-        for bound in [lower_bound, upper_bound] {
-            args.push(match bound {
-                Some(bound) => self.position(bound)?,
-                None => Expr::constant(Datum::text(String::new()), SqlType::Text),
-            });
+        for subscript in subscripts {
+            match subscript {
+                Subscript::Slice { stride: Some(_), .. } => {
+                    return Err(fault::error("42601", "syntax error at or near \":\""));
+                }
+                Subscript::Slice { lower_bound, upper_bound, stride: None } => {
+                    for bound in [lower_bound, upper_bound] {
+                        args.push(match bound {
+                            Some(bound) => self.position(bound)?,
+                            None => Expr::constant(Datum::text(String::new()), SqlType::Text),
+                        });
+                    }
+                }
+                // Among slices a single subscript is one from 1 on.
+                Subscript::Index { index } => {
+                    args.push(Expr::constant(Datum::Int4(1), SqlType::Int4));
+                    args.push(self.position(index)?);
+                }
+            }
         }
         Ok(call(&SLICE, args, ty))
     }
@@ -207,52 +215,129 @@ fn set_element(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     Ok(Datum::Array(Arc::new(array)))
 }
 
-fn set_slice(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
-    let [container, value, low, high] = args else { return Err(fault::kind("an array")) };
+/// The bounds of a slice as they are given; one that is left out is a text.
+fn bounds_of(given: &[Datum]) -> Result<Vec<(Option<i64>, Option<i64>)>> {
     let bound = |bound: &Datum| match bound {
         Datum::Text(_) => Ok(None),
         bound => subscript(bound).map(Some),
     };
-    let (low, high) = (bound(low)?, bound(high)?);
+    given
+        .chunks(2)
+        .map(|pair| match pair {
+            [low, high] => Ok((bound(low)?, bound(high)?)),
+            _ => Err(fault::kind("an array")),
+        })
+        .collect()
+}
+
+fn set_slice(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    let [container, value, given @ ..] = args else { return Err(fault::kind("an array")) };
+    let given = bounds_of(given)?;
     let mut array = array_of(container, call.returns)?;
     let Datum::Array(source) = value else {
         // Nothing is assigned.
         return Ok(Datum::Array(Arc::new(array)));
     };
-    let (low, high) = match array.dimensions[..] {
-        [] => match (low, high) {
-            (Some(low), Some(high)) => (low, high),
-            _ => {
-                let text = "array slice subscript must provide both boundaries";
-                return Err(fault::error("2202E", text).detail(
-                    "When assigning to a slice of an empty array value, slice boundaries must be fully specified.",
-                ));
-            }
-        },
-        [(length, first)] => {
+    match (array.dimensions.as_slice(), given.as_slice()) {
+        ([], given) => fill_empty(&mut array, source, given)?,
+        (&[(length, first)], &[(low, high)]) => {
             let last = i64::from(first) + i64::from(length) - 1;
-            (low.unwrap_or(i64::from(first)), high.unwrap_or(last))
+            let (low, high) = (low.unwrap_or(i64::from(first)), high.unwrap_or(last));
+            if low > high {
+                return Err(upside_down());
+            }
+            let count = usize::try_from(high - low + 1).unwrap_or(usize::MAX);
+            if source.elements.len() < count {
+                return Err(too_small());
+            }
+            extend(&mut array, low, high)?;
+            let begin = usize::try_from(low - i64::from(array.dimensions[0].1)).unwrap_or(0);
+            array.elements[begin..begin + count].clone_from_slice(&source.elements[..count]);
         }
-        _ => return Err(fault::unsupported("assignment to a slice of several dimensions")),
-    };
-    if low > high {
-        if array.dimensions.is_empty() {
-            return Ok(Datum::Array(Arc::new(array)));
-        }
-        let text = "upper bound cannot be less than lower bound";
-        return Err(fault::error("2202E", text));
+        (dimensions, given) if dimensions.len() < given.len() => return Err(wrong_number()),
+        (_, given) => fill_within(&mut array, source, given)?,
     }
-    let count = usize::try_from(high - low + 1).unwrap_or(usize::MAX);
-    if source.elements.len() < count {
-        return Err(fault::error("2202E", "source array too small"));
-    }
-    if array.dimensions.is_empty() {
-        array.dimensions = vec![(0, i32::try_from(low).map_err(|_| out_of_range())?)];
-    }
-    extend(&mut array, low, high)?;
-    let begin = usize::try_from(low - i64::from(array.dimensions[0].1)).unwrap_or(0);
-    array.elements[begin..begin + count].clone_from_slice(&source.elements[..count]);
     Ok(Datum::Array(Arc::new(array)))
+}
+
+fn upside_down() -> Error {
+    fault::error("2202E", "upper bound cannot be less than lower bound")
+}
+
+fn too_small() -> Error {
+    fault::error("2202E", "source array too small")
+}
+
+/// Makes an array without elements the slice that is assigned.
+fn fill_empty(
+    array: &mut ArrayValue,
+    source: &ArrayValue,
+    given: &[(Option<i64>, Option<i64>)],
+) -> Result<()> {
+    let (mut dimensions, mut count) = (Vec::with_capacity(given.len()), 1_usize);
+    for bounds in given {
+        let (Some(low), Some(high)) = *bounds else {
+            let text = "array slice subscript must provide both boundaries";
+            return Err(fault::error("2202E", text).detail(
+                "When assigning to a slice of an empty array value, slice boundaries must be fully specified.",
+            ));
+        };
+        let length = usize::try_from(high - low + 1).map_err(|_| too_large())?;
+        count = count.saturating_mul(length);
+        if count > MAX_ELEMENTS {
+            return Err(too_large());
+        }
+        let narrow = |value: i64| i32::try_from(value).map_err(|_| out_of_range());
+        dimensions.push((narrow(high - low + 1)?, narrow(low)?));
+    }
+    if source.elements.len() < count {
+        return Err(too_small());
+    }
+    if count == 0 {
+        return Ok(());
+    }
+    array.dimensions = dimensions;
+    array.elements = source.elements[..count].to_vec();
+    Ok(())
+}
+
+/// Puts elements into a slice of an array of several dimensions, which does not grow. Dimensions without bounds are taken whole.
+fn fill_within(
+    array: &mut ArrayValue,
+    source: &ArrayValue,
+    given: &[(Option<i64>, Option<i64>)],
+) -> Result<()> {
+    // Of each dimension its length, and the first place and the number of places of the slice.
+    let (mut spans, mut count) = (Vec::with_capacity(array.dimensions.len()), 1_usize);
+    for (at, &(length, first)) in array.dimensions.iter().enumerate() {
+        let (first, length) = (i64::from(first), i64::from(length));
+        let (low, high) = given.get(at).copied().unwrap_or((None, None));
+        let (low, high) = (low.unwrap_or(first), high.unwrap_or(first + length - 1));
+        if low > high {
+            return Err(upside_down());
+        }
+        if low < first || high >= first + length {
+            return Err(out_of_range());
+        }
+        let place = |value: i64| usize::try_from(value).map_err(|_| out_of_range());
+        let span = (place(length)?, place(low - first)?, place(high - low + 1)?);
+        count = count.saturating_mul(span.2);
+        spans.push(span);
+    }
+    if source.elements.len() < count {
+        return Err(too_small());
+    }
+    for (number, value) in source.elements[..count].iter().enumerate() {
+        // The last dimension runs fastest.
+        let (mut left, mut place, mut stride) = (number, 0, 1);
+        for (length, begin, span) in spans.iter().rev() {
+            place += (begin + left % span) * stride;
+            left /= span;
+            stride *= length;
+        }
+        *array.elements.get_mut(place).ok_or_else(out_of_range)? = value.clone();
+    }
+    Ok(())
 }
 
 fn set_document(args: &[Datum], _: &Call<'_>) -> Result<Datum> {

@@ -149,7 +149,7 @@ impl Binder<'_> {
                 if args.len() == 1 =>
             {
                 let precision = match &args[0].node {
-                    Node::Const(Datum::Int4(p)) => u8::try_from((*p).clamp(0, 6)).unwrap_or(6),
+                    Node::Const(Datum::Int4(p @ 0..)) => u8::try_from((*p).min(6)).unwrap_or(6),
                     _ => return Err(Error::syntax("a precision must be a number")),
                 };
                 let now = self.resolve_call(name, Vec::new())?;

@@ -196,6 +196,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     }
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
+    crate::rewrite::create_as_execute::spell(&mut tokens)?;
     crate::rewrite::keywords::respell(&mut tokens);
     look(length)?;
     let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);
@@ -264,17 +265,24 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     if let Some(text) = condition {
         crate::rewrite::copy_words::put_condition(&mut statement, &text)?;
     }
+    refuse_others(&statement)?;
+    Ok(Parsed::new(statement, as_of, need))
+}
+
+/// Refuses statements that the parser knows and PostgreSQL does not.
+fn refuse_others(statement: &Statement) -> Result<()> {
     // Only `crate::definition` makes this node.
     if matches!(statement, Statement::Pragma { .. }) {
         return Err(Error::syntax("syntax error at or near \"PRAGMA\""));
     }
-    Ok(Parsed::new(statement, as_of, need))
+    crate::statement_kind::check_prepared(statement)
 }
 
 /// Writes what travels as nodes of the parser's that no text of PostgreSQL's makes, and calls with VARIADIC.
 pub(crate) fn spell_nodes(tokens: &mut Vec<TokenWithSpan>, kept: bool) -> Result<()> {
     crate::rewrite::variadic::spell(tokens)?;
     crate::rewrite::search_cycle::spell(tokens)?;
+    crate::rewrite::calls_in_from::spell(tokens);
     crate::rewrite::rows_from::spell(tokens, kept)?;
     crate::rewrite::using_alias::spell(tokens, kept)?;
     crate::rewrite::group_distinct::spell(tokens, kept)
@@ -566,6 +574,106 @@ mod tests {
         let parsed = parse("select 1; ; select ';' ;").expect("parse");
         assert_eq!(parsed.len(), 2);
         assert!(parse("  -- nothing\n;").expect("parse").is_empty());
+    }
+
+    fn only(sql: &str) -> Statement {
+        let mut parsed = parse(sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        assert_eq!(parsed.len(), 1, "{sql}");
+        parsed.remove(0).statement.clone().expect("a statement")
+    }
+
+    #[test]
+    fn a_table_is_a_query_wherever_one_stands() {
+        for (written, meant) in [
+            (
+                "with q as (select 2 as a) table q order by 1 limit 1",
+                "with q as (select 2 as a) select * from q order by 1 limit 1",
+            ),
+            (
+                "with q as (select 1) table q union all table q",
+                "with q as (select 1) select * from q union all select * from q",
+            ),
+            (
+                "select * from (with q as (select 1) table q) z",
+                "select * from (with q as (select 1) select * from q) z",
+            ),
+            ("insert into u table t", "insert into u select * from t"),
+            ("insert into u (a) table t", "insert into u (a) select * from t"),
+            ("insert into s.u as k table t", "insert into s.u as k select * from t"),
+            ("explain (costs off) table t", "explain (costs off) select * from t"),
+            ("explain analyze table t", "explain analyze select * from t"),
+            ("prepare p as table t", "prepare p as select * from t"),
+        ] {
+            assert_eq!(only(written), only(meant), "{written}");
+        }
+        assert!(parse("with q as (select 1) table q table q").is_err());
+    }
+
+    #[test]
+    fn marks_of_cycle_are_constants() {
+        let with = |marks: &str| {
+            let query = "with recursive t(a) as (select 1 union all select 3 - a from t)";
+            parse(&format!("{query} cycle a set m {marks} using p select * from t"))
+        };
+        for marks in [
+            "",
+            "to 5 default 6",
+            "to 'Y' default 'N'",
+            "to true default false",
+            "to null default 'N'",
+            "to int4 '1' default '2'",
+            "to timestamp with time zone '2020-01-01' default null",
+            "to interval '1' day default interval '2 days'",
+        ] {
+            assert!(with(marks).is_ok(), "{marks}");
+        }
+        for marks in [
+            "to array[1] default array[2]",
+            "to -5 default 6",
+            "to '{1}'::int[] default '{2}'",
+            "to abc default 'x'",
+            "to $1 default 2",
+            "to 1 2 default 3",
+            "to true true default 3",
+        ] {
+            let error = with(marks).expect_err(marks);
+            assert_eq!(error.code(), telesto_sql_types::SqlState::SYNTAX_ERROR, "{marks}");
+        }
+    }
+
+    #[test]
+    fn what_is_prepared_is_a_query_or_writes_rows() {
+        for sql in [
+            "select 1",
+            "values (1, 2)",
+            "table t",
+            "with q as (select 1) select * from q",
+            "insert into t values (1)",
+            "update t set a = 1",
+            "delete from t",
+            "merge into t using u on t.a = u.a when matched then delete",
+        ] {
+            only(&format!("prepare p as {sql}"));
+        }
+        for sql in
+            ["create table t (a int)", "execute q", "vacuum", "explain select 1", "drop table t"]
+        {
+            let error = parse(&format!("prepare p as {sql}")).expect_err(sql);
+            assert_eq!(error.code(), telesto_sql_types::SqlState::SYNTAX_ERROR, "{sql}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_columns_has_each_name_once() {
+        for from in [
+            "json_to_record('{}') as x(a int, a text)",
+            "jsonb_to_recordset('[]') as x(a int, b int, \"a\" text)",
+            "rows from (json_to_record('{}') as (a int, A text))",
+        ] {
+            let error = parse(&format!("select * from {from}")).expect_err(from);
+            assert_eq!(error.code(), telesto_sql_types::SqlState::DUPLICATE_COLUMN, "{from}");
+        }
+        only("select * from json_to_record('{}') as x(a int, \"A\" text)");
     }
 
     #[test]

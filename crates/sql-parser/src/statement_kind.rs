@@ -5,6 +5,7 @@
 
 use crate::cursor;
 use crate::sqlparser::ast::{CopySource, Expr, Query, SelectItem, SetExpr, Statement};
+use telesto_sql_types::error::{Error, Result};
 
 /// Whether a statement surely writes nothing through its transaction.
 pub fn only_reads(statement: &Statement) -> bool {
@@ -94,6 +95,20 @@ pub fn executes(statement: &Statement) -> Option<&Statement> {
         }
         _ => None,
     }
+}
+
+/// Refuses what cannot be prepared: PREPARE takes queries and what writes rows.
+///
+/// # Errors
+/// 42601.
+pub fn check_prepared(statement: &Statement) -> Result<()> {
+    let Statement::Prepare { statement, .. } = statement else { return Ok(()) };
+    if is_plain(statement) {
+        return Ok(());
+    }
+    let text = statement.to_string();
+    let word = text.split_whitespace().next().unwrap_or_default().to_lowercase();
+    Err(Error::syntax(format!("syntax error at or near \"{word}\"")))
 }
 
 /// Whether a query computes from nothing but its own words.

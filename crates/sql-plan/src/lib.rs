@@ -54,7 +54,7 @@ pub mod updatable_view;
 pub mod watch;
 pub mod with_rows;
 
-pub use planner::{ExecutablePlan, Plan, Planner};
+pub use planner::{ExecutablePlan, FromColumn, Plan, Planner};
 pub use result::{
     CopyFormat, CopyInTarget, CopyPiece, Notice, NoticeQueue, ResultColumn, ResultSink, RowStream,
     Rows, StatementResult,

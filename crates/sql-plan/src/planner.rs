@@ -17,6 +17,21 @@ use telesto_sql_types::{Error, Result, SqlType};
 
 use crate::{ExecContext, PlanContext, ResultColumn, StatementResult};
 
+/// A column that a FROM clause shows.
+#[derive(Clone, Debug)]
+pub struct FromColumn {
+    /// Its relation; `None`: USING has merged it.
+    pub relation: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub ty: SqlType,
+    /// Which column of `*` it is.
+    pub position: usize,
+    /// It is one more name for that column: the alias of USING has it.
+    pub again: bool,
+}
+
 /// A planned statement that an executor runs.
 #[async_trait]
 pub trait ExecutablePlan: Any + Debug + Send + Sync {
@@ -127,7 +142,7 @@ pub trait Planner: Debug + Send + Sync {
         context: &mut PlanContext<'_>,
     ) -> Result<Vec<ResultColumn>>;
 
-    /// The columns that `*` stands for over a FROM clause: relation, name, type.
+    /// The columns that `*` stands for over a FROM clause; behind them those of the aliases of USING.
     ///
     /// # Errors
     /// Errors of the clause.
@@ -135,7 +150,7 @@ pub trait Planner: Debug + Send + Sync {
         &self,
         from: &[TableWithJoins],
         context: &mut PlanContext<'_>,
-    ) -> Result<Vec<(Option<String>, String, SqlType)>>;
+    ) -> Result<Vec<FromColumn>>;
 
     /// Compares a table with its indexes and constraints; the number of rows.
     ///

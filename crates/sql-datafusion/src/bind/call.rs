@@ -207,6 +207,22 @@ impl Binder<'_> {
         }
     }
 
+    /// `CURRENT_TIMESTAMP(n)` and its kin.
+    pub(super) fn to_precision(&self, name: &str, precision: &Typed) -> Result<Typed> {
+        let Expr::Literal(ScalarValue::Int32(Some(precision @ 0..)), _) = &precision.expr else {
+            return Err(fault::syntax("a precision must be a number"));
+        };
+        let precision = u8::try_from((*precision).min(6)).unwrap_or(6);
+        let now = self.call(name, Vec::new())?;
+        let ty = match &now.ty {
+            SqlType::TimestampTz(_) => SqlType::TimestampTz(Some(precision)),
+            SqlType::Timestamp(_) => SqlType::Timestamp(Some(precision)),
+            SqlType::TimeTz(_) => SqlType::TimeTz(Some(precision)),
+            _ => SqlType::Time(Some(precision)),
+        };
+        self.cast(now, &ty)
+    }
+
     fn coalesced(&self, args: Vec<Typed>) -> Result<Typed> {
         let types: Vec<_> = args.iter().map(|a| a.ty.clone()).collect();
         let ty = self.common_type(&types, "COALESCE")?;

@@ -6,6 +6,7 @@ use datafusion::sql::sqlparser::ast;
 use super::scope::Scope;
 use super::select::origin_of;
 use super::{Binder, Typed};
+use crate::fault;
 use crate::types::scalar;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
@@ -28,6 +29,14 @@ impl Binder<'_> {
         {
             let oid = scalar(&Datum::Oid(oid), &SqlType::RegType)?;
             return Ok(Some(Typed::of(Expr::Literal(oid, None), SqlType::RegType)));
+        }
+        if name == "pg_typeof"
+            && let [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))] =
+                &list.args[..]
+            && self.is_of_table(argument, scope)
+        {
+            return Err(fault::unsupported("pg_typeof of a table's row")
+                .hint("The type is called after the table."));
         }
         self.over_rows(name, call, scope)
     }

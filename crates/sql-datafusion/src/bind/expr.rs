@@ -24,7 +24,8 @@ use crate::fault;
 use crate::types::scalar;
 use telesto_sql_expr::type_name::{interval_fields, literal_type};
 use telesto_sql_expr::{known_collation, substring_name};
-use telesto_sql_types::error::Result;
+use telesto_sql_parser::rewrite::calls_in_from;
+use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{BitString, Datum, SqlType};
 
 impl Binder<'_> {
@@ -255,17 +256,18 @@ impl Binder<'_> {
 
     fn identifier(&self, name: &ast::Ident, scope: &Scope<'_>) -> Result<Typed> {
         let folded = fold(name);
-        match scope.resolve(None, &folded) {
-            Ok((expr, ty)) => Ok(Typed::of(expr, ty)),
-            // CURRENT_DATE and its like come without parentheses.
-            Err(missing) if name.quote_style.is_none() => match folded.as_str() {
-                "current_date" | "current_time" | "current_timestamp" | "localtime"
-                | "localtimestamp" | "current_user" | "session_user" | "user" | "current_role"
-                | "current_catalog" | "current_schema" => self.call(&folded, Vec::new()),
-                _ => Err(missing),
-            },
-            Err(missing) => Err(missing),
+        let missing = match scope.resolve(None, &folded) {
+            Ok((expr, ty)) => return Ok(Typed::of(expr, ty)),
+            Err(error) => error,
+        };
+        // CURRENT_DATE and its like come without parentheses.
+        if name.quote_style.is_none() && calls_in_from::is_word_call(&folded) {
+            return self.call(&folded, Vec::new());
         }
+        if missing.code() != SqlState::UNDEFINED_COLUMN {
+            return Err(missing);
+        }
+        self.row_called(&folded, scope)?.ok_or(missing)
     }
 
     fn literal(&self, value: &ast::Value) -> Result<Typed> {

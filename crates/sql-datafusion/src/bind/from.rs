@@ -10,7 +10,7 @@ use datafusion::common::{Column, JoinType};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::sql::sqlparser::ast;
 
-use super::lateral::{Beside, keeps_left};
+use super::lateral::{Beside, keeps_left, sees};
 use super::merged::Merge;
 use super::query::rename;
 use super::scope::{Origin, Relation, Scope, ScopeColumn, fold};
@@ -21,6 +21,15 @@ use crate::{fault, outer};
 use telesto_sql_plan::hidden::HIDDEN_PREFIX;
 use telesto_sql_types::error::Result;
 
+/// What is in view of the items of a join.
+#[derive(Clone, Copy)]
+pub(super) struct Outside<'s> {
+    /// The level outside.
+    pub outer: Option<&'s Scope<'s>>,
+    /// The same, and for functions and LATERAL also what stands left of the parentheses around the join.
+    pub lateral: Option<&'s Scope<'s>>,
+}
+
 impl Binder<'_> {
     /// Binds a FROM clause; none at all is one row without columns.
     pub(crate) fn from(
@@ -28,12 +37,10 @@ impl Binder<'_> {
         items: &[ast::TableWithJoins],
         outer: Option<&Scope<'_>>,
     ) -> Result<Relation> {
+        self.named_once(items)?;
         let mut whole: Option<Relation> = None;
         for item in items {
-            whole = Some(match whole {
-                None => self.joined(item, None, outer)?,
-                Some(left) => self.joined(item, Some(left), outer)?,
-            });
+            whole = Some(self.joined(item, whole, Outside { outer, lateral: outer })?);
         }
         Ok(match whole {
             Some(relation) => relation,
@@ -44,34 +51,28 @@ impl Binder<'_> {
         })
     }
 
-    /// The columns in view of a FROM clause, with the CTEs of `with` in view.
-    pub(crate) fn columns_of_from(
-        &self,
-        with: Option<&ast::With>,
-        items: &[ast::TableWithJoins],
-    ) -> Result<Vec<ScopeColumn>> {
-        if let Some(with) = with {
-            self.with(with, None)?;
-        }
-        Ok(self.from(items, None)?.columns)
-    }
-
     /// One comma-separated item with its joins, beside what stands left of it.
-    fn joined(
+    pub(super) fn joined(
         &self,
         item: &ast::TableWithJoins,
         left: Option<Relation>,
-        outer: Option<&Scope<'_>>,
+        outside: Outside<'_>,
     ) -> Result<Relation> {
         let mut relation = match left {
-            None => self.factor(&item.relation, None, outer)?,
+            None => self.factor(&item.relation, None, outside)?,
             Some(left) if needs_left(&item.relation) || item.joins.is_empty() => {
-                self.join_factor(left, &item.relation, JoinType::Inner, None, outer)?
+                self.join_factor(left, &item.relation, JoinType::Inner, None, outside)?
+            }
+            // a, (b JOIN c): b's joins bind before the comma does.
+            Some(left) if sees(item, &left.columns) => {
+                let table_with_joins = Box::new(item.clone());
+                let nested = ast::TableFactor::NestedJoin { table_with_joins, alias: None };
+                return self.join_factor(left, &nested, JoinType::Inner, None, outside);
             }
             Some(left) => {
-                // a, (b JOIN c): b's joins bind before the comma does.
-                let right = self.joined(item, None, outer)?;
-                return self.join(left, right, JoinType::Inner, None, Merge::default(), outer);
+                let right = self.joined(item, None, outside)?;
+                let (outer, merge) = (outside.outer, Merge::default());
+                return self.join(left, right, JoinType::Inner, None, merge, outer);
             }
         };
         for join in &item.joins {
@@ -84,7 +85,7 @@ impl Binder<'_> {
                 J::CrossJoin(_) => (JoinType::Inner, None),
                 _ => return Err(fault::unsupported("this kind of join")),
             };
-            relation = self.join_factor(relation, &join.relation, kind, constraint, outer)?;
+            relation = self.join_factor(relation, &join.relation, kind, constraint, outside)?;
         }
         Ok(relation)
     }
@@ -95,32 +96,32 @@ impl Binder<'_> {
         factor: &ast::TableFactor,
         kind: JoinType,
         constraint: Option<&ast::JoinConstraint>,
-        outer: Option<&Scope<'_>>,
+        outside: Outside<'_>,
     ) -> Result<Relation> {
         let subquery;
         let mut factor = factor;
         if let Some(call) = TableCall::of(factor) {
-            let scope = Scope::new(&left.columns, outer);
+            let scope = Scope::new(&left.columns, outside.lateral);
             if self.call_uses(&call, &scope)? {
                 if keeps_left(kind, constraint).is_some() {
-                    return self.lateral_call(left, &call, kind, constraint, outer);
+                    return self.lateral_call(left, &call, kind, constraint, outside.lateral);
                 }
                 call.has_columns_of_its_own()?;
                 subquery = as_subquery(factor, &call)?;
                 factor = &subquery;
             }
         }
-        let left = match self.lateral_query(left, factor, kind, constraint, outer)? {
+        let left = match self.lateral_query(left, factor, kind, constraint, outside)? {
             Beside::Joined(relation) => return Ok(relation),
             Beside::Left(left) => left,
         };
-        let right = self.factor(factor, Some(&left), outer)?;
+        let right = self.factor(factor, Some(&left), outside)?;
         let merge = Merge::of(constraint, &left.columns, &right.columns);
         let on = match constraint {
             Some(ast::JoinConstraint::On(expr)) => Some(expr),
             _ => None,
         };
-        self.join(left, right, kind, on, merge, outer)
+        self.join(left, right, kind, on, merge, outside.outer)
     }
 
     fn join(
@@ -160,13 +161,18 @@ impl Binder<'_> {
         &self,
         factor: &ast::TableFactor,
         left: Option<&Relation>,
-        outer: Option<&Scope<'_>>,
+        outside: Outside<'_>,
     ) -> Result<Relation> {
+        let Outside { outer, lateral: around } = outside;
         match factor {
             ast::TableFactor::Table { name, alias, args: None, sample, .. } => {
                 let relation = self.whole_table(name)?;
                 let table = name.0.last().and_then(|p| p.as_ident()).map(fold).unwrap_or_default();
                 let relation = self.aliased(relation, alias.as_ref(), &table)?;
+                if !self.is_with_query(name) {
+                    let named = relation.columns.iter().map(|c| c.column.relation.clone());
+                    self.named_rows.borrow_mut().extend(named);
+                }
                 match sample {
                     None => Ok(relation),
                     Some(_) if !self.is_table(name)? => Err(fault::new(
@@ -183,7 +189,7 @@ impl Binder<'_> {
                 let name = alias.as_ref().map_or_else(|| "subquery".to_owned(), |a| fold(&a.name));
                 let relation = match left.filter(|_| *lateral) {
                     Some(left) => {
-                        let scope = Scope::new(&left.columns, outer);
+                        let scope = Scope::new(&left.columns, around);
                         let mut relation = self.query(subquery, Some(&scope))?;
                         let references =
                             outer::references(&relation.plan).map_err(fault::from_datafusion)?;
@@ -198,7 +204,7 @@ impl Binder<'_> {
                         }
                         relation
                     }
-                    None => self.query(subquery, outer)?,
+                    None => self.query(subquery, if *lateral { around } else { outer })?,
                 };
                 let mut relation = self.aliased(relation, alias.as_ref(), &name)?;
                 if alias.is_none() {
@@ -209,7 +215,10 @@ impl Binder<'_> {
                 Ok(relation)
             }
             ast::TableFactor::NestedJoin { table_with_joins, alias } => {
-                let relation = self.joined(table_with_joins, None, outer)?;
+                // Where a statement is only described, nothing is run row by row.
+                let scope = left.map(|left| Scope::new(&left.columns, around));
+                let lateral = scope.as_ref().or(around);
+                let relation = self.joined(table_with_joins, None, Outside { outer, lateral })?;
                 match alias {
                     None => Ok(relation),
                     Some(alias) => {
@@ -238,9 +247,9 @@ impl Binder<'_> {
                             .map_err(fault::from_datafusion)?,
                         columns: Vec::new(),
                     };
-                    let relation = match self.series_call(&call, outer)? {
+                    let relation = match self.series_call(&call, around)? {
                         Some(series) => series,
-                        None => self.lateral_call(one, &call, JoinType::Inner, None, outer)?,
+                        None => self.lateral_call(one, &call, JoinType::Inner, None, around)?,
                     };
                     Ok(relation)
                 }
@@ -383,9 +392,18 @@ impl Binder<'_> {
 
     /// Projects a join's columns to unqualified unique names, so that one alias fits over all.
     pub(super) fn flatten(&self, relation: Relation) -> Result<Relation> {
+        self.flat(relation, |column| !column.merged)
+    }
+
+    /// [`Self::flatten`] of a join without a name, with what is reachable by the names of its sides.
+    pub(super) fn flat_join(&self, relation: Relation) -> Result<Relation> {
+        self.flat(relation, |column| !column.column.name.starts_with(HIDDEN_PREFIX))
+    }
+
+    fn flat(&self, relation: Relation, keep: fn(&ScopeColumn) -> bool) -> Result<Relation> {
         let mut exprs = Vec::new();
         let mut columns = Vec::new();
-        for column in relation.columns.into_iter().filter(|c| !c.merged) {
+        for column in relation.columns.into_iter().filter(keep) {
             let name = self.unique(&column.name);
             exprs.push(Expr::Column(column.column.clone()).alias(&name));
             let column = ScopeColumn { column: Column::new_unqualified(name), ..column };
@@ -396,8 +414,11 @@ impl Binder<'_> {
 
     fn call_uses(&self, call: &TableCall<'_>, scope: &Scope<'_>) -> Result<bool> {
         for arg in call.calls.iter().flat_map(|call| &call.args) {
-            let typed = self.expr(arg, scope)?;
-            if !typed.expr.column_refs().is_empty() {
+            let value = self.expr(arg, scope)?.expr;
+            let mut within = Vec::new();
+            outer::within(&value, &mut within).map_err(fault::from_datafusion)?;
+            let of_left = |(column, _): &(Column, Expr)| scope.level_of(column) == Some(0);
+            if !value.column_refs().is_empty() || within.iter().any(of_left) {
                 return Ok(true);
             }
         }
@@ -414,13 +435,16 @@ impl Binder<'_> {
         let scope = Scope::new(&[], outer);
         let args = one.args.iter().map(|arg| self.expr(arg, &scope)).collect::<Result<_>>()?;
         let table = call.shown();
+        if one.name == "generate_series" {
+            call.names_at_most(1)?;
+        }
         let named = call.alias.and_then(|alias| alias.columns.first());
         let column = named.map_or_else(|| table.clone(), |column| fold(&column.name));
         self.series(&one.name, args, (&table, &column))
     }
 }
 
-fn needs_left(factor: &ast::TableFactor) -> bool {
+pub(super) fn needs_left(factor: &ast::TableFactor) -> bool {
     matches!(factor, ast::TableFactor::Derived { lateral: true, .. })
         || TableCall::of(factor).is_some()
 }

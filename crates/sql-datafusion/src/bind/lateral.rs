@@ -5,6 +5,7 @@
 //! left, f(left.x)                 left + a list of what f gives                       -> unnested
 //! left, LATERAL (SELECT … x …)    a join, where DataFusion finds one; else row by row:
 //!                                 left + a list of the query's rows, one struct each  -> unnested, fields to columns
+//! left, (a JOIN f(left.x) …)      row by row, as such a query
 //! ```
 //!
 //! # Invariants
@@ -20,7 +21,8 @@ use datafusion::functions::core::expr_fn::get_field;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, lit, when};
 use datafusion::sql::sqlparser::ast;
 
-use super::from::{coalesce, is_true};
+use super::from::{Outside, coalesce, is_true, needs_left};
+use super::group::refuse_sets;
 use super::merged::Merge;
 use super::query::rename;
 use super::scope::{Relation, Scope, ScopeColumn, fold};
@@ -29,7 +31,7 @@ use super::sets::TableSet;
 use super::table_call::{Call, TableCall};
 use super::{Binder, Typed};
 use crate::apply::Shape;
-use crate::types::arrow_type;
+use crate::types::{TypeShape as _, arrow_type};
 use crate::{fault, outer};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
@@ -61,13 +63,22 @@ impl Binder<'_> {
         factor: &ast::TableFactor,
         kind: JoinType,
         constraint: Option<&ast::JoinConstraint>,
-        outer: Option<&Scope<'_>>,
+        outside: Outside<'_>,
     ) -> Result<Beside> {
-        let ast::TableFactor::Derived { lateral: true, subquery, alias, .. } = factor else {
-            return Ok(Beside::Left(left));
-        };
+        let outer = outside.lateral;
         let scope = Scope::new(&left.columns, outer);
-        let inner = self.query(subquery, Some(&scope))?;
+        let (inner, alias, joined) = match factor {
+            ast::TableFactor::Derived { lateral: true, subquery, alias, .. } => {
+                (self.query(subquery, Some(&scope))?, alias, false)
+            }
+            ast::TableFactor::NestedJoin { table_with_joins, alias }
+                if sees(table_with_joins, &left.columns) =>
+            {
+                let inside = Outside { lateral: Some(&scope), ..outside };
+                (self.joined(table_with_joins, None, inside)?, alias, true)
+            }
+            _ => return Ok(Beside::Left(left)),
+        };
         let references = outer::references(&inner.plan).map_err(fault::from_datafusion)?;
         let level = |(column, _): &(Column, Expr)| scope.level_of(column);
         let refers = references.iter().any(|reference| level(reference) == Some(0));
@@ -77,17 +88,21 @@ impl Binder<'_> {
         // DataFusion's joins know one level.
         let further = references.iter().any(|reference| level(reference) > Some(0));
         let wrongly = further || self.joins_wrongly(&inner.plan, &scope)?;
-        if !refers || !(self.row_by_row || wrongly) {
+        if !refers || !(self.row_by_row || wrongly || joined) {
             return Ok(Beside::Left(left));
         }
-        let inner = self.flatten(inner)?;
+        // The columns of a join without a name keep those of its sides.
+        let keeps_names = joined && alias.is_none();
+        let inner = if keeps_names { self.flat_join(inner)? } else { self.flatten(inner)? };
         let mut inner = match alias {
             Some(alias) => rename(inner, &alias.columns)?,
             None => inner,
         };
         let table = alias.as_ref().map(|alias| fold(&alias.name));
-        for column in &mut inner.columns {
-            column.table.clone_from(&table);
+        if !keeps_names {
+            for column in &mut inner.columns {
+                column.table.clone_from(&table);
+            }
         }
         let merge = Merge::of(constraint, &left.columns, &inner.columns);
         let keep = self.filter_beside(&left, &mut inner, &merge, (kind, constraint), outer)?;
@@ -152,7 +167,7 @@ impl Binder<'_> {
         }
     }
 
-    /// `left` with the lists `rows`, one struct for each row of a query, taken apart into its columns, which are seen as those of
+    /// `left` with the lists `rows`, one struct for each row of a query, taken apart into its columns; in the plan they are called after
     /// `table`.
     fn rows_beside(
         &self,
@@ -174,11 +189,7 @@ impl Binder<'_> {
             let name = format!("{unique}.{at}");
             let value = get_field(Expr::Column(list.clone()), format!("c{at}"));
             exprs.push(value.alias(&name));
-            columns.push(ScopeColumn {
-                table: table.clone(),
-                column: Column::new_unqualified(name),
-                ..column
-            });
+            columns.push(ScopeColumn { column: Column::new_unqualified(name), ..column });
         }
         Ok((project(plan, exprs)?, columns))
     }
@@ -199,6 +210,22 @@ impl Binder<'_> {
         Ok(Relation { plan: filter(relation.plan, condition)?, columns: relation.columns })
     }
 
+    /// The columns that a call gives.
+    fn set_of(&self, call: &Call<'_>, scope: &Scope<'_>) -> Result<TableSet> {
+        let mut args = self.table_arguments(&call.args, scope)?;
+        match args.pop() {
+            Some(value) if call.whole => {
+                refuse_sets(&value.expr, "FROM")?;
+                let ty = if value.ty.is_unknown() { SqlType::Text } else { value.ty.clone() };
+                self.value_in_from(&call.name, self.coerce(value, &ty, "FROM")?)
+            }
+            last => {
+                args.extend(last);
+                self.call_in_from(&call.name, args)
+            }
+        }
+    }
+
     /// `left, f(…) [WITH ORDINALITY]`: the call is computed beside each left row as a list, then unnested.
     pub(super) fn lateral_call(
         &self,
@@ -215,8 +242,7 @@ impl Binder<'_> {
         let scope = Scope::new(&left.columns, outer);
         let mut sets = Vec::with_capacity(call.calls.len());
         for one in &call.calls {
-            let args = self.table_arguments(&one.args, &scope)?;
-            sets.push((one, self.call_in_from(&one.name, args)?));
+            sets.push((one, self.set_of(one, &scope)?));
         }
         let unnests = sets.iter().any(|(_, set)| set.unnest);
         let several = sets.len() > 1;
@@ -227,6 +253,7 @@ impl Binder<'_> {
         let table = call.shown();
         let unique = self.unique(&table);
         let aliases: &[ast::TableAliasColumnDef] = call.alias.map_or(&[], |alias| &alias.columns);
+        call.names_at_most(width + usize::from(call.ordinality))?;
         let scalar = width == 1 && !call.ordinality;
         let keep = keep_empty && unnests;
         let mut exprs = all_columns(&left.plan);
@@ -288,6 +315,37 @@ impl Binder<'_> {
         let relation = Relation { plan, columns };
         self.where_on(relation, kind, constraint, outer)
     }
+}
+
+/// Whether a function or LATERAL in a join names something that stands left of the join. It may be something of its own after all.
+pub(super) fn sees(item: &ast::TableWithJoins, left: &[ScopeColumn]) -> bool {
+    let named = |expr: &ast::Expr| match expr {
+        ast::Expr::Identifier(name) => {
+            let name = fold(name);
+            let is = |column: &ScopeColumn| {
+                column.name == name || column.table.as_deref() == Some(name.as_str())
+            };
+            left.iter().any(is)
+        }
+        ast::Expr::CompoundIdentifier(parts) => match parts.as_slice() {
+            [.., table, _] => {
+                let table = fold(table);
+                left.iter().any(|column| column.table.as_deref() == Some(table.as_str()))
+            }
+            _ => false,
+        },
+        _ => false,
+    };
+    let sees_it = |factor: &ast::TableFactor| match factor {
+        ast::TableFactor::NestedJoin { table_with_joins, .. } => sees(table_with_joins, left),
+        factor if needs_left(factor) => ast::visit_expressions(factor, |expr| match named(expr) {
+            true => std::ops::ControlFlow::Break(()),
+            false => std::ops::ControlFlow::Continue(()),
+        })
+        .is_break(),
+        _ => false,
+    };
+    sees_it(&item.relation) || item.joins.iter().any(|join| sees_it(&join.relation))
 }
 
 /// Refuses a query on the side of a join that keeps rows without a left one, when it refers to that.

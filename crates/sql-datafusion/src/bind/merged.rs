@@ -4,7 +4,9 @@
 //! The two stay in view under their relation's names, and are not part of `*`. The alias of USING is one more name for what is merged.
 //!
 //! # On failure
-//! 42703 and 42702 for a name that a side has not, or twice; 42712 for an alias that something else has.
+//! 42703 and 42702 for a name that a side has not, or twice.
+
+use std::collections::BTreeSet;
 
 use datafusion::common::{Column, JoinType};
 use datafusion::logical_expr::Expr;
@@ -14,6 +16,7 @@ use super::scope::{ScopeColumn, fold};
 use super::{Binder, Typed};
 use crate::fault;
 use telesto_sql_parser::rewrite::using_alias;
+use telesto_sql_plan::FromColumn;
 use telesto_sql_types::error::Result;
 
 /// Which columns a join merges.
@@ -70,6 +73,35 @@ enum Merged {
 }
 
 impl Binder<'_> {
+    /// The columns that a FROM clause shows, with the CTEs of `with` in view.
+    pub(crate) fn columns_of_from(
+        &self,
+        with: Option<&ast::With>,
+        items: &[ast::TableWithJoins],
+    ) -> Result<Vec<FromColumn>> {
+        if let Some(with) = with {
+            self.with(with, None)?;
+        }
+        let columns = self.from(items, None)?.columns;
+        let shown: Vec<&ScopeColumn> = columns.iter().filter(|column| !column.merged).collect();
+        let of = |column: &ScopeColumn, position, again| {
+            let (relation, name) = (column.table.clone(), column.name.clone());
+            FromColumn { relation, name, ty: column.ty.clone(), position, again }
+        };
+        let own = shown.iter().enumerate().map(|(position, column)| of(column, position, false));
+        let mut out: Vec<FromColumn> = own.collect();
+        let aliases = aliases(&columns);
+        for column in columns.iter().filter(|column| column.merged) {
+            let alias = column.table.as_deref().is_some_and(|table| aliases.contains(table));
+            let same =
+                |other: &&ScopeColumn| other.table.is_none() && other.column == column.column;
+            if let (true, Some(position)) = (alias, shown.iter().position(same)) {
+                out.push(of(column, position, true));
+            }
+        }
+        Ok(out)
+    }
+
     /// The columns of a join of this kind that merges these.
     pub(super) fn merged(
         &self,
@@ -81,12 +113,6 @@ impl Binder<'_> {
         let mut columns: Vec<ScopeColumn> = Vec::new();
         let mut condition = None;
         let mut computed: Vec<Expr> = Vec::new();
-        if let Some(alias) = &merge.alias
-            && lefts.iter().chain(&rights).any(|column| column.table.as_ref() == Some(alias))
-        {
-            let message = format!("table name \"{alias}\" specified more than once");
-            return Err(fault::new("42712", message));
-        }
         for name in &merge.names {
             let l = merge_side(&lefts, name, "left")?;
             let r = merge_side(&rights, name, "right")?;
@@ -148,6 +174,25 @@ impl Binder<'_> {
         columns.extend(rights);
         Ok(MergedColumns { columns, condition, computed })
     }
+}
+
+/// The relations whose columns are all merged ones again: the aliases of USING.
+pub(super) fn aliases(columns: &[ScopeColumn]) -> BTreeSet<&str> {
+    let mut aliases = BTreeSet::new();
+    if columns.iter().any(|column| column.merged && !column.hidden()) {
+        let merged = |column: &ScopeColumn| {
+            let same = |other: &ScopeColumn| other.table.is_none() && other.column == column.column;
+            column.merged && columns.iter().any(same)
+        };
+        let named = |column: &&ScopeColumn| column.table.is_some();
+        let (again, own): (Vec<_>, Vec<_>) =
+            columns.iter().filter(named).partition(|column| merged(column));
+        aliases.extend(again.iter().filter_map(|column| column.table.as_deref()));
+        for table in own.iter().filter_map(|column| column.table.as_deref()) {
+            aliases.remove(table);
+        }
+    }
+    aliases
 }
 
 fn merge_side(columns: &[ScopeColumn], name: &str, side: &str) -> Result<usize> {

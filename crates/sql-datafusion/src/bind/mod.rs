@@ -33,6 +33,7 @@ mod levels;
 mod lists;
 mod locks;
 mod merged;
+mod named_once;
 mod operators;
 mod ordered;
 mod policies;
@@ -253,6 +254,8 @@ pub(crate) struct Binder<'a> {
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
     /// Relations that an outer join fills up with NULLs.
     null_extended: RefCell<BTreeSet<Option<TableReference>>>,
+    /// Relations whose rows have a type that is called after a table or a view.
+    named_rows: RefCell<BTreeSet<Option<TableReference>>>,
     /// Whose policies count here: inside a view, its owner's; `None`: those of whoever runs the statement.
     reader: Cell<Option<u32>>,
     /// The rows of the tables in FROM are locked.
@@ -303,6 +306,7 @@ impl<'a> Binder<'a> {
             wanted: RefCell::default(),
             windows: RefCell::default(),
             null_extended: RefCell::default(),
+            named_rows: RefCell::default(),
             reader: Cell::default(),
             locking: Cell::default(),
             guarding: RefCell::default(),

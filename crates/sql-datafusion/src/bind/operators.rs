@@ -124,6 +124,14 @@ impl Binder<'_> {
 
     /// A scalar function call; `type(value)` is a cast where there is no such function.
     pub(super) fn call(&self, name: &str, mut args: Vec<Typed>) -> Result<Typed> {
+        let is_time = || {
+            matches!(name, "current_timestamp" | "localtimestamp" | "localtime" | "current_time")
+        };
+        if let [precision] = &args[..]
+            && is_time()
+        {
+            return self.to_precision(name, precision);
+        }
         if args.len() == 1
             && !registry().knows(name)
             && let Ok(ty) = self.evaluation().context().type_of_name(name)

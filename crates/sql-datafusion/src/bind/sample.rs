@@ -27,14 +27,18 @@ use telesto_sql_types::error::Result;
 impl Binder<'_> {
     /// Whether a name in FROM is a table's, and no view's or WITH query's.
     pub(super) fn is_table(&self, name: &ast::ObjectName) -> Result<bool> {
-        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
-        let with = |single: &String| self.ctes.borrow().iter().any(|cte| cte.name == *single);
-        if let [single] = parts.as_slice()
-            && with(single)
-        {
+        if self.is_with_query(name) {
             return Ok(false);
         }
+        let parts: Vec<String> = name.0.iter().filter_map(|p| p.as_ident()).map(fold).collect();
         Ok(matches!(self.find_table(&parts)?, Found::Table(_)))
+    }
+
+    /// Whether a name in FROM is a WITH query's.
+    pub(super) fn is_with_query(&self, name: &ast::ObjectName) -> bool {
+        let [ast::ObjectNamePart::Identifier(single)] = name.0.as_slice() else { return false };
+        let single = fold(single);
+        self.ctes.borrow().iter().any(|cte| cte.name == single)
     }
 
     /// `relation`, the rows of a table, with those that the clause takes.

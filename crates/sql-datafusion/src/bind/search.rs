@@ -13,7 +13,7 @@
 //! end of its select list.
 //!
 //! # On failure
-//! 42601 and 42701 for columns that are not there, or twice; 0A000 for a term that names its query elsewhere than in its FROM.
+//! 42601 and 42701 for columns that are not there, or twice; 42883 for columns of CYCLE that nothing compares; 0A000 for a term that names its query elsewhere than in its FROM.
 
 use datafusion::common::Column;
 use datafusion::logical_expr::Expr;
@@ -47,6 +47,8 @@ pub(super) struct Marks {
     marks: Vec<Mark>,
     /// What is true of a row that others come from.
     goes_on: Option<String>,
+    /// Columns that are compared with those of the rows before.
+    compared: Vec<String>,
 }
 
 fn quoted(name: &str) -> String {
@@ -63,7 +65,7 @@ impl Marks {
     /// Those of a query of WITH whose own columns have these names.
     pub(super) fn of(query: &ast::Query, own: &[ScopeColumn]) -> Result<Self> {
         let (search, cycle) = search_cycle::of(query);
-        let mut of = Self { marks: Vec::new(), goes_on: None };
+        let mut of = Self { marks: Vec::new(), goes_on: None, compared: Vec::new() };
         if let Some(search) = &search {
             known("search", &search.columns, own)?;
             of.search(search);
@@ -132,6 +134,7 @@ impl Marks {
             start: format!("ARRAY[{here}]"),
             step: format!("{} || {here}", quoted(PATH)),
         });
+        self.compared.clone_from(&cycle.columns);
         self.goes_on = Some(format!("{} <> {value}", quoted(MARK)));
     }
 
@@ -240,6 +243,10 @@ impl Binder<'_> {
             return Ok(start);
         }
         let scope = Scope::new(&start.columns, None);
+        for column in &marks.compared {
+            let name = ident(column);
+            self.mark(&format!("{name} = {name}"), &scope)?;
+        }
         let texts = marks.marks.iter().map(|mark| (mark.inside, self.mark(&mark.start, &scope)));
         let values = texts.collect::<Vec<_>>();
         self.with_marks(&start, start.columns.len(), values)

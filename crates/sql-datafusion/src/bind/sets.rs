@@ -37,22 +37,27 @@ impl Binder<'_> {
     pub(super) fn call_in_from(&self, name: &str, args: Vec<Typed>) -> Result<TableSet> {
         if !self.is_set_function(name) {
             let value = self.call(name, args)?;
-            let SqlType::Composite(ty) = &value.ty else {
-                let columns = vec![(name.to_owned(), value.ty, value.expr)];
-                return Ok(TableSet { columns, unnest: false, named: false });
-            };
-            let mut columns = Vec::with_capacity(ty.fields.len());
-            for name in ty.fields.iter().map(|field| field.name.clone()) {
-                let field = self.field(value.clone(), &name)?;
-                columns.push((name, field.ty, field.expr));
-            }
-            return Ok(TableSet { columns, unnest: false, named: true });
+            return self.value_in_from(name, value);
         }
         let rows = match &args[..] {
             [array] => matches!(array.ty.element(), Some(SqlType::Composite(_))),
             _ => false,
         };
         self.table_call(if name == "unnest" && rows { sets::UNNEST_ROWS } else { name }, args)
+    }
+
+    /// A value as the one row of an item of FROM.
+    pub(super) fn value_in_from(&self, name: &str, value: Typed) -> Result<TableSet> {
+        let SqlType::Composite(ty) = &value.ty else {
+            let columns = vec![(name.to_owned(), value.ty, value.expr)];
+            return Ok(TableSet { columns, unnest: false, named: false });
+        };
+        let mut columns = Vec::with_capacity(ty.fields.len());
+        for name in ty.fields.iter().map(|field| field.name.clone()) {
+            let field = self.field(value.clone(), &name)?;
+            columns.push((name, field.ty, field.expr));
+        }
+        Ok(TableSet { columns, unnest: false, named: true })
     }
 
     /// Resolves a call that may return a set.

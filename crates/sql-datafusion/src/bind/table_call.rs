@@ -4,6 +4,8 @@ use datafusion::sql::sqlparser::ast;
 
 use super::scope::fold;
 use crate::fault;
+use telesto_sql_expr::output_name;
+use telesto_sql_parser::rewrite::calls_in_from::is_word_call;
 use telesto_sql_parser::rewrite::rows_from::RowsFrom;
 use telesto_sql_parser::rewrite::variadic;
 use telesto_sql_types::error::{Error, Result};
@@ -14,6 +16,8 @@ pub(super) struct Call<'a> {
     pub args: Vec<&'a ast::Expr>,
     /// What its only column is called, where that is said.
     pub column: Option<&'a str>,
+    /// Its only argument is all of it: it has a syntax of its own.
+    pub whole: bool,
 }
 
 impl Call<'_> {
@@ -42,6 +46,21 @@ impl<'a> TableCall<'a> {
         Ok(())
     }
 
+    /// Refuses more names than there are columns.
+    pub(super) fn names_at_most(&self, columns: usize) -> Result<()> {
+        let names = self.alias.map_or(0, |alias| alias.columns.len());
+        if names > columns {
+            return Err(fault::new(
+                "42P10",
+                format!(
+                    "table \"{}\" has {columns} columns available but {names} columns specified",
+                    self.shown()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
     /// What the item is called: after the first function where it has no alias.
     pub(super) fn shown(&self) -> String {
         match (self.alias, self.calls.first()) {
@@ -52,7 +71,9 @@ impl<'a> TableCall<'a> {
 
     /// The calls of a FROM item; `None`: it is of another kind.
     pub(super) fn of(factor: &'a ast::TableFactor) -> Option<Self> {
-        let one = |name: String, args: Vec<&'a ast::Expr>| vec![Call { name, args, column: None }];
+        let one = |name: String, args: Vec<&'a ast::Expr>| {
+            vec![Call { name, args, column: None, whole: false }]
+        };
         match factor {
             ast::TableFactor::Table { name, alias, args: Some(args), with_ordinality, .. } => {
                 Some(Self {
@@ -98,9 +119,30 @@ fn plain(args: &[ast::FunctionArg]) -> Option<Vec<&ast::Expr>> {
         .collect()
 }
 
-/// A call of `ROWS FROM`: nothing but a name and arguments.
+/// A call of `ROWS FROM`: nothing but a name and arguments, or one with a syntax of its own.
 fn called<'a>(expr: &'a ast::Expr, column: Option<&'a str>) -> Option<Call<'a>> {
-    let ast::Expr::Function(call) = expr else { return None };
+    use ast::Expr as E;
+    let whole = || Some(Call { name: output_name(expr), args: vec![expr], column, whole: true });
+    let call = match expr {
+        E::Function(call) => call,
+        E::Cast { .. }
+        | E::Extract { .. }
+        | E::Position { .. }
+        | E::Substring { .. }
+        | E::Trim { .. }
+        | E::Overlay { .. }
+        | E::Ceil { .. }
+        | E::Floor { .. } => return whole(),
+        E::Identifier(name) if name.quote_style.is_none() && is_word_call(&fold(name)) => {
+            return whole();
+        }
+        _ => return None,
+    };
+    let own_syntax = ["coalesce", "nullif", "greatest", "least"];
+    let name = last(&call.name)?;
+    if own_syntax.contains(&name.as_str()) || is_word_call(&name) {
+        return whole();
+    }
     let args: &[ast::FunctionArg] = match &call.args {
         ast::FunctionArguments::List(list)
             if list.duplicate_treatment.is_none() && list.clauses.is_empty() =>
@@ -112,7 +154,7 @@ fn called<'a>(expr: &'a ast::Expr, column: Option<&'a str>) -> Option<Call<'a>> 
     if call.over.is_some() || call.filter.is_some() || !call.within_group.is_empty() {
         return None;
     }
-    Some(Call { name: last(&call.name)?, args: plain(args)?, column })
+    Some(Call { name, args: plain(args)?, column, whole: false })
 }
 
 /// The item as a subquery that refers to what stands left of it.

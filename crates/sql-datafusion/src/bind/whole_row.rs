@@ -1,26 +1,27 @@
 //! Whole rows: a relation's name, `t.*` or `ROW(…)` where a value is wanted.
 //!
 //! A relation's row has no composite type. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
-//! testing them for NULL, looking for them in a subquery. A row that is written out is also a value of type `record`
-//! ([`record`]); a relation's row can be shown (as text).
+//! testing them for NULL, looking for them in a subquery. Elsewhere a row is a value of type `record` ([`record`]), also where
+//! PostgreSQL has a type called after the table.
 //!
 //! # Invariants
 //! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
 //!
 //! # Limits
-//! Elsewhere a relation's row is no value (0A000 or 42703); in the select list it is sent as text.
+//! In the select list a row whose type would be called after a table is sent as text; `pg_typeof` does not take it (0A000).
 
 use std::ops::ControlFlow;
 
+use datafusion::logical_expr::{Expr, when};
 use datafusion::sql::sqlparser::ast;
 
-use super::scope::{Scope, ScopeColumn, fold};
+use super::scope::{Scope, ScopeColumn, fold, reference};
 use super::{Binder, Typed};
 use crate::fault;
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
 use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use telesto_sql_plan::hidden::KEY_COLUMN;
-use telesto_sql_types::error::Result;
+use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{SqlType, record};
 
 fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
@@ -31,24 +32,35 @@ fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
     }
 }
 
+/// The name that an expression is.
+fn single_name(expr: &ast::Expr) -> Option<String> {
+    match expr {
+        ast::Expr::Nested(inner) => single_name(inner),
+        ast::Expr::Identifier(name) => Some(fold(name)),
+        _ => None,
+    }
+}
+
 impl Binder<'_> {
-    /// The columns of the relation called `name`, of the innermost level that has it.
-    fn relation<'s>(&self, name: &str, scope: &Scope<'s>) -> Vec<&'s ScopeColumn> {
+    /// The columns of the relation called `name`, of the innermost level that has it, and whether that is one further out.
+    fn relation<'s>(&self, name: &str, scope: &Scope<'s>) -> (Vec<&'s ScopeColumn>, bool) {
         let of = |columns: &'s [ScopeColumn]| -> Vec<&'s ScopeColumn> {
             let own = columns.iter().filter(|column| column.table.as_deref() == Some(name));
             own.filter(|column| column.name != KEY_COLUMN && !column.hidden()).collect()
         };
         let mut found = of(scope.columns);
         let mut level = scope.parent;
+        let mut further = false;
         while let (true, Some(outer)) = (found.is_empty(), level) {
             found = of(outer.columns);
             level = outer.parent;
+            further = true;
         }
-        found
+        (found, further)
     }
 
     fn row_of_relation(&self, name: &str, scope: &Scope<'_>) -> Option<WholeRow> {
-        let columns = self.relation(name, scope);
+        let (columns, _) = self.relation(name, scope);
         if columns.is_empty() {
             return None;
         }
@@ -83,8 +95,10 @@ impl Binder<'_> {
             ast::Expr::Identifier(ident) => {
                 let name = fold(ident);
                 match scope.resolve(None, &name) {
-                    Ok(_) => None,
-                    Err(_) => self.row_of_relation(&name, scope),
+                    Err(error) if error.code() == SqlState::UNDEFINED_COLUMN => {
+                        self.row_of_relation(&name, scope)
+                    }
+                    _ => None,
                 }
             }
             ast::Expr::Nested(inner) => self.row(inner, scope),
@@ -113,31 +127,67 @@ impl Binder<'_> {
         }
     }
 
-    /// The text form of an expression that is a relation's row, or `ROW(…)` as a value.
+    /// An expression of a select list that is a row as a value; the text form of a row that has a table's type.
     pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
         match self.row(expr, scope) {
-            Some(WholeRow { written: true, .. }) => self.row_value(expr, scope),
-            Some(row) => Ok(Some(self.expr(&parsed(&row.text())?, scope)?)),
+            Some(row) if !row.written && self.is_of_table(expr, scope) => {
+                Ok(Some(self.expr(&parsed(&row.text())?, scope)?))
+            }
+            Some(_) => self.row_value(expr, scope),
             None => Ok(None),
         }
     }
 
-    /// `ROW(…)` or `(a, b)` as a value.
+    /// Whether a relation's name stands for a row whose type is called after a table or a view; that of every other is `record`.
+    pub(super) fn is_of_table(&self, expr: &ast::Expr, scope: &Scope<'_>) -> bool {
+        let Some(name) = single_name(expr) else { return false };
+        if scope.resolve(None, &name).is_ok() {
+            return false;
+        }
+        let (columns, _) = self.relation(&name, scope);
+        let tables = self.named_rows.borrow();
+        let named = |column: &&ScopeColumn| tables.contains(&column.column.relation);
+        let alias = || super::merged::aliases(scope.columns).contains(name.as_str());
+        !columns.is_empty() && columns.iter().all(named) && !alias()
+    }
+
+    /// The row of the relation called `name` as a value, where there is one.
+    pub(super) fn row_called(&self, name: &str, scope: &Scope<'_>) -> Result<Option<Typed>> {
+        let Some(row) = self.row_of_relation(name, scope) else { return Ok(None) };
+        let (columns, further) = self.relation(name, scope);
+        let field = |column: &ScopeColumn| Typed::of(reference(column, further), column.ty.clone());
+        self.value_of(&row, columns.into_iter().map(field).collect()).map(Some)
+    }
+
+    /// A relation's row, `ROW(…)` or `(a, b)` as a value.
     pub(super) fn row_value(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
-        let Some(row) = self.row(expr, scope) else { return Ok(None) };
-        // Each field is bound, and computed, once.
-        let fields = row
-            .fields
-            .iter()
-            .map(|field| self.expr(&parsed(&field.sql)?, scope))
-            .collect::<Result<Vec<_>>>()?;
+        match (self.row(expr, scope), single_name(expr)) {
+            (None, _) => Ok(None),
+            (Some(_), Some(name)) => self.row_called(&name, scope),
+            (Some(row), None) => {
+                let bound = |field: &Field| self.expr(&parsed(&field.sql)?, scope);
+                let fields = row.fields.iter().map(bound).collect::<Result<_>>()?;
+                self.value_of(&row, fields).map(Some)
+            }
+        }
+    }
+
+    /// A row of fields, each of which is bound, and computed, once.
+    fn value_of(&self, row: &WholeRow, fields: Vec<Typed>) -> Result<Typed> {
         let types = fields.iter().zip(&row.fields).map(|(field, written)| match written.untyped {
             true => SqlType::Unknown,
             false => record::field_type(&field.ty),
         });
         let ty = SqlType::Record(Some(types.collect()));
-        let text = self.call(ROW_TEXT, fields)?;
-        Ok(Some(Typed::of(text.expr, ty)))
+        let there = fields.iter().map(|field| field.expr.clone().is_not_null()).reduce(Expr::or);
+        let text = self.call(ROW_TEXT, fields)?.expr;
+        let value = match there {
+            Some(there) if row.nullable => {
+                when(there, text).end().map_err(fault::from_datafusion)?
+            }
+            _ => text,
+        };
+        Ok(Typed::of(value, ty))
     }
 
     /// `row IS [NOT] NULL`: whether all fields are.

@@ -93,7 +93,9 @@ pub(crate) async fn merge(merge: &Merge, context: &mut PlanContext<'_>) -> Resul
         )
         .detail("The name is used both as MERGE target table and data source."));
     }
-    let width = others.iter().map(|other| other.columns.len()).sum();
+    // The alias of USING is one more name for columns that are there.
+    let rows = others.iter().filter(|other| other.unqualified);
+    let width = rows.map(|other| other.columns.len()).sum();
     // source LEFT JOIN t ON condition
     let mut from = from_clause("SELECT FROM s LEFT JOIN t ON true")?;
     let Some(item) = from.first_mut() else { return Err(Error::internal("a FROM made here")) };

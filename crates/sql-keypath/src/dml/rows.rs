@@ -13,6 +13,7 @@
 
 use super::*;
 use telesto_sql_parser::sqlparser::ast::{Ident, Query, WildcardAdditionalOptions};
+use telesto_sql_plan::FromColumn;
 use telesto_sql_plan::hidden::{KEY_COLUMN, KEYED_SCHEMA};
 
 /// A name that is taken as it is.
@@ -252,14 +253,16 @@ pub(super) fn relations(
 ) -> Result<Vec<ScopeRelation>> {
     let mut out: Vec<ScopeRelation> = Vec::new();
     let columns = context.planner.describe_from(from, context)?;
-    for (position, (relation, name, ty)) in columns.into_iter().enumerate().skip(skip) {
-        // Columns that USING merged belong to no relation: they are found without one only.
+    for column in columns.into_iter().filter(|column| column.position >= skip) {
+        let FromColumn { relation, name, ty, position, again } = column;
+        // Columns that USING merged belong to no relation: they are found without one, or with its alias.
         let relation = relation.unwrap_or_default();
-        if out.last().is_none_or(|last| last.name != relation) {
+        let belongs = |last: &ScopeRelation| last.name == relation && last.unqualified != again;
+        if !out.last().is_some_and(belongs) {
             out.push(ScopeRelation {
                 name: relation,
                 columns: Vec::new(),
-                unqualified: true,
+                unqualified: !again,
                 hidden: Vec::new(),
             });
         }

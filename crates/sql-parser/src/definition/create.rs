@@ -99,6 +99,7 @@ pub fn no_data(tokens: &[TokenWithSpan]) -> Option<(usize, bool)> {
 
 /// CREATE TABLE with LIKE elements, WITH NO DATA, or UNLOGGED, which the SQL parser does not know: they are taken out first.
 pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
+    crate::rewrite::create_as_execute::spell(&mut tokens)?;
     // UNLOGGED tables are as durable as others.
     if let Some(at) = tokens.iter().position(|t| !matches!(t.token, Token::Whitespace(_)))
         && let Some(word) =

@@ -153,15 +153,54 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
 
 /// `TABLE t` where a query stands.
 fn table_query(words: &mut Words<'_>, at: usize) {
-    let begins = words.token(at - 1) == Some(&Token::LParen)
+    let before = words.word(at - 1);
+    // Behind a parenthesis: of a query of WITH, of the columns of an INSERT, of the options of EXPLAIN.
+    let begins = matches!(words.token(at - 1), Some(Token::LParen | Token::RParen))
         || matches!(
-            words.word(at - 1).as_str(),
+            before.as_str(),
             "AS" | "UNION" | "INTERSECT" | "EXCEPT" | "ALL" | "DISTINCT" | "EXPLAIN" | "FOR"
-        );
+        )
+        || matches!(before.as_str(), "ANALYZE" | "VERBOSE") && words.word(0) == "EXPLAIN"
+        || written_into(words, at);
     // `GRANT … ON ALL TABLE` is nothing, and `TABLE (` a function.
-    if begins && matches!(words.token(at + 1), Some(Token::Word(_))) {
+    // Nor is `a AS table FROM b`: no table is called like a clause.
+    let clause = [
+        "FROM",
+        "WHERE",
+        "GROUP",
+        "HAVING",
+        "WINDOW",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "FETCH",
+        "FOR",
+        "INTO",
+        "UNION",
+        "INTERSECT",
+        "EXCEPT",
+    ];
+    let named = matches!(words.token(at + 1), Some(Token::Word(_)))
+        && !clause.contains(&words.word(at + 1).as_str());
+    if begins && named {
         words.replace(at, 1, vec![keyword("SELECT"), Token::Mul, keyword("FROM")]);
     }
+}
+
+/// Whether what stands before `at` is `INSERT INTO t`, perhaps with a schema or an alias, or ends in `OVERRIDING … VALUE`.
+fn written_into(words: &Words<'_>, at: usize) -> bool {
+    let mut target = at;
+    if words.word(at - 1) == "VALUE" && at > 3 && words.word(at - 3) == "OVERRIDING" {
+        return true;
+    }
+    if at > 3 && words.word(at - 2) == "AS" {
+        target -= 2;
+    }
+    let is_name = |at: usize| matches!(words.token(at), Some(Token::Word(_)));
+    while target > 2 && is_name(target - 1) && words.token(target - 2) == Some(&Token::Period) {
+        target -= 2;
+    }
+    target > 2 && is_name(target - 1) && words.are(target - 3, &["INSERT", "INTO"])
 }
 
 /// `EXCLUDE …` at the end of a window's frame.

@@ -2,7 +2,7 @@
 //!
 //! # Parts
 //! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
-//! [`row_star`], [`keywords`], [`variadic`], [`rows_from`], [`using_alias`], [`group_distinct`],
+//! [`row_star`], [`keywords`], [`create_as_execute`], [`variadic`], [`calls_in_from`], [`rows_from`], [`using_alias`], [`group_distinct`],
 //! [`search_cycle`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
@@ -14,9 +14,11 @@
 //! # On failure
 //! 42601 and what each pass says.
 
+pub mod calls_in_from;
 pub mod collation;
 pub mod constructs;
 pub mod copy_words;
+pub mod create_as_execute;
 pub mod exclusion;
 pub mod expand_array;
 pub mod group_distinct;

@@ -9,7 +9,7 @@
 //! PostgreSQL.
 //!
 //! # On failure
-//! 42601 for a call without types of its columns, and for types on what has columns of its own.
+//! 42601 for a call without types of its columns, and for types on what has columns of its own; 42701 for a column twice.
 
 use std::ops::ControlFlow;
 
@@ -21,7 +21,7 @@ use crate::sqlparser::ast::{
 };
 use crate::sqlparser::parser::ParserError;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// What is said of a list of columns behind another function.
 const ONLY_RECORDS: &str =
@@ -101,6 +101,7 @@ fn rewritten(factor: &TableFactor) -> Result<Option<TableFactor>> {
     if columns.is_empty() {
         return Err(Error::syntax(listed));
     }
+    listed_once(alias.columns.iter().map(|column| &column.name))?;
     let elements = elements(json, set, &function, document);
     let sql = format!(
         "SELECT 1 FROM LATERAL (SELECT {} FROM ({elements}) AS \"r#\") AS {}",
@@ -137,6 +138,7 @@ pub(super) fn item(call: &[TokenWithSpan], columns: &[TokenWithSpan]) -> Result<
         Ok(columns)
     };
     let columns: Vec<(Ident, DataType)> = read().map_err(|error| unreadable(&error))?;
+    listed_once(columns.iter().map(|(name, _)| name))?;
     let function = call.name.0.last().and_then(|part| part.as_ident()).map(fold);
     let function = function.unwrap_or_default();
     let (Some((json, set)), FunctionArguments::List(list)) = (called(&function), &call.args) else {
@@ -160,6 +162,21 @@ pub(super) fn item(call: &[TokenWithSpan], columns: &[TokenWithSpan]) -> Result<
         )
     });
     Ok(pairs.collect::<Vec<_>>().join(", "))
+}
+
+/// Refuses a name that a list of columns has twice.
+fn listed_once<'i>(names: impl Iterator<Item = &'i Ident>) -> Result<()> {
+    let mut known: Vec<String> = Vec::new();
+    for name in names.map(fold) {
+        if known.contains(&name) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_COLUMN,
+                format!("column name \"{name}\" specified more than once"),
+            ));
+        }
+        known.push(name);
+    }
+    Ok(())
 }
 
 /// A query of the objects that become rows, `e#`.

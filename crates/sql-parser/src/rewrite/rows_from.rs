@@ -196,6 +196,10 @@ fn write(tokens: &mut Vec<TokenWithSpan>, found: &Found) -> Result<()> {
         new.push(Token::Comma);
         match item.last() {
             None => return wrong(Some(&tokens[close].token)),
+            Some(TokenWithSpan { token: Token::Word(word), .. })
+                if item.len() == 1
+                    && word.quote_style.is_none()
+                    && super::calls_in_from::is_word_call(&word.value.to_ascii_lowercase()) => {}
             Some(last) if last.token != Token::RParen => return wrong(Some(&item[0].token)),
             Some(_) if !matches!(item[0].token, Token::Word(_)) => {
                 return wrong(Some(&item[0].token));

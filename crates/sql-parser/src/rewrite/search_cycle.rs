@@ -150,18 +150,42 @@ impl<'t> Words<'t> {
         Ok(names)
     }
 
-    /// The tokens of a constant, up to a word.
+    /// The tokens of a constant, up to a word: a number, a string, TRUE, FALSE or NULL, or a type's name before a string.
     fn constant(&mut self, ends: Keyword) -> Result<Vec<Token>> {
         let mut constant = Vec::new();
+        let mut ended = false;
         while !self.take(ends) {
             let Some(token) = self.peek() else { return self.unexpected() };
-            if matches!(token.token, Token::LParen | Token::RParen | Token::Comma) {
+            let named = !constant.is_empty();
+            let fits = match &token.token {
+                Token::Word(word) => {
+                    // What follows a string may be the fields of an interval.
+                    let alone = word.quote_style.is_none()
+                        && matches!(word.keyword, Keyword::TRUE | Keyword::FALSE | Keyword::NULL);
+                    ended = alone || ended;
+                    !alone || !named
+                }
+                Token::Period => named && !ended,
+                Token::Number(..) => {
+                    ended = true;
+                    !named
+                }
+                Token::SingleQuotedString(_)
+                | Token::EscapedStringLiteral(_)
+                | Token::UnicodeStringLiteral(_)
+                | Token::NationalStringLiteral(_)
+                | Token::DollarQuotedString(_)
+                | Token::SingleQuotedByteStringLiteral(_)
+                | Token::HexStringLiteral(_) => !std::mem::replace(&mut ended, true),
+                _ => false,
+            };
+            if !fits {
                 return self.unexpected();
             }
             constant.push(token.token.clone());
             self.at += 1;
         }
-        if constant.is_empty() { self.unexpected() } else { Ok(constant) }
+        if ended { Ok(constant) } else { self.unexpected() }
     }
 }
 

@@ -28,7 +28,8 @@ use super::{ReadElsewhere, check_columns};
 use crate::catalog::{CatalogSnapshot, Stamp};
 use crate::error::{Error, Result};
 use crate::plan::{
-    ExecContext, ExecutablePlan, Plan, PlanContext, Planner, ResultColumn, Rows, StatementResult,
+    ExecContext, ExecutablePlan, FromColumn, Plan, PlanContext, Planner, ResultColumn, Rows,
+    StatementResult,
 };
 use crate::sqlparser::ast::{Query, SetExpr, Statement, TableWithJoins};
 use crate::types::SqlType;
@@ -215,7 +216,7 @@ impl Planner for Source {
         &self,
         from: &[TableWithJoins],
         context: &mut PlanContext<'_>,
-    ) -> Result<Vec<(Option<String>, String, SqlType)>> {
+    ) -> Result<Vec<FromColumn>> {
         self.inner.describe_from(from, context)
     }
 

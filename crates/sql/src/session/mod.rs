@@ -26,6 +26,7 @@ pub(crate) mod curated;
 mod cursor;
 mod elsewhere;
 mod engine;
+mod executed;
 mod host;
 pub(crate) mod init_plan;
 mod named;

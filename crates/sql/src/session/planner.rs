@@ -7,7 +7,7 @@ use async_trait::async_trait;
 
 use crate::engine_df;
 use crate::error::Result;
-use crate::plan::{ExecContext, Plan, PlanContext, Planner, ResultColumn};
+use crate::plan::{ExecContext, FromColumn, Plan, PlanContext, Planner, ResultColumn};
 use crate::sqlparser::ast::{Query, Statement, TableWithJoins};
 use crate::types::SqlType;
 
@@ -42,7 +42,7 @@ impl Planner for BothExecutors {
         &self,
         from: &[TableWithJoins],
         context: &mut PlanContext<'_>,
-    ) -> Result<Vec<(Option<String>, String, SqlType)>> {
+    ) -> Result<Vec<FromColumn>> {
         engine_df::describe_from(from, context)
     }
 

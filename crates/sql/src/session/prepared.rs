@@ -92,9 +92,18 @@ impl Prepared {
         let mut statement = statement.clone();
         let Statement::Explain { statement: inner, .. } = &mut statement else { return None };
         **inner = self.need.provide(|| self.statement.as_deref().cloned())?;
-        Some(Arc::new(Self {
+        Some(self.in_place_of(statement, self.parameter_types.clone()))
+    }
+
+    /// A statement that this one is part of.
+    pub(super) fn in_place_of(
+        &self,
+        statement: Statement,
+        parameter_types: Vec<SqlType>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             sql: String::new(),
-            parameter_types: self.parameter_types.clone(),
+            parameter_types,
             columns: None,
             statement: Some(Arc::new(statement)),
             as_of: self.as_of.clone(),
@@ -107,7 +116,7 @@ impl Prepared {
             booked: OnceLock::new(),
             plan: Mutex::default(),
             shown: OnceLock::new(),
-        }))
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
 use super::cursor::positioned::{Keyed, Planned, concerns_cursors};
+use super::executed::execute_in;
 use super::result_digest::{Seen, observe};
 use super::tame;
 use super::transaction::Step;
@@ -32,7 +33,7 @@ use crate::plan::{ExecContext, Plan};
 use crate::sqlparser::ast::{Declare, Statement};
 use crate::types::{ArrayValue, Datum, SqlType};
 use telesto_sql_parser::statement_kind::{
-    changes_or_locks_rows, executes, is_plain, only_reads, reads_nothing,
+    changes_or_locks_rows, is_plain, only_reads, reads_nothing,
 };
 
 impl Session {
@@ -139,7 +140,7 @@ impl Session {
     }
 
     /// [`Session::run_unbounded`] in a box of its own.
-    fn run_roomy<'a>(
+    pub(super) fn run_roomy<'a>(
         &'a mut self,
         prepared: &'a Arc<Prepared>,
         parameters: Vec<Datum>,
@@ -183,10 +184,10 @@ impl Session {
         if self.block.as_ref().is_some_and(|block| block.failed) {
             return Err(failed_transaction());
         }
-        if let Some(execute) = executes(statement) {
-            return self.run_named(statement, execute).boxed().await;
-        }
         if !plain {
+            if let Some(execute) = execute_in(statement)? {
+                return self.run_named(statement, &execute).boxed().await;
+            }
             let done = match self.utility(statement, &prepared.sql).boxed().await {
                 Ok(None) => self.online(statement).boxed().await,
                 done => done,
@@ -246,24 +247,6 @@ impl Session {
                     self.fail();
                     return Err(error);
                 }
-            }
-        }
-    }
-
-    /// EXECUTE, or the EXPLAIN of one.
-    async fn run_named(
-        &mut self,
-        statement: &Statement,
-        execute: &Statement,
-    ) -> Result<StatementResult> {
-        match self.execute_prepared(execute).boxed().await {
-            Ok((inner, values)) => {
-                let inner = inner.explained_by(statement).unwrap_or(inner);
-                self.run_roomy(&inner, values).await
-            }
-            Err(error) => {
-                self.fail();
-                Err(error)
             }
         }
     }

@@ -462,7 +462,7 @@ impl Session {
         Ok((prepared, values))
     }
 
-    async fn side_context(&mut self) -> Result<ExecContext> {
+    pub(super) async fn side_context(&mut self) -> Result<ExecContext> {
         if self.block.is_none() {
             self.open_block(false, false);
         }

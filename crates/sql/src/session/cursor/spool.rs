@@ -11,6 +11,7 @@
 //! # Limits
 //! A chunk (one batch of rows or [`CHUNK_BYTES`]) is decoded as a whole; the last one stays decoded.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -219,6 +220,29 @@ fn blocked<T>(result: telesto_common::Result<std::io::Result<T>>) -> Result<T> {
     }
 }
 
+/// The type that values of `ty` have here. Arrays of rows have no stored form, since no column is of their type; those of the texts
+/// that rows are held in have one.
+fn kept_as(ty: &SqlType) -> Cow<'_, SqlType> {
+    match ty {
+        SqlType::Array(element) if matches!(**element, SqlType::Record(_)) => {
+            Cow::Owned(SqlType::Text.array_of())
+        }
+        ty => Cow::Borrowed(ty),
+    }
+}
+
+/// A value that was kept as [`kept_as`] says, of `ty` again.
+fn given_back(value: Datum, ty: &SqlType) -> Datum {
+    match (value, ty) {
+        (Datum::Array(array), SqlType::Array(element)) if array.element != **element => {
+            let mut array = Arc::unwrap_or_clone(array);
+            array.element = (**element).clone();
+            Datum::Array(Arc::new(array))
+        }
+        (value, _) => value,
+    }
+}
+
 /// Appends a row of `types`.
 ///
 /// # Errors
@@ -238,7 +262,7 @@ pub(in crate::session) fn encode(
         }
         let start = out.len();
         out.push(TYPED);
-        if let Err(error) = put_value(out, value, ty) {
+        if let Err(error) = put_value(out, value, &kept_as(ty)) {
             let Datum::Text(text) = value else { return Err(error) };
             out.truncate(start);
             out.push(SHOWN);
@@ -261,7 +285,7 @@ pub(in crate::session) fn decode(bytes: &[u8], count: u64, types: &[SqlType]) ->
         for ty in types {
             row.push(match input.take(1)?[0] {
                 NULL => Datum::Null,
-                TYPED => get_value(&mut input, ty)?,
+                TYPED => given_back(get_value(&mut input, &kept_as(ty))?, ty),
                 _ => get_value(&mut input, &SqlType::Text)?,
             });
         }

@@ -1,0 +1,186 @@
+//! What an EXECUTE is part of: itself, its EXPLAIN, or the table that is made of its rows.
+//!
+//! # Invariants
+//! `CREATE TABLE … AS EXECUTE` runs as the CREATE TABLE of the prepared query with the values written into it: what is repeated after a
+//! conflict, and what is looked at for rights, is that statement.
+//!
+//! # On failure
+//! 42809 for a prepared statement that is no query, and what EXECUTE answers.
+
+use std::borrow::Cow;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+
+use super::{Prepared, Session, StatementResult};
+use crate::error::{Error, Result, SqlState};
+use crate::expr::EvalContext;
+use crate::expr::bound::Expr as Bound;
+use crate::expr::deparse::Deparse;
+use crate::sqlparser::ast::{
+    self, CreateTable, Expr, Query, SetExpr, Statement, TableFactor, Value, VisitMut, VisitorMut,
+};
+use crate::types::{Datum, SqlType};
+use telesto_sql_parser::definition::{self, Definition};
+use telesto_sql_parser::rewrite::create_as_execute;
+use telesto_sql_parser::statement_kind::executes;
+
+/// The table that a statement makes of a prepared one, and whether it gets no rows.
+struct Made {
+    create: CreateTable,
+    empty: bool,
+}
+
+impl Made {
+    /// `None`: the statement is another one.
+    fn of(statement: &Statement) -> Result<Option<Self>> {
+        let made = match statement {
+            Statement::CreateTable(create) if executed(create).is_some() => {
+                Self { create: create.clone(), empty: false }
+            }
+            Statement::Pragma { .. } => match definition::read(statement)? {
+                Some(Definition::CreateTableAs(create)) => Self { create: *create, empty: false },
+                Some(Definition::CreateTableEmpty(create)) => Self { create: *create, empty: true },
+                _ => return Ok(None),
+            },
+            _ => return Ok(None),
+        };
+        Ok(executed(&made.create).is_some().then_some(made))
+    }
+
+    /// The EXECUTE in it.
+    fn execute(&self) -> Result<Statement> {
+        let called = executed(&self.create);
+        let (name, parameters) = called.ok_or_else(|| Error::internal("no EXECUTE"))?;
+        let name = vec![telesto_sql_parser::names::ident(&name)];
+        Ok(Statement::Execute {
+            name: Some(ast::ObjectName::from(name)),
+            has_parentheses: !parameters.is_empty(),
+            parameters: parameters.into_iter().cloned().collect(),
+            immediate: false,
+            into: Vec::new(),
+            using: Vec::new(),
+            output: false,
+            default: false,
+        })
+    }
+
+    /// The statement with a query in the place of the EXECUTE.
+    fn with_query(mut self, query: Query) -> Result<Statement> {
+        let mut query = Box::new(query);
+        if self.empty {
+            let mut none = crate::access::query_of("SELECT * FROM (SELECT 1) AS q LIMIT 0")?;
+            if let SetExpr::Select(select) = &mut *none.body
+                && let Some(from) = select.from.first_mut()
+                && let TableFactor::Derived { subquery, .. } = &mut from.relation
+            {
+                *subquery = query;
+            }
+            query = Box::new(none);
+        }
+        self.create.query = Some(query);
+        Ok(Statement::CreateTable(self.create))
+    }
+}
+
+/// What a table is made of, if that is an EXECUTE.
+fn executed(create: &CreateTable) -> Option<(String, Vec<&Expr>)> {
+    create.query.as_deref().and_then(create_as_execute::of)
+}
+
+/// The EXECUTE that a statement is, explains, or makes a table of.
+pub(super) fn execute_in(statement: &Statement) -> Result<Option<Cow<'_, Statement>>> {
+    if let Some(execute) = executes(statement) {
+        return Ok(Some(Cow::Borrowed(execute)));
+    }
+    match Made::of(statement)? {
+        Some(made) => Ok(Some(Cow::Owned(made.execute()?))),
+        None => Ok(None),
+    }
+}
+
+/// Writes values in the places of parameters.
+struct Values(Vec<Expr>);
+
+impl VisitorMut for Values {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Value(value) = expr
+            && let Value::Placeholder(name) = &value.value
+            && let Some(number) = name.strip_prefix('$').and_then(|n| n.parse::<usize>().ok())
+            && let Some(value) = number.checked_sub(1).and_then(|at| self.0.get(at))
+        {
+            *expr = Expr::Nested(Box::new(value.clone()));
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Session {
+    /// Runs a statement that has an EXECUTE in it.
+    pub(super) async fn run_named(
+        &mut self,
+        statement: &Statement,
+        execute: &Statement,
+    ) -> Result<StatementResult> {
+        let (inner, values) = match self.named_in(statement, execute).boxed().await {
+            Ok(named) => named,
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        };
+        self.run_roomy(&inner, values).await
+    }
+
+    /// What runs in the place of the statement, and with which values.
+    async fn named_in(
+        &mut self,
+        statement: &Statement,
+        execute: &Statement,
+    ) -> Result<(Arc<Prepared>, Vec<Datum>)> {
+        let (inner, values) = self.execute_prepared(execute).boxed().await?;
+        let Some(made) = Made::of(statement)? else {
+            let inner = inner.explained_by(statement).unwrap_or(inner);
+            return Ok((inner, values));
+        };
+        let Some(Statement::Query(query)) = inner.statement.as_deref() else {
+            return Err(Error::new(
+                SqlState::WRONG_OBJECT_TYPE,
+                "prepared statement is not a SELECT",
+            ));
+        };
+        let values = self.written(&values, &inner.parameter_types).await?;
+        let statement = inner.need.provide(|| {
+            let mut query = (**query).clone();
+            let _ = VisitMut::visit(&mut query, &mut Values(values));
+            made.with_query(query)
+        })?;
+        Ok((inner.in_place_of(statement, Vec::new()), Vec::new()))
+    }
+
+    /// Values as constants of their types.
+    async fn written(&mut self, values: &[Datum], types: &[SqlType]) -> Result<Vec<Expr>> {
+        if values.is_empty() {
+            return Ok(Vec::new());
+        }
+        let context = self.side_context().await?;
+        let eval = EvalContext::executing(&context);
+        let none = |_| String::new();
+        let deparse =
+            Deparse { column: &none, pretty: false, reader: Some(&eval), inner_domain: false };
+        let written = values.iter().zip(types).map(|(value, ty)| {
+            let text = deparse.text(&Bound::constant(value.clone(), ty.clone()));
+            telesto_sql_parser::syntax::read(&text, |parser| parser.parse_expr()).map_err(
+                |unread| {
+                    unread.or_else(|error| {
+                        Error::internal(format!("a constant made here does not parse: {error}"))
+                    })
+                },
+            )
+        });
+        written.collect()
+    }
+}
