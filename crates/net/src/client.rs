@@ -303,24 +303,18 @@ impl Shared {
         let mut ticked = self.env.clock.monotonic();
         let stuck = "the other side takes nothing";
         loop {
-            let idle = next.is_none();
-            match next.take() {
-                Some(call) => {
-                    let mut call = Some(call);
-                    while let Some(one) = call.take().or_else(|| calls.try_recv().ok()) {
-                        let left = one.by.remaining(self.env.clock.monotonic());
-                        if one.reply.is_closed() || left.is_zero() {
-                            continue;
-                        }
-                        number += 1;
-                        waiting.lock().insert(number, one.reply);
-                        let frame =
-                            Frame::Request { number, service: one.service, left, body: one.body };
-                        let feeding = sender.feed(frame.sent());
-                        self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
-                    }
+            let mut call = next.take();
+            let idle = call.is_none();
+            while !idle && let Some(one) = call.take().or_else(|| calls.try_recv().ok()) {
+                let left = one.by.remaining(self.env.clock.monotonic());
+                if one.reply.is_closed() || left.is_zero() {
+                    continue;
                 }
-                None => {}
+                number += 1;
+                waiting.lock().insert(number, one.reply);
+                let frame = Frame::Request { number, service: one.service, left, body: one.body };
+                let feeding = sender.feed(frame.sent());
+                self.env.within_timeout(self.limits.silence, stuck, feeding).await??;
             }
             // However many calls there are: one whose other side is gone has calls and no replies.
             let now = self.env.clock.monotonic();

@@ -19,6 +19,7 @@
 //! is gone with it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,7 +46,9 @@ pub(crate) async fn begin(shared: &Shared) -> Result<()> {
         put(shared, Some(life)).await?;
     }
     // All have said it by now, perhaps; then nobody else takes the usual life up again.
-    settle(shared).await
+    settle(shared).await?;
+    shared.config.opened.store(true, Ordering::Release);
+    Ok(())
 }
 
 /// Takes the usual life up again when all have said where they stand.

@@ -406,9 +406,7 @@ impl Regions {
     /// # Errors
     /// The engine's.
     pub async fn begin_life(&self) -> Result<()> {
-        life::begin(&self.shared).await?;
-        self.shared.config.opened.store(true, Ordering::Release);
-        Ok(())
+        life::begin(&self.shared).await
     }
 
     /// Statements that are executed here for other regions now.

@@ -227,7 +227,7 @@ impl LocalLogServer {
             // Whoever asked may have given up.
             let _ = tell.send(made);
         });
-        told.await.unwrap_or_else(|_| Err(Error::Closed { shard: self.shard }))
+        told.await.unwrap_or(Err(Error::Closed { shard: self.shard }))
     }
 
     fn lets_begin(&self, key: LogletKey) -> bool {

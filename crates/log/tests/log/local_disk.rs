@@ -320,7 +320,7 @@ async fn server_of_a_node_that_leaves_begins_no_loglet_and_tells_the_last_one() 
 #[derive(Debug)]
 struct SlowNames {
     disk: Arc<SimDisk>,
-    removed: std::sync::Mutex<Vec<String>>,
+    removed: parking_lot::Mutex<Vec<String>>,
 }
 
 #[async_trait::async_trait]
@@ -352,7 +352,7 @@ impl Disk for SlowNames {
     }
 
     async fn remove(&self, path: &str) -> telesto_log::Result<()> {
-        self.removed.lock().unwrap().push(path.to_owned());
+        self.removed.lock().push(path.to_owned());
         self.disk.remove(path).await
     }
 }
@@ -375,7 +375,7 @@ async fn loglet_that_is_being_made_is_not_taken_for_one_that_was_never_finished(
         };
         let (_, tail) = futures::join!(making, asking);
         assert!(matches!(tail, Reply::Tail { .. }), "{tail:?}");
-        assert_eq!(*disk.removed.lock().unwrap(), Vec::<String>::new());
+        assert_eq!(*disk.removed.lock(), Vec::<String>::new());
         let entries = vec![bytes::Bytes::from_static(b"entry")];
         let store = Request::Store { key, first: Lsn(1), entries, repair: false, terms: None };
         assert!(matches!(server.call(store, soon(&env)).await.unwrap(), Reply::Stored { .. }));

@@ -12,7 +12,7 @@ use telesto_sql::{Error, SessionOptions};
 use telesto_testkit::World;
 use telesto_txn::{Database as _, TxnOptions};
 
-use super::{NAMES, REGIONS, Sites, below, run, seeds};
+use super::{NAMES, Sites, below, run, seeds};
 
 type Outcome = Result<Vec<Vec<Option<String>>>, Error>;
 type Told = Arc<Mutex<Option<Outcome>>>;
@@ -105,10 +105,10 @@ async fn people(sites: &Sites) {
 
 /// Rows and index entries fit together in what a region has.
 async fn fits(sites: &Sites, seed: u64) {
-    for region in 0..REGIONS {
+    for (region, name) in NAMES.iter().enumerate() {
         let rows = sites.own(region, "SELECT count(*) FROM p").await;
         let checked = sites.own(region, "SELECT telesto_check_table('p')").await;
-        assert_eq!(checked, rows, "seed {seed}, {}", NAMES[region]);
+        assert_eq!(checked, rows, "seed {seed}, {name}");
     }
 }
 
@@ -200,8 +200,8 @@ fn index_of_a_table_with_its_home_elsewhere_is_filled_there() {
         assert_eq!(refused.expect_err("the check").code().0, "23514");
         sites.must(0, "DROP INDEX t_number").await;
         sites.swept().await;
-        for region in 0..REGIONS {
-            assert_eq!(sites.stored(region, "t").await, 60, "{}", NAMES[region]);
+        for (region, name) in NAMES.iter().enumerate() {
+            assert_eq!(sites.stored(region, "t").await, 60, "{name}");
         }
         // The home does not move while an index is being filled.
         sites.net.cut(NAMES[0], NAMES[1]);
