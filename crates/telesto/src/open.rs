@@ -391,11 +391,13 @@ async fn reach_regions(
 ) -> Result<RegionPart> {
     let Some(listen) = listen else {
         regions::check_complete(engine).await?;
-        let through = regions::through(env, bucket, engine).await?;
-        if through.is_some() {
+        let through = match me {
+            Some(_) => regions::through(env, bucket, engine).await?,
+            None => None,
+        };
+        if let (Some(_), Some(me)) = (&through, me) {
             regions::may_open(env, engine, me).await?;
         }
-        let through = through.filter(|_| me.is_some());
         return Ok(through.map_or(RegionPart::None, RegionPart::Through));
     };
     if let Some(me) = me {

@@ -141,10 +141,7 @@ pub(crate) async fn through(
 ///
 /// # Errors
 /// [`Error::Region`].
-pub(crate) async fn may_open(env: &Env, engine: &Arc<Engine>, me: Option<Claim>) -> Result<()> {
-    let Some(me) = me else {
-        return telesto_regions::count_apart(env, engine).await.map_err(wrong);
-    };
+pub(crate) async fn may_open(env: &Env, engine: &Arc<Engine>, me: Claim) -> Result<()> {
     let claims = Claims::new(env, engine, me);
     let patience = env.deadline(TAKING_BACK);
     let mut alone = env.deadline(UNCARRIED);

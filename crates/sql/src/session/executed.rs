@@ -12,6 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
+use futures::future::BoxFuture;
 
 use super::{Prepared, Session, StatementResult};
 use crate::error::{Error, Result, SqlState};
@@ -90,7 +91,7 @@ fn executed(create: &CreateTable) -> Option<(String, Vec<&Expr>)> {
 }
 
 /// The EXECUTE that a statement is, explains, or makes a table of.
-pub(super) fn execute_in(statement: &Statement) -> Result<Option<Cow<'_, Statement>>> {
+fn execute_in(statement: &Statement) -> Result<Option<Cow<'_, Statement>>> {
     if let Some(execute) = executes(statement) {
         return Ok(Some(Cow::Borrowed(execute)));
     }
@@ -119,8 +120,17 @@ impl VisitorMut for Values {
 }
 
 impl Session {
+    /// What runs the EXECUTE that is, or is in, `statement`. A future of its own: a statement is large, and every caller would move it.
+    pub(super) fn run_execute_in<'a>(
+        &'a mut self,
+        statement: &'a Statement,
+    ) -> Result<Option<BoxFuture<'a, Result<StatementResult>>>> {
+        let Some(execute) = execute_in(statement)? else { return Ok(None) };
+        Ok(Some(async move { self.run_named(statement, &execute).await }.boxed()))
+    }
+
     /// Runs a statement that has an EXECUTE in it.
-    pub(super) async fn run_named(
+    async fn run_named(
         &mut self,
         statement: &Statement,
         execute: &Statement,

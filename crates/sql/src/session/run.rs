@@ -14,7 +14,6 @@ use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
 use super::cursor::positioned::{Keyed, Planned, concerns_cursors};
-use super::executed::execute_in;
 use super::result_digest::{Seen, observe};
 use super::tame;
 use super::transaction::Step;
@@ -185,8 +184,8 @@ impl Session {
             return Err(failed_transaction());
         }
         if !plain {
-            if let Some(execute) = execute_in(statement)? {
-                return self.run_named(statement, &execute).boxed().await;
+            if let Some(run) = self.run_execute_in(statement)? {
+                return run.await;
             }
             let done = match self.utility(statement, &prepared.sql).boxed().await {
                 Ok(None) => self.online(statement).boxed().await,
