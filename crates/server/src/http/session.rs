@@ -13,7 +13,7 @@
 //! nobody can be asked to sign, the reply still tells of what was done: its token is good in this region only.
 //!
 //! # Limits
-//! What was seen elsewhere is waited for [`LONGEST`], a signature [`SIGNED`].
+//! What was seen elsewhere is waited for `LONGEST`, a signature `SIGNED`.
 
 use std::sync::Arc;
 use std::time::Duration;
