@@ -730,9 +730,67 @@ async fn lose_region(world: &World) {
         assert!(Instant::now() < until, "the others do not go on");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let refused = telesto(&["region", "remove", "us", "--lost", "--bucket", &eu.place.bucket]);
-    assert!(refused.expect_err("it makes the definitions").contains("makes the definitions"));
     verify(world);
+}
+
+/// The first region gives the definitions away, and gets them back.
+async fn give_definitions(world: &World) {
+    let (us, eu) = (world.sites[0].client().await, world.sites[1].client().await);
+    for (giver, taker, name) in [(&us, &eu, "eu"), (&eu, &us, "us")] {
+        let give = format!("ALTER DATABASE telesto SET telesto.defining_region = '{name}'");
+        giver.batch_execute(&give).await.expect("given");
+        let refused = giver.batch_execute("CREATE TABLE given (id int)").await;
+        let refused = refused.expect_err("it has given them away");
+        assert_eq!(refused.code().map(|code| code.code()), Some("25006"), "{refused}");
+        let define = format!("CREATE TABLE given_{name} (id int PRIMARY KEY, v text UNIQUE); INSERT INTO given_{name} VALUES (1, 'x')");
+        let until = Instant::now() + PATIENCE;
+        while let Err(error) = taker.batch_execute(&define).await {
+            assert!(Instant::now() < until, "{name} does not make definitions: {error:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+    for site in &world.sites {
+        let client = site.client().await;
+        let until = Instant::now() + PATIENCE;
+        let all = "SELECT name FROM telesto_regions WHERE defines AND 2 = (SELECT count(*) FROM given_eu NATURAL JOIN given_us)";
+        loop {
+            let found = client.query(all, &[]).await.unwrap_or_default();
+            if found.first().is_some_and(|row| row.get::<_, String>(0) == "us") {
+                break;
+            }
+            assert!(Instant::now() < until, "the definitions do not arrive");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// The first region is lost too: the last one makes the definitions from then on, and writes what the first one wrote.
+async fn lose_first(world: &World) {
+    let (us, eu) = (&world.sites[0], &world.sites[1]);
+    us.kill();
+    let remove = ["region", "remove", "us", "--lost", "--bucket", &eu.place.bucket];
+    let refused = telesto(&remove).expect_err("nobody would make the definitions");
+    assert!(refused.contains("--successor"), "{refused}");
+    registry(&["remove", "us", "--lost", "--successor", "eu", "--bucket", &eu.place.bucket]);
+    reported(eu, "Region 0 was lost").await;
+    let client = eu.client().await;
+    let until = Instant::now() + PATIENCE;
+    while rows(&client, "SELECT name FROM telesto_regions").await != ["eu"] {
+        assert!(Instant::now() < until, "the first region is in the catalog still");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    client
+        .batch_execute(
+            "CREATE TABLE anew (id int PRIMARY KEY); ALTER TABLE late ADD COLUMN more int;
+             INSERT INTO late VALUES (9001, 'without us', 1); CREATE INDEX late_more ON late (more)",
+        )
+        .await
+        .expect("eu defines, and writes what us wrote");
+    assert_eq!(rows(&client, "SELECT v FROM late WHERE more = 1").await, ["without us"]);
+    eu.kill();
+    eu.start();
+    let client = eu.client().await;
+    client.batch_execute("CREATE TABLE again (id int PRIMARY KEY)").await.expect("after a kill");
 }
 
 fn asked(name: &str) -> Option<u64> {
@@ -902,7 +960,9 @@ async fn regions_stay_causal_and_lose_nothing() {
     verify(&world);
     lose_commits(&world).await;
     println!("lost commits were taken back after {:?}", begun.elapsed());
+    give_definitions(&world).await;
     lose_region(&world).await;
+    lose_first(&world).await;
 
     // The checker finds a client that goes without its token.
     world.links[0][1].delay(Duration::from_millis(500));

@@ -54,7 +54,8 @@ impl Question {
                 let received = inbox.received_counts().into_iter().collect();
                 let passed = inbox.passed().get(&of).copied().unwrap_or_default();
                 let (past, closed) = (inbox.known_all(), inbox.is_closed(of));
-                Ok(Known { past, received, passed, closed }.encode())
+                let heir = shared.config.heirs.get(&of).copied();
+                Ok(Known { past, received, passed, closed, heir }.encode())
             }
             Self::Have { of, from: place } => {
                 final_of(shared, of, from)?;

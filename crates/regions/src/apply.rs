@@ -76,7 +76,6 @@ impl Applier {
     /// Applies what is due; whether to go on.
     async fn step(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
-        let stamp = shared.tables.as_ref().map(|tables| tables.stamp());
         loop {
             // Between two entries: nothing of this runner is committed after its end.
             if shared.stopped.load(Ordering::Acquire) {
@@ -87,7 +86,10 @@ impl Applier {
                 let mut inbox = shared.inbox.lock();
                 // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
                 let (taken, mut transactions) = self.taken(&mut inbox);
-                transactions.append(&mut inbox.due(ENTRY_BYTES, stamp.as_ref(), now));
+                transactions.append(&mut inbox.due(ENTRY_BYTES, now));
+                if shared.is_definition(&transactions) {
+                    inbox.defines();
+                }
                 let passed = inbox.passed();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
@@ -103,7 +105,7 @@ impl Applier {
             };
             shared.drained.notify_waiters();
             if let Some(work) = work {
-                if !self.insist(&work).await {
+                if !self.insist(&work).await || !self.learn(&work).await {
                     return false;
                 }
                 self.logged = work.known;
@@ -138,6 +140,25 @@ impl Applier {
             }
         }
         (true, std::mem::take(&mut taken.transactions))
+    }
+
+    /// Finds out, when definitions were applied, who makes them now, until it is known; `false` when this runner has ended.
+    async fn learn(&self, work: &Work) -> bool {
+        let shared = &self.shared;
+        let mut pause = FIRST_PAUSE;
+        while shared.is_definition(&work.transactions) {
+            match shared.learn_defining().await {
+                Ok(()) => return true,
+                Err(_) if shared.stopped.load(Ordering::Acquire) => return false,
+                Err(error) => {
+                    tracing::warn!(%error, "definitions that were applied cannot be read now; trying again");
+                    shared.trouble.lock().insert(None, error.to_string());
+                    shared.env.clock.sleep(pause + shared.env.jitter(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+        true
     }
 
     /// Commits, until it is committed; `false` when it never can be.

@@ -10,6 +10,7 @@
 //! # Limits
 //! One node a region carries its streams.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub struct RegionsConfig {
     pub peers: Vec<PeerRegion>,
     /// Regions that are gone for good, whose peers exchange what they have of them.
     pub lost: Vec<RegionId>,
+    /// Of those, which region makes the definitions if they made them.
+    pub heirs: BTreeMap<RegionId, RegionId>,
     /// How causal order is kept: `matrix`, `tree`, or `eventual` (none but of definitions).
     pub plane: PlaneKind,
     /// The tree of serializers that this region tells the others.
@@ -83,6 +86,7 @@ impl RegionsConfig {
             secret,
             peers: Vec::new(),
             lost: Vec::new(),
+            heirs: BTreeMap::new(),
             plane: PlaneKind::Matrix,
             tree: None,
             patience: Duration::from_secs(1),

@@ -123,6 +123,19 @@ impl Fold {
         Ok(folded)
     }
 
+    /// Whether an entry may bring rules.
+    pub fn may_bring_rules(&self, entry: &Entry) -> bool {
+        let commits = entry.records_of(self.shard).filter_map(|record| match record {
+            Record::Commit(commit) => Some(commit),
+            _ => None,
+        });
+        let bring = |writes: &Writes| match writes {
+            Writes::Inline(writes) => writes.iter().any(|write| write.key == rows::placement()),
+            Writes::External(_) => true,
+        };
+        commits.map(|commit| &commit.writes).any(bring)
+    }
+
     async fn commit(
         &mut self,
         commit: &Commit,

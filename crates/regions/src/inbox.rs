@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
 use telesto_common::{Label, RegionId, Timestamp};
-use telesto_geo::{Bug, PlaneKind};
+use telesto_geo::{Bug, PlaneKind, RegionSet};
 
 use crate::past::{MEMBERS, Past};
 use crate::tree::Order;
@@ -137,8 +137,12 @@ pub(crate) struct Inbox {
     me: RegionId,
     plane: PlaneKind,
     planted: Option<Bug>,
-    /// Where definitions are made: they and what needs them are in order on every plane.
-    defining: Option<RegionId>,
+    /// Where definitions are, or were, made: they and what needs them are in order on every plane.
+    defining: RegionSet,
+    /// The key that is written with each definition.
+    stamp: Option<Bytes>,
+    /// Definitions are being applied, which may name another region.
+    defined: bool,
     /// What was applied brought this into the past.
     known: Past,
     sources: BTreeMap<RegionId, Source>,
@@ -153,15 +157,29 @@ pub(crate) struct Inbox {
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        let (defining, order) = (None, None);
-        Self { me, plane, planted, defining, known, sources, order, begun: false, turn: 0 }
+        let (defining, order) = (RegionSet::default(), None);
+        let (stamp, defined, begun, turn) = (None, false, false, 0);
+        Self { me, plane, planted, defining, stamp, defined, known, sources, order, begun, turn }
     }
 
-    /// `region` makes definitions. What it sends waits for all of its past on every plane, and what the others send for the definitions: rows
-    /// of a table never come before it, and a region never answers from a table of which it has a part only.
-    pub fn defined_in(mut self, region: RegionId) -> Self {
-        self.defining = Some(region);
-        self
+    /// Transactions that write `stamp` define something: they wait for all of their past on every plane.
+    pub fn stamped_by(&mut self, stamp: Bytes) {
+        self.stamp = Some(stamp);
+    }
+
+    /// `region` makes definitions, as those that were applied say. What it sends waits for all of its past on every plane, and what the
+    /// others send for the definitions: rows of a table never come before it, and a region never answers from a table of which it has a part
+    /// only. That holds of the regions before it, too.
+    pub fn defined_in(&mut self, region: Option<RegionId>) {
+        self.defined = false;
+        if let Some(region) = region {
+            self.defining = self.defining.with(region);
+        }
+    }
+
+    /// Definitions are about to be applied: until [`Inbox::defined_in`] is told who makes them by those, it is not known here.
+    pub fn defines(&mut self) {
+        self.defined = true;
     }
 
     /// As it was when `stored` was written.
@@ -269,6 +287,9 @@ impl Inbox {
     /// the definition stand between, in no transaction, and only the stream brings them.
     pub fn take_again(&mut self, of: RegionId, elements: Vec<Element>, now: u64) -> usize {
         let (me, turn, defining) = (self.me, self.turn, self.defining);
+        if self.defined {
+            return 0;
+        }
         let applied: Vec<u64> = (0..MEMBERS as u16)
             .map(|region| self.sources.get(&RegionId(region)).map_or(0, |source| source.applied))
             .collect();
@@ -286,7 +307,7 @@ impl Inbox {
                 let told = source.received.past.get(region, me);
                 region == of || element.past.get(region, me) > told
             };
-            if defining.is_some_and(defined) {
+            if defining.iter().any(defined) {
                 break;
             }
             if element.past.get(of, me) == source.came(of, me) + 1 {
@@ -391,16 +412,17 @@ impl Inbox {
         &self.known
     }
 
-    /// Gives out what may be applied now, in this order, about `max_bytes` of it. A transaction that writes `stamp` is the last one:
+    /// Gives out what may be applied now, in this order, about `max_bytes` of it. A transaction that defines something is the last one:
     /// what comes behind it is to be read by the definitions that it brings.
-    pub fn due(&mut self, max_bytes: usize, stamp: Option<&Bytes>, now: u64) -> Vec<Remote> {
+    pub fn due(&mut self, max_bytes: usize, now: u64) -> Vec<Remote> {
         self.turn += 1;
         self.look(now);
+        let stamp = self.stamp.clone();
         let mut out = Vec::new();
         let mut bytes = 0;
         let mut give = |remote: Remote, bytes: &mut usize| {
             *bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
-            let defines = stamp.is_some_and(|stamp| remote.written(stamp).is_some());
+            let defines = stamp.as_ref().is_some_and(|stamp| remote.written(stamp).is_some());
             out.push(remote);
             defines
         };
@@ -435,11 +457,13 @@ impl Inbox {
         let Some(front) = self.sources.get(&from).and_then(|source| source.queue.front()) else {
             return false;
         };
-        let past = match front {
-            Item::Transaction { past, .. } => past,
-            Item::End(position) => &position.past,
+        let (past, writes) = match front {
+            Item::Transaction { past, writes, .. } => (past, &writes[..]),
+            Item::End(position) => (&position.past, &[][..]),
         };
-        let defines = |region| self.defining == Some(region);
+        let stamp = self.stamp.as_ref().filter(|_| self.plane == PlaneKind::Eventual);
+        let stamped = stamp.is_some_and(|stamp| writes.iter().any(|write| write.key == *stamp));
+        let defines = |region| stamped && region == from || self.defining.has(region);
         (0..crate::past::MEMBERS as u16).map(RegionId).all(|other| {
             let waits_for = past.get(other, self.me);
             let applied = self.sources.get(&other).map_or(0, |source| source.applied);
@@ -561,16 +585,13 @@ mod tests {
     }
 
     fn due(plane: PlaneKind, defining: Option<u16>, batches: &[(u16, &[u16])]) -> Vec<u16> {
-        let inbox = Inbox::new(ME, plane, None);
-        let mut inbox = match defining {
-            Some(region) => inbox.defined_in(RegionId(region)),
-            None => inbox,
-        };
+        let mut inbox = Inbox::new(ME, plane, None);
+        inbox.defined_in(defining.map(RegionId));
         for (source, seen) in batches {
             inbox.begin(RegionId(*source), Position::default());
             inbox.take(RegionId(*source), batch(*source, seen), 0);
         }
-        inbox.due(usize::MAX, None, 0).iter().map(|remote| remote.label.source.0).collect()
+        inbox.due(usize::MAX, 0).iter().map(|remote| remote.label.source.0).collect()
     }
 
     #[test]
@@ -582,16 +603,16 @@ mod tests {
         // Region 2 has seen what region 1 sent it. What it serves again of that is told with the past of a batch that was made later: as if it
         // had seen what depends on it.
         inbox.take(RegionId(2), batch(2, &[1]), 0);
-        assert!(inbox.due(usize::MAX, None, 0).is_empty());
+        assert!(inbox.due(usize::MAX, 0).is_empty());
         let missing = Missing { via: RegionId(2), of: RegionId(1), above: 0 };
         assert_eq!(inbox.missing(1), [missing]);
         assert_eq!(inbox.take_again(RegionId(1), batch(1, &[2]).elements, 0), 0);
-        assert!(inbox.due(usize::MAX, None, 0).is_empty());
+        assert!(inbox.due(usize::MAX, 0).is_empty());
         let again = batch(1, &[]).elements;
         assert_eq!(inbox.take_again(RegionId(1), again.clone(), 0), 1);
         assert_eq!(inbox.take_again(RegionId(1), again, 0), 0, "twice");
         inbox.take(RegionId(1), batch(1, &[]), 0);
-        let due = inbox.due(usize::MAX, None, 0);
+        let due = inbox.due(usize::MAX, 0);
         assert_eq!(due.iter().map(|remote| remote.label.source.0).collect::<Vec<_>>(), [1, 2]);
     }
 

@@ -36,6 +36,7 @@ mod inbox;
 mod kept_tokens;
 mod life;
 mod lines;
+mod lost;
 mod measured;
 mod own_log;
 mod past;

@@ -71,6 +71,8 @@ pub(crate) struct Known {
     pub passed: Timestamp,
     /// The region that was asked for is closed here: nothing waits for it any more.
     pub closed: bool,
+    /// Who makes the definitions in the place of the region that was asked for, as this one was told.
+    pub heir: Option<RegionId>,
 }
 
 /// How far everything is at one place.
@@ -316,6 +318,10 @@ impl Known {
         }
         out.put_u64_le(self.passed.0);
         out.put_u8(u8::from(self.closed));
+        // Versions that know nothing of it read what ends here.
+        if let Some(heir) = self.heir {
+            out.put_u16_le(heir.0);
+        }
         out.freeze()
     }
 
@@ -329,8 +335,9 @@ impl Known {
             received.push((RegionId(cursor.u16()?), cursor.varint()?));
         }
         let (passed, closed) = (Timestamp(cursor.u64()?), cursor.u8()? != 0);
+        let heir = (cursor.remaining() > 0).then(|| cursor.u16()).transpose()?.map(RegionId);
         cursor.finish()?;
-        Ok(Self { past, received, passed, closed })
+        Ok(Self { past, received, passed, closed, heir })
     }
 }
 
@@ -485,7 +492,8 @@ mod tests {
             past.count(RegionId(1), RegionSet(0b101));
             let at = Timestamp(number);
             let received = vec![(of, number)];
-            let known = Known { past, received, passed: at, closed: true };
+            let heir = Some(RegionId(2));
+            let known = Known { past, received, passed: at, closed: true, heir };
             prop_assert_eq!(Known::decode(known.encode()), Ok(known));
             let standing = Standing { now: at, passed: vec![(of, at)], rules: key.clone() };
             prop_assert_eq!(Standing::decode(standing.encode()), Ok(standing));

@@ -173,6 +173,10 @@ impl Receiver {
                 Remote { label, writes, way }
             })
             .collect();
+        let defines = self.0.is_definition(&transactions);
+        if defines {
+            self.0.inbox.lock().defines();
+        }
         loop {
             let snapshot = store.begin(Freshness::Tail, None).await?;
             let at = snapshot.snapshot;
@@ -191,7 +195,10 @@ impl Receiver {
             }
             match store.commit(CommitWrites::Applied { own, remote }, reads, after).await {
                 Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {}
-                result => return result.map(|_| ()),
+                result => {
+                    result?;
+                    return if defines { self.0.learn_defining().await } else { Ok(()) };
+                }
             }
         }
     }

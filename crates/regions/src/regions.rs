@@ -35,7 +35,6 @@ use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
-use crate::inbox::Inbox;
 use crate::life;
 use crate::measured::{self, Reports};
 use crate::purge;
@@ -43,7 +42,7 @@ use crate::read_for::ReadsFor;
 use crate::receive::Receiver;
 use crate::rows;
 use crate::send::Sender;
-use crate::shared::{Peer, Shared};
+use crate::shared::{Peer, Shared, stored_inbox};
 use crate::sort_out::Tables;
 use crate::store::{Store, checked};
 use crate::take_back;
@@ -144,14 +143,7 @@ impl Regions {
             me: config.me,
             timeout: config.timeout,
         };
-        let mut inbox = Inbox::new(config.me, config.plane, config.planted);
-        if let Some(tables) = &tables {
-            inbox = inbox.defined_in(tables.defining());
-        }
-        let stored = store.row(rows::inbox(), None).await?;
-        if let Some(stored) = stored.clone() {
-            inbox.restore(stored).map_err(Error::malformed("progress"))?;
-        }
+        let (inbox, stored) = stored_inbox(&store, &tables, &config).await?;
         let logged = inbox.known().clone();
         let passed = inbox.passed();
         let peers: BTreeMap<_, _> =
@@ -187,6 +179,7 @@ impl Regions {
             trees: Trees::new(env.random_u128() as u64, config.tree.clone()),
             committing: Committing::default(),
             certain: watch::Sender::default(),
+            owed: Mutex::default(),
             taking_back: Mutex::default(),
             config,
         });
@@ -425,19 +418,6 @@ impl Regions {
     #[must_use]
     pub fn incarnation(&self) -> u64 {
         self.shared.incarnation()
-    }
-
-    /// Whether nothing waits any more for anything of the lost regions, in any of those that stay.
-    ///
-    /// # Errors
-    /// Who does not answer.
-    pub async fn lost_are_closed(&self) -> Result<bool> {
-        for lost in &self.shared.config.lost {
-            if !take_back::is_closed_everywhere(&self.shared, *lost).await? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

@@ -32,6 +32,8 @@ const PREFIX: &str = "regions/registry";
 const VERSION: u32 = 1;
 /// With a tree, or on plane `tree`.
 const VERSION_TREE: u32 = 2;
+/// With a region that takes over the definitions of a lost one.
+const VERSION_HEIR: u32 = 3;
 /// Objects listed at a time.
 const LIST: usize = 1000;
 
@@ -51,6 +53,9 @@ pub struct Member {
     /// It was lost: those that stay exchange what they have of it.
     #[serde(default, skip_serializing_if = "is_not")]
     pub lost: bool,
+    /// When it was lost: the region that makes the definitions from then on, if this one made them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heir: Option<u16>,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
@@ -100,6 +105,7 @@ impl Registry {
                 node: Some((node, address.to_owned())),
                 removed: false,
                 lost: false,
+                heir: None,
             }],
         }
     }
@@ -155,7 +161,7 @@ impl Registry {
             return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));
         }
         let (name, removed, lost) = (name.to_owned(), false, false);
-        self.members.push(Member { id, name, node: None, removed, lost });
+        self.members.push(Member { id, name, node: None, removed, lost, heir: None });
         let invited = Self { me: id, ..self.clone() };
         Ok(hex(invited.text()?.as_bytes()))
     }
@@ -301,8 +307,13 @@ impl Registry {
     }
 
     fn number_version(&mut self) {
-        let needs = self.tree.is_some() || self.plane == PlaneKind::Tree.name();
-        self.version = if needs { VERSION_TREE } else { VERSION };
+        let tree = self.tree.is_some() || self.plane == PlaneKind::Tree.name();
+        let heir = self.members.iter().any(|member| member.heir.is_some());
+        self.version = match (heir, tree) {
+            (true, _) => VERSION_HEIR,
+            (false, true) => VERSION_TREE,
+            (false, false) => VERSION,
+        };
     }
 
     /// Leaves a region out from the next start on. Its number is not given again.
@@ -323,12 +334,23 @@ impl Registry {
     }
 
     /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay exchange what they have of it. Also
-    /// of one that was left out before.
+    /// of one that was left out before. `heir` is the name of the region that makes the definitions from then on, if the lost one made them.
     ///
     /// # Errors
-    /// [`Error::Config`] when there is no such other region, or when it makes the definitions.
-    pub fn remove_lost(&mut self, name: &str) -> Result<()> {
+    /// [`Error::Config`] when there is no such other region, when `heir` is none that stays, or when the region that was the first is lost
+    /// and has no heir.
+    pub fn remove_lost(&mut self, name: &str, heir: Option<&str>) -> Result<()> {
         let me = self.me;
+        let stays = |heir: &str| {
+            let mut joined = self.members.iter().filter(|m| !m.removed && m.node.is_some());
+            let found = joined.find(|member| member.name == heir && heir != name);
+            found.map(|member| member.id).ok_or_else(|| {
+                Error::Config(format!(
+                    "there is no region {heir} that stays; `telesto region list` shows them"
+                ))
+            })
+        };
+        let heir = heir.map(stays).transpose()?;
         // A name may have been given again since.
         let others =
             self.members.iter_mut().filter(|member| member.name == name && member.id != me);
@@ -338,13 +360,15 @@ impl Registry {
                 "there is no other region {name}; `telesto region list` shows them"
             ))
         })?;
-        if found.id == 0 {
+        if found.id == 0 && heir.is_none() && found.heir.is_none() {
             return Err(Error::Config(format!(
-                "region {name} makes the definitions, and no other region can take that over yet: bring its bucket back (its node may run anywhere), or dump the database from a region that stays and restore it into a new one"
+                "region {name} made the definitions, unless they were given to another one: say with --successor which region makes them from now on (the same one in each region that stays)"
             )));
         }
         found.removed = true;
         found.lost = true;
+        found.heir = heir.or(found.heir);
+        self.number_version();
         Ok(())
     }
 
@@ -377,7 +401,8 @@ impl Registry {
         config.tree.clone_from(&self.tree);
         config.introduction = Some(self.introduction()?);
         let lost = self.members.iter().filter(|member| member.lost);
-        config.lost = lost.map(|member| RegionId(member.id)).collect();
+        config.lost = lost.clone().map(|member| RegionId(member.id)).collect();
+        config.heirs = lost.filter_map(|m| Some((RegionId(m.id), RegionId(m.heir?)))).collect();
         for member in self.members.iter().filter(|member| !member.removed) {
             if member.id == self.me {
                 config.name.clone_from(&member.name);
@@ -402,9 +427,9 @@ impl Registry {
         // First of all: a newer one may have fields that are not known here.
         let Versioned { version } =
             toml::from_str(text).map_err(|error| malformed()(error.to_string()))?;
-        if !(VERSION..=VERSION_TREE).contains(&version) {
+        if !(VERSION..=VERSION_HEIR).contains(&version) {
             return Err(malformed()(format!(
-                "version {version} is too new: up to {VERSION_TREE} are known here"
+                "version {version} is too new: up to {VERSION_HEIR} are known here"
             )));
         }
         let registry: Self =

@@ -300,8 +300,7 @@ impl Stream<'_> {
             let known = shared.engine.applied().0 > self.fold.position.lsn;
             let look = hurried || now >= looked + beat * LOOK_BEATS;
             if (known || look) && !self.is_full() {
-                self.read().await?;
-                if self.is_of_old() {
+                if !self.read().await? || self.is_of_old() {
                     return Ok(());
                 }
                 looked = now;
@@ -322,14 +321,11 @@ impl Stream<'_> {
             }
             tokio::select! {
                 biased;
-                Some((lsn, bytes, reply)) = self.under_way.next() => match reply? {
-                    Reply::Taken => {
-                        self.under_way_bytes = self.under_way_bytes.saturating_sub(bytes);
-                        self.peer.has.fetch_max(lsn.0, Ordering::Relaxed);
+                Some((lsn, bytes, reply)) = self.under_way.next() => {
+                    if !self.is_taken(lsn, bytes, &reply?) {
+                        return Ok(());
                     }
-                    // It was started again, or another sender spoke to it: from where it stands.
-                    _ => return Ok(()),
-                },
+                }
                 changed = reached.changed(), if !full => {
                     if changed.is_err() {
                         return Err(Error::Stopped);
@@ -345,8 +341,32 @@ impl Stream<'_> {
         self.under_way.len() >= WINDOW || self.under_way_bytes >= WINDOW_BYTES
     }
 
-    /// Reads on in the log.
-    async fn read(&mut self) -> Result<()> {
+    /// Notes what the receiver said to a batch; `false`: it was started again, or another sender spoke to it, so that the stream begins anew
+    /// from where it stands.
+    fn is_taken(&mut self, lsn: Lsn, bytes: usize, reply: &Reply) -> bool {
+        if !matches!(reply, Reply::Taken) {
+            return false;
+        }
+        self.under_way_bytes = self.under_way_bytes.saturating_sub(bytes);
+        self.peer.has.fetch_max(lsn.0, Ordering::Relaxed);
+        true
+    }
+
+    /// Sends what was collected, and waits until the receiver has everything; as [`Stream::is_taken`].
+    async fn flush(&mut self) -> Result<bool> {
+        if self.fold.position.lsn > self.sent.lsn {
+            self.send();
+        }
+        while let Some((lsn, bytes, reply)) = self.under_way.next().await {
+            if !self.is_taken(lsn, bytes, &reply?) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads on in the log; as [`Stream::is_taken`].
+    async fn read(&mut self) -> Result<bool> {
         let shared = &self.sender.shared;
         let by = shared.env.deadline(shared.config.timeout);
         let from = self.fold.position.lsn.next();
@@ -364,6 +384,11 @@ impl Stream<'_> {
             recent
         };
         for entry in &entries {
+            // The receiver refuses rows of tables whose definition it has not got. That may come from another region, and wait there for what is
+            // collected here.
+            if self.fold.may_bring_rules(entry) && !self.flush().await? {
+                return Ok(false);
+            }
             let folded = self.fold.entry(entry, Some(self.sender.to)).await?;
             for element in folded.elements {
                 self.bytes += element.writes.iter().map(KeyWrite::bytes).sum::<usize>();
@@ -382,7 +407,7 @@ impl Stream<'_> {
                 self.send();
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether a new incarnation has begun where the fold is.

@@ -32,7 +32,8 @@ use crate::measured::{Meter, Reports};
 use crate::past::Past;
 use crate::question::Question;
 use crate::read_for::ReadsFor;
-use crate::sort_out::Tables;
+use crate::rows;
+use crate::sort_out::{self, Tables};
 use crate::store::Store;
 use crate::tree::Trees;
 use crate::wire::{Header, Reply, Request};
@@ -115,6 +116,8 @@ pub(crate) struct Shared {
     pub certain: watch::Sender<BTreeSet<RegionId>>,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
+    /// How many transactions for this region peers had committed when it found that it had lost some of its own: they are to come again.
+    pub owed: Mutex<BTreeMap<RegionId, u64>>,
 }
 
 /// What was taken from peers, all of it in one entry, and what it ends.
@@ -191,6 +194,20 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether one of `transactions` defines something.
+    pub fn is_definition(&self, transactions: &[Remote]) -> bool {
+        let stamp = self.tables.as_ref().map(|tables| tables.stamp());
+        let mut defines = transactions.iter().map(|remote| stamp.as_ref().and_then(|stamp| remote.written(stamp)));
+        defines.any(|written| written.is_some())
+    }
+
+    /// Notes who makes definitions, by those that were applied.
+    pub async fn learn_defining(&self) -> Result<()> {
+        let defining = sort_out::defining(&self.store, &self.tables).await?;
+        self.inbox.lock().defined_in(defining);
+        Ok(())
+    }
+
     /// How often this region has lost commits and gone on.
     pub fn incarnation(&self) -> u64 {
         self.inbox.lock().known().incarnation(self.config.me)
@@ -255,6 +272,24 @@ impl Shared {
             kept.1.pop_front();
         }
     }
+}
+
+/// What came in and is not applied, as it was stored last; and as it is stored.
+pub(crate) async fn stored_inbox(
+    store: &Store,
+    tables: &Tables,
+    config: &RegionsConfig,
+) -> Result<(Inbox, Option<Bytes>)> {
+    let mut inbox = Inbox::new(config.me, config.plane, config.planted);
+    if let Some(known) = tables {
+        inbox.stamped_by(known.stamp());
+        inbox.defined_in(sort_out::defining(store, tables).await?);
+    }
+    let stored = store.row(rows::inbox(), None).await?;
+    if let Some(stored) = stored.clone() {
+        inbox.restore(stored).map_err(Error::malformed("progress"))?;
+    }
+    Ok((inbox, stored))
 }
 
 /// One leg of a transaction's way from `peer`, or to it: microseconds that it took.

@@ -71,9 +71,10 @@ pub(crate) async fn sort_out(
     at: Timestamp,
     filling: Option<RegionId>,
 ) -> Result<SortedOut> {
-    let early = tables.as_ref().is_some_and(|tables| filling == Some(tables.defining()));
     let mut out = SortedOut::default();
     let meaning = meaning(store, tables, at, &mut out.reads).await?;
+    let defining = meaning.as_ref().and_then(|meaning| meaning.defining());
+    let early = filling.is_some() && filling == defining;
     let keys = transactions.iter().flat_map(|transaction| &transaction.writes);
     let mut present = read(store, keys.map(|write| write.key.clone()), at).await?;
     let mut left = Vec::with_capacity(transactions.len());
@@ -102,6 +103,14 @@ pub(crate) async fn sort_out(
         }
     }
     Ok(out)
+}
+
+/// The region in which definitions are made, by those that are here.
+pub(crate) async fn defining(store: &Store, tables: &Tables) -> Result<Option<RegionId>> {
+    let snapshot = store.begin(Freshness::Tail, None).await?;
+    let meaning = meaning(store, tables, snapshot.snapshot, &mut Reads::default()).await;
+    store.release(&snapshot).await;
+    Ok(meaning?.and_then(|meaning| meaning.defining()))
 }
 
 /// What rows mean at a snapshot; that it is so is added to `reads`.

@@ -108,10 +108,15 @@ pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
     tracing::warn!(peer = %from, "this region has lost commits that a peer has seen; taking them back");
     let known = known_at(shared, from, me).await?;
     let mut told = known.past.clone();
+    let owes = |peer: RegionId, known: &Known| {
+        shared.owed.lock().insert(peer, known.past.get(peer, me));
+    };
+    owes(from, &known);
     for peer in shared.peers.keys().filter(|peer| **peer != from) {
         // Who is away says what it has when it is back, and is then taken back from too.
         if let Ok(known) = known_at(shared, *peer, me).await {
             told.absorb(&known.past);
+            owes(*peer, &known);
         }
     }
     let mut found = Found::default();
@@ -278,6 +283,27 @@ pub(crate) async fn is_closed_everywhere(shared: &Shared, lost: RegionId) -> Res
     for peer in shared.peers.keys() {
         if !known_at(shared, *peer, lost).await?.closed {
             return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether this region makes the definitions in the place of `lost`.
+pub(crate) async fn inherits_from(shared: &Shared, lost: RegionId) -> Result<bool> {
+    let me = shared.config.me;
+    if !shared.inbox.lock().is_closed(lost) {
+        return Ok(false);
+    }
+    for peer in shared.peers.keys() {
+        let known = known_at(shared, *peer, lost).await?;
+        if !known.closed {
+            return Ok(false);
+        }
+        if known.heir != Some(me) {
+            let told = known.heir.map_or_else(|| "none".to_owned(), |heir| heir.to_string());
+            return Err(Error::Config(format!(
+                "who makes the definitions in the place of region {lost} is not the same everywhere: this one was told {me}, region {peer} {told}; run `telesto region remove --lost` again for each region that stays, with one --successor"
+            )));
         }
     }
     Ok(true)

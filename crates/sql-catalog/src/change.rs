@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A change writes the header with what it changes, and, in a database of several regions, the rules of which keys go where.
-//! - Definitions are changed in the region that makes them, and those of a table only while it is written there.
+//! - Definitions are changed in the region that makes them, and those of a table only while it is written there. That region says with each
+//!   that it has applied it, as the others do.
 //!
 //! # On failure
 //! 25006 and 55000 for what is another region's; the transaction's errors. The caller undoes what was written.
@@ -14,7 +15,7 @@ use telesto_geo::placement::rules_row;
 use telesto_txn::Transaction;
 
 use super::object::Object;
-use super::regions::DEFINING;
+use super::regions::{FOUNDER, acknowledgement, acknowledgement_key};
 use super::snapshot::{CatalogSnapshot, Stamp};
 use super::store::{StoredObject, encode_header, encode_object, header_key, object_key};
 use crate::statistics::statistics_key;
@@ -23,13 +24,15 @@ use telesto_sql_types::error::Result;
 
 /// A change of the catalog inside a transaction.
 pub struct CatalogChange {
-    txn: Arc<dyn Transaction>,
+    pub(super) txn: Arc<dyn Transaction>,
     catalog: CatalogSnapshot,
     /// The catalog before.
     base: CatalogSnapshot,
     touched: Vec<u32>,
     /// What is being defined is temporary: OIDs are drawn from the session's own.
     temporary: bool,
+    /// This region takes the definitions over from one that is lost: nobody else can allow it.
+    pub(super) takes_over: bool,
 }
 
 impl CatalogChange {
@@ -41,6 +44,7 @@ impl CatalogChange {
             base: catalog.clone(),
             touched: Vec::new(),
             temporary: false,
+            takes_over: false,
         }
     }
 
@@ -82,6 +86,15 @@ impl CatalogChange {
         self.catalog.index();
     }
 
+    /// Adds or replaces several objects.
+    pub(super) fn put_all(&mut self, objects: Vec<Object>) {
+        for object in objects {
+            self.touched.push(object.oid());
+            self.catalog.insert(object);
+        }
+        self.catalog.index();
+    }
+
     /// Removes an object.
     pub fn remove(&mut self, oid: u32) {
         self.touched.push(oid);
@@ -91,8 +104,11 @@ impl CatalogChange {
 
     /// Whether the change may be made in this region, and by one region alone.
     fn check_regions(&self) -> Result<()> {
-        if self.base.is_regional() || self.base.me() != DEFINING {
-            self.catalog.check_defining()?;
+        if self.takes_over {
+            return Ok(());
+        }
+        if self.base.is_regional() || self.base.me() != FOUNDER {
+            self.base.check_defining()?;
         }
         for oid in self.touched.iter().filter(|oid| !is_temporary(**oid)) {
             if let Some(before) = self.base.tables.get(oid) {
@@ -109,13 +125,16 @@ impl CatalogChange {
         env: &Env,
     ) -> Result<(Arc<CatalogSnapshot>, Arc<CatalogSnapshot>)> {
         let database = self.catalog.database;
-        self.touched.sort_unstable();
-        self.touched.dedup();
         let shared = self.touched.iter().any(|oid| !is_temporary(*oid));
         let own = self.touched.iter().any(|oid| is_temporary(*oid));
-        if shared && self.catalog.is_regional() {
+        let regional = shared && self.catalog.is_regional();
+        let mut begins = false;
+        if regional {
             self.check_regions()?;
+            begins = self.begin_defining().await?;
         }
+        self.touched.sort_unstable();
+        self.touched.dedup();
         for oid in &self.touched {
             let key = if is_temporary(*oid) {
                 StoredObject::temp_key(*oid)
@@ -140,9 +159,13 @@ impl CatalogChange {
         if shared {
             let stamp = Stamp(env.random_u128());
             let header = encode_header(stamp, self.catalog.next_oid);
+            if regional {
+                let key = acknowledgement_key(database, self.catalog.me());
+                self.txn.put(key, acknowledgement(&header)?).await?;
+            }
             self.txn.put(header_key(database), header).await?;
             let rules = self.catalog.rules();
-            if rules != self.base.rules() {
+            if begins || rules != self.base.rules() {
                 match rules {
                     Some(rules) => self.txn.put(rules_row(), rules.encode()).await?,
                     None => self.txn.delete(rules_row()).await?,

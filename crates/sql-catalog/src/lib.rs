@@ -24,6 +24,7 @@ pub mod build_record;
 pub mod builtin;
 pub mod by_row;
 mod change;
+mod defining;
 pub mod codec;
 pub mod curated;
 pub mod derived;

@@ -63,11 +63,14 @@ pub(crate) const JSONB_KEYS_VERSION: u8 = 19;
 pub(crate) const SETTINGS_VERSION: u8 = 20;
 /// Tables with a foreign key that sets only some of its columns when a row goes: a version that does not know it would set them all.
 const DELETE_COLUMNS_VERSION: u8 = 21;
+/// Regions that have taken over the definitions: a version that does not know it would go on making them elsewhere.
+const DEFINES_VERSION: u8 = 22;
 /// The newest of them.
-pub(crate) const NEWEST_VERSION: u8 = DELETE_COLUMNS_VERSION;
+pub(crate) const NEWEST_VERSION: u8 = DEFINES_VERSION;
 
 pub(crate) fn encode_object(object: &Object) -> Result<Bytes> {
     let version = match object {
+        Object::Region(region) if region.defines.is_some() => DEFINES_VERSION,
         Object::Table(table)
             if table.foreign_keys.iter().any(|key| !key.delete_columns.is_empty()) =>
         {

@@ -13,7 +13,7 @@
 //! Constraints that hold for rows that are there, types, and keys are defined while the defining region alone writes the table.
 
 use super::model::{BuildState, CheckConstraint, Column, ForeignKey, Index, Table};
-use super::regions::{DEFINING, Home};
+use super::regions::Home;
 use super::snapshot::CatalogSnapshot;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -101,7 +101,7 @@ impl CatalogSnapshot {
     pub(crate) fn check_change(&self, before: &Table, after: Option<&Table>) -> Result<()> {
         let Some(after) = after else { return Ok(()) };
         let merging = before.placement.merging.is_some();
-        let here = before.placement.home == Home::default() && before.placement.moved.is_none();
+        let here = before.placement.home == self.usual_home() && before.placement.moved.is_none();
         if here && !merging {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl CatalogSnapshot {
                 "ALTER TABLE … RESET (telesto.counter, telesto.max, telesto.min), change the table, and set them again: values stay.",
             );
         }
-        let defining = self.region_name(DEFINING.0);
+        let defining = self.region_name(self.defining().0);
         let home = match before.placement.home {
             Home::Any => "in every region".to_owned(),
             Home::Region(home) => format!("in region \"{}\"", self.region_name(home)),

@@ -1,11 +1,15 @@
 //! Regions in the catalog: which there are, where each table is replicated, and who writes it.
 //!
 //! ```text
-//! definitions ──(made in one region, replicated like rows)──► every region's catalog
+//! definitions ──(made in one region at a time, replicated like rows)──► every region's catalog
 //! catalog ──► rules: which keys go where                      a definition writes them with itself
 //! ```
 //! # Invariants
-//! - Definitions are made in region [`DEFINING`] alone; the others apply them, in causal order with everything else.
+//! - Definitions are made in one region alone ([`CatalogSnapshot::defining`]); the others apply them, in causal order with everything
+//!   else. Another region takes over by a definition of the one before it, or when that one is lost and nothing of it can come any more
+//!   ([`Defines`]).
+//! - All definitions were written last by the region that makes them: it writes them all with its first one. So a region that joins gets
+//!   them from one region, as of one moment.
 //! - A table with a home is written there alone, so its unique keys and foreign keys hold everywhere. A table that is written in every
 //!   region has no constraint that one region cannot check by itself.
 //! - A home that takes over writes only when every region that wrote before has said, behind its last write, that it has stopped
@@ -33,8 +37,9 @@ use super::store::{self, SYSTEM};
 use crate::temp::is_temporary;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-/// The region in which definitions are made.
-pub const DEFINING: RegionId = RegionId(0);
+/// The region that the database was before it had others: what was written then is its own, and definitions are made there until another
+/// region takes over.
+pub const FOUNDER: RegionId = RegionId(0);
 /// The regions that there is room for, as in what replication counts.
 pub const MOST_REGIONS: u16 = 16;
 /// Where regions say which definitions they have applied.
@@ -54,6 +59,18 @@ pub struct Region {
     pub name: String,
     /// Where other regions reach it.
     pub address: String,
+    /// That it has taken over the definitions, if it has; also when another one did later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub defines: Option<Defines>,
+}
+
+/// That a region has taken over the definitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Defines {
+    /// By the definition that drew this OID: of several regions the one that took over last makes the definitions.
+    pub since: u32,
+    /// It has made its first definition, and written all others with it.
+    pub begun: bool,
 }
 
 /// Who writes a table.
@@ -69,7 +86,7 @@ pub enum Home {
 
 impl Default for Home {
     fn default() -> Self {
-        Self::Region(DEFINING.0)
+        Self::Region(FOUNDER.0)
     }
 }
 
@@ -231,6 +248,36 @@ impl CatalogSnapshot {
         self.next_oid
     }
 
+    /// The region in which definitions are made.
+    #[must_use]
+    pub fn defining(&self) -> RegionId {
+        let since = |region: &&std::sync::Arc<Region>| region.defines.map(|defines| defines.since);
+        let newest = self.regions().filter(|region| region.defines.is_some()).max_by_key(since);
+        newest.map_or(FOUNDER, |region| RegionId(region.id))
+    }
+
+    /// Whether definitions are made in the region of this process.
+    #[must_use]
+    pub fn defines(&self) -> bool {
+        self.me == self.defining()
+    }
+
+    /// The home of a table of which nothing is said.
+    #[must_use]
+    pub fn usual_home(&self) -> Home {
+        Home::Region(self.defining().0)
+    }
+
+    /// Whether `region`, which has `said` so (its row, [`acknowledged`]), has applied the definitions of which `oid` is one.
+    #[must_use]
+    pub fn has_heard(&self, region: u16, said: Option<u32>, oid: u32) -> bool {
+        match said {
+            Some(next_oid) => next_oid > oid,
+            // It says so with each definition that it makes; versions before that had the only region that makes definitions say nothing.
+            None => region == FOUNDER.0 && self.defining() == FOUNDER,
+        }
+    }
+
     fn members(&self) -> RegionSet {
         self.regions().map(|region| RegionId(region.id)).collect()
     }
@@ -298,10 +345,11 @@ impl CatalogSnapshot {
     /// # Errors
     /// 25006.
     pub fn check_defining(&self) -> Result<()> {
-        if self.me == DEFINING {
+        let defining = self.defining();
+        if self.me == defining {
             return Ok(());
         }
-        let defining = self.region_name(DEFINING.0);
+        let defining = self.region_name(defining.0);
         Err(Error::new(
             SqlState::READ_ONLY_TRANSACTION,
             format!(

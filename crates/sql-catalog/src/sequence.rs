@@ -20,7 +20,7 @@ use telesto_common::{DatabaseId, Env, RegionId};
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
 use super::model::Sequence;
-use super::regions::{DEFINING, MOST_REGIONS};
+use super::regions::{FOUNDER, MOST_REGIONS};
 use super::snapshot::CatalogSnapshot;
 use super::store::{region_sequence_key, sequence_key};
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -136,7 +136,7 @@ fn in_own_parcel(sequence: &Sequence, value: i64, region: RegionId) -> Option<i6
 /// Whether the regions share the values of a sequence, and where this one keeps its position if it is not the one of all.
 fn own_position_key(catalog: &CatalogSnapshot, oid: u32) -> (bool, Option<Bytes>) {
     let shared = catalog.is_regional() && !crate::temp::is_temporary(oid);
-    let own = shared && catalog.me() != DEFINING;
+    let own = shared && catalog.me() != FOUNDER;
     (shared, own.then(|| region_sequence_key(catalog.database, oid)))
 }
 

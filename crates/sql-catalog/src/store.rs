@@ -34,7 +34,7 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 pub const DEFAULT_DATABASE_ID: DatabaseId = DatabaseId(1);
 
 pub(crate) const SYSTEM: DatabaseId = DatabaseId(0);
-const OBJECTS: TableId = TableId(1);
+pub(crate) const OBJECTS: TableId = TableId(1);
 const HEADERS: TableId = TableId(2);
 const SEQUENCES: TableId = TableId(3);
 const BUILDS: TableId = TableId(4);

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use telesto_common::key::KeyRange;
 use telesto_sql_catalog::by_row::{ByRow, MOST_VALUES, RowParts, ValuePlace};
-use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
+use telesto_sql_catalog::regions::{Gaining, Home, Moved, TablePlacement};
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table, codec};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -167,8 +167,8 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
     Ok(())
 }
 
-/// What `change` at OID `at` keeps with a value whose rows were `before`.
-fn follow(before: &ValuePlace, place: &mut ValuePlace, at: u32) {
+/// What `change` at OID `at`, made by region `me`, keeps with a value whose rows were `before`.
+fn follow(before: &ValuePlace, place: &mut ValuePlace, at: u32, me: u16) {
     let had = |id: &u16| before.has(*id) && !before.is_gained_by(*id);
     let gaining: Vec<u16> = place.regions.iter().copied().filter(|id| !had(id)).collect();
     place.gaining = (!gaining.is_empty()).then_some(Gaining { at, regions: gaining });
@@ -181,16 +181,17 @@ fn follow(before: &ValuePlace, place: &mut ValuePlace, at: u32) {
     from.sort_unstable();
     from.dedup();
     // The region that defines stops with this very transaction, and everybody else hears of it behind its last write.
-    from.retain(|region| *region != DEFINING.0 && Some(*region) != place.home());
+    from.retain(|region| *region != me && Some(*region) != place.home());
     place.moved = (!from.is_empty()).then_some(Moved { at, from });
 }
 
 /// What every value of a table that is not placed by values yet was.
 fn before_rules(catalog: &CatalogSnapshot, placement: &TablePlacement) -> ValuePlace {
     let others = catalog.regions().map(|region| region.id);
-    let mut regions = vec![DEFINING.0];
+    let me = catalog.defining().0;
+    let mut regions = vec![me];
     regions.extend(others.filter(|id| {
-        *id != DEFINING.0 && placement.regions.as_ref().is_none_or(|some| some.contains(id))
+        *id != me && placement.regions.as_ref().is_none_or(|some| some.contains(id))
     }));
     ValuePlace { regions, moved: None, gaining: placement.gaining.clone() }
 }
@@ -262,13 +263,13 @@ impl Ddl<'_> {
             ));
         }
         check_column(table, &rule)?;
-        let at = self.change.oid();
+        let (at, me) = (self.change.oid(), self.catalog().me().0);
         match &table.placement.by_row {
             None => {
                 self.check_known_values(table, &rule).await?;
                 let before = before_rules(self.catalog(), &table.placement);
                 for place in rule.values.values_mut() {
-                    follow(&before, place, at);
+                    follow(&before, place, at, me);
                 }
             }
             Some(old) if old.column != rule.column => {
@@ -289,7 +290,7 @@ impl Ddl<'_> {
                 for (value, place) in &mut rule.values {
                     // Of a value that nobody could write there is nothing to wait for.
                     if let Some(before) = old.values.get(value) {
-                        follow(before, place, at);
+                        follow(before, place, at, me);
                     }
                 }
             }
@@ -306,9 +307,10 @@ impl Ddl<'_> {
     /// Refuses a rule that leaves a row nowhere. Every row is here, and nobody else writes the table.
     async fn check_known_values(&self, table: &Table, rule: &ByRow) -> Result<()> {
         let before = &table.placement;
-        let gained = before.gaining.as_ref().is_some_and(|g| g.regions.contains(&DEFINING.0));
-        if before.home != Home::default() || before.moved.is_some() || gained {
-            let defining = self.catalog().region_name(DEFINING.0);
+        let me = self.catalog().defining();
+        let gained = before.gaining.as_ref().is_some_and(|g| g.regions.contains(&me.0));
+        if before.home != self.catalog().usual_home() || before.moved.is_some() || gained {
+            let defining = self.catalog().region_name(me.0);
             return Err(refused(
                 format!(
                     "rows of table \"{}\" are placed by their values while region \"{defining}\" alone writes it",
@@ -342,10 +344,11 @@ impl Ddl<'_> {
     async fn check_left_out(&self, table: &Table, old: &ByRow, rule: &ByRow) -> Result<()> {
         let gone = old.values.iter().filter(|(value, _)| !rule.values.contains_key(*value));
         for (value, place) in gone {
-            let defining = self.catalog().region_name(DEFINING.0);
-            let here = place.home() == Some(DEFINING.0)
+            let me = self.catalog().defining().0;
+            let defining = self.catalog().region_name(me);
+            let here = place.home() == Some(me)
                 && place.moved.is_none()
-                && !place.is_gained_by(DEFINING.0);
+                && !place.is_gained_by(me);
             if !here {
                 return Err(refused(
                     format!(
@@ -433,21 +436,21 @@ mod tests {
     fn value_keeps_who_wrote_it_and_who_is_getting_it() {
         // From the defining region: it stops with the definition itself.
         let mut next = place(&[1, 2]);
-        follow(&place(&[0, 1]), &mut next, 9);
+        follow(&place(&[0, 1]), &mut next, 9, 0);
         assert_eq!(next.moved, None);
         assert_eq!(next.gaining, Some(Gaining { at: 9, regions: vec![2] }));
         // On to another home before that is settled: who was getting it still is.
         let mut third = place(&[2, 1]);
-        follow(&next, &mut third, 10);
+        follow(&next, &mut third, 10, 0);
         assert_eq!(third.moved, Some(Moved { at: 10, from: vec![1] }));
         assert_eq!(third.gaining, Some(Gaining { at: 10, regions: vec![2] }));
         // The same home: who wrote before is remembered still.
         let mut fourth = place(&[2]);
-        follow(&third, &mut fourth, 11);
+        follow(&third, &mut fourth, 11, 0);
         assert_eq!(fourth.moved, third.moved);
         // Back: nobody else has written.
         let mut back = place(&[1]);
-        follow(&place(&[1, 2]), &mut back, 12);
+        follow(&place(&[1, 2]), &mut back, 12, 0);
         assert_eq!((back.moved, back.gaining), (None, None));
     }
 }

@@ -16,7 +16,7 @@ use super::Ddl;
 use telesto_common::RegionId;
 use telesto_sql_catalog::by_row::ValuePlace;
 use telesto_sql_catalog::merging::Kind;
-use telesto_sql_catalog::regions::{DEFINING, Gaining, Home, Moved, TablePlacement};
+use telesto_sql_catalog::regions::{Gaining, Home, Moved, TablePlacement};
 use telesto_sql_catalog::{Column, Generated, Table};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -117,7 +117,7 @@ impl Ddl<'_> {
                 REGIONS => {
                     placement.regions = None;
                     if placement.by_row.take().is_some() {
-                        placement.home = Home::default();
+                        placement.home = self.catalog().usual_home();
                     }
                     match value.as_deref() {
                         Some(text) if crate::by_row::is_rule(text) => {
@@ -202,9 +202,10 @@ impl Ddl<'_> {
             Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text).hint(hint))
         };
         let (name, before) = (&table.name, &table.placement);
-        let defining = self.change.catalog().region_name(DEFINING.0);
+        let catalog = self.change.catalog();
+        let defining = catalog.region_name(catalog.defining().0);
         let settled = before.moved.is_none() && before.gaining.is_none();
-        if before.home != Home::Region(DEFINING.0) || !settled {
+        if before.home != catalog.usual_home() || !settled {
             return refused(
                 format!(
                     "which columns of table \"{name}\" merge is changed while region \"{defining}\" alone writes it"
@@ -272,7 +273,7 @@ impl Ddl<'_> {
 
     fn home(&self, name: Option<&str>) -> Result<Home> {
         match name {
-            None => Ok(Home::default()),
+            None => Ok(self.catalog().usual_home()),
             Some("any") => Ok(Home::Any),
             Some(name) => self.region(name).map(Home::Region),
         }
@@ -377,7 +378,8 @@ impl Ddl<'_> {
         from.sort_unstable();
         from.dedup();
         // The region that defines stops with this very transaction, and everybody else hears of it behind its last write.
-        from.retain(|region| *region != DEFINING.0 && Home::Region(*region) != placement.home);
+        let me = catalog.me().0;
+        from.retain(|region| *region != me && Home::Region(*region) != placement.home);
         let at = self.change.oid();
         placement.moved = (!from.is_empty()).then_some(Moved { at, from });
     }

@@ -5,6 +5,7 @@
 //! - Everybody sets what is their own; who creates roles, that of roles that are no superusers; the database's owner, the
 //!   database's; a superuser, everything.
 //! - A record without values goes.
+//! - `telesto.defining_region` is none of them: it is a definition of its own.
 //!
 //! # On failure
 //! PostgreSQL's errors; 0A000 for parameters that are a session's or a transaction's own here.
@@ -33,6 +34,8 @@ use super::roles::reserved;
 const LISTS: [&str; 2] = ["search_path", "datestyle"];
 /// Parameters whose names are not spelled in lower case.
 const SPELLED: [&str; 3] = ["TimeZone", "DateStyle", "IntervalStyle"];
+/// The region in which definitions are made: ALTER DATABASE gives them to another one.
+const DEFINING_REGION: &str = "telesto.defining_region";
 /// The role that a session's rights are those of.
 const ROLE: &str = "role";
 
@@ -110,6 +113,13 @@ impl Ddl<'_> {
         if role.is_none() && given.database.is_none() && !self.actor.superuser {
             return Err(denied("must be superuser to alter settings globally"));
         }
+        if let SettingChange::Set(name, values) = &given.change
+            && given.of_database
+            && role.is_none()
+            && name.eq_ignore_ascii_case(DEFINING_REGION)
+        {
+            return self.define_in(values);
+        }
         let whose = (role.as_ref().map_or(ALL_ROLES, |role| role.oid), given.database.is_some());
         match &given.change {
             SettingChange::Set(name, values) => {
@@ -136,6 +146,19 @@ impl Ddl<'_> {
             }
         }
         Ok(if given.of_database { "ALTER DATABASE" } else { "ALTER ROLE" })
+    }
+
+    /// ALTER DATABASE … SET telesto.defining_region: it is no setting of sessions, but this region's last definition.
+    fn define_in(&mut self, values: &[String]) -> Result<&'static str> {
+        if !self.actor.superuser {
+            return Err(denied("must be superuser to say where definitions are made"));
+        }
+        let [region] = values else {
+            let text = format!("SET {DEFINING_REGION} takes only one argument");
+            return Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, text));
+        };
+        self.change.hand_over(region)?;
+        Ok("ALTER DATABASE")
     }
 
     fn store(&mut self, (role, in_database): (u32, bool), name: &str, value: String) {

@@ -91,7 +91,7 @@ impl Ddl<'_> {
             type_oid: self.object_oid(schema),
             on_commit: on_commit(create)?,
             constraint_comments: Vec::new(),
-            placement: telesto_sql_catalog::regions::TablePlacement::default(),
+            placement: self.catalog().usual_placement(),
             row_security: telesto_sql_catalog::policy::RowSecurity::default(),
             curated: None,
             key: None,

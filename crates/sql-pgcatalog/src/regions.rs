@@ -18,7 +18,7 @@ use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, Timestamp};
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::merging::Merging;
-use telesto_sql_catalog::regions::{DEFINING, Home};
+use telesto_sql_catalog::regions::Home;
 use telesto_sql_plan::SessionView;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
@@ -100,7 +100,7 @@ fn regions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, view: Option<Regions
             .set("name", &region.name)
             .set("address", &region.address)
             .set("is_self", is_self)
-            .set("defines", region.id == DEFINING.0)
+            .set("defines", region.id == catalog.defining().0)
             .set("connected", told(&|peer| Datum::Bool(peer.connected)))
             .set("filling", told(&|peer| Datum::Bool(peer.filling)))
             .set("entries_behind", told(&|peer| count(peer.behind)))

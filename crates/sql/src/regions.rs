@@ -27,7 +27,7 @@ use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 use crate::catalog::by_row::{ByRow, ValuePlace};
 use crate::catalog::merging::{Joined, Merger, keeps_state, share, written_out};
 use crate::catalog::regions::{
-    DEFINING, Home, Region, acknowledged, acknowledgement, acknowledgement_key,
+    Home, Region, acknowledged, acknowledgement, acknowledgement_key,
 };
 use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
 use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
@@ -68,22 +68,24 @@ impl RegionDefinitions {
         let header = txn.get(&header_key(DEFAULT_DATABASE_ID), ReadFor::Query).await?;
         let has =
             |region: u16| passed.get(&RegionId(region)).is_some_and(|at| *at > Timestamp::ZERO);
-        if header.is_none() || !has(DEFINING.0) {
-            return Ok(Some("the definitions of the first region".to_owned()));
+        if header.is_none() {
+            return Ok(Some("the definitions".to_owned()));
         }
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        let defining = catalog.defining().0;
+        if defining != me.0 && !has(defining) {
+            return Ok(Some(format!("the definitions of region {}", catalog.region_name(defining))));
+        }
         let Some(own) = catalog.regions().find(|region| region.id == me.0) else {
-            return Ok(Some("the first region's naming of this one".to_owned()));
+            let defining = catalog.region_name(defining);
+            return Ok(Some(format!("region {defining} to name this one")));
         };
-        // A region sends its rows before it says that it has heard of this one. The first one's saying is the filled stream itself.
-        for region in catalog.regions() {
-            if region.id == me.0 || region.id == DEFINING.0 {
-                continue;
-            }
+        // A region sends its rows before it says that it has heard of this one. The defining one's saying is the filled stream itself.
+        for region in catalog.regions().filter(|region| region.id != me.0) {
             let key = acknowledgement_key(DEFAULT_DATABASE_ID, RegionId(region.id));
             let said = txn.get(&key, ReadFor::Query).await?;
-            let said = said.map(|row| acknowledged(&row)).transpose()?.unwrap_or_default();
-            if said <= own.oid || !has(region.id) {
+            let said = said.map(|row| acknowledged(&row)).transpose()?;
+            if !catalog.has_heard(region.id, said, own.oid) || !has(region.id) {
                 return Ok(Some(format!("the rows of region {}", region.name)));
             }
         }
@@ -101,10 +103,6 @@ impl RegionDefinitions {
 
 #[async_trait]
 impl Definitions for RegionDefinitions {
-    fn defining(&self) -> RegionId {
-        DEFINING
-    }
-
     fn stamp(&self) -> Bytes {
         header_key(DEFAULT_DATABASE_ID)
     }
@@ -218,6 +216,10 @@ fn place(key: &[u8]) -> Option<(telesto_common::DatabaseId, TableId, u32)> {
 }
 
 impl Meaning for TableMeaning {
+    fn defining(&self) -> Option<RegionId> {
+        Some(self.catalog.defining())
+    }
+
     fn standing(&self, key: &[u8]) -> Standing {
         let Some((database, storage, _)) = place(key) else { return Standing::Known };
         if database != self.catalog.database || self.tables.contains_key(&storage) {
@@ -388,13 +390,13 @@ impl SqlEngine {
         let txn = self.database().begin(options).await?;
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
         txn.rollback();
-        if catalog.me() != DEFINING {
+        if !catalog.defines() {
             if self.has_parts(&catalog).await? {
                 crate::online::Upkeep::wake(self);
             }
             return Ok(());
         }
-        if catalog.unsettled().next().is_none() {
+        if catalog.unsettled().next().is_none() && !catalog.is_yet_to_define() {
             return Ok(());
         }
         match self.try_settle().await {
@@ -408,16 +410,17 @@ impl SqlEngine {
         let txn = self.database().begin(TxnOptions::default()).await?;
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
         let mut heard = BTreeMap::new();
-        for region in catalog.regions().filter(|region| region.id != DEFINING.0) {
+        for region in catalog.regions().filter(|region| region.id != catalog.me().0) {
             let key = acknowledgement_key(DEFAULT_DATABASE_ID, RegionId(region.id));
             let said = txn.get(&key, ReadFor::Query).await?;
-            let said = said.map(|row| acknowledged(&row)).transpose()?;
-            heard.insert(region.id, said.unwrap_or_default());
+            heard.insert(region.id, said.map(|row| acknowledged(&row)).transpose()?);
         }
         let mut change = CatalogChange::new(Arc::clone(&txn), &catalog);
+        change.begin();
         for table in catalog.unsettled() {
             let mut settled = (**table).clone();
-            let everybody = |at: u32| heard.values().all(|said| *said > at);
+            let everybody =
+                |at: u32| heard.iter().all(|(region, said)| catalog.has_heard(*region, *said, at));
             let placement = &mut settled.placement;
             placement.gaining.take_if(|gaining| everybody(gaining.at));
             placement.moved.take_if(|moved| everybody(moved.at));
@@ -433,6 +436,48 @@ impl SqlEngine {
             txn.rollback();
             return Ok(());
         }
+        let (_, shared) = change.finish(self.env()).await?;
+        txn.commit().await.map_err(Error::from)?;
+        self.catalogs.remember(shared);
+        Ok(())
+    }
+
+    /// The region in which definitions are made, as this one knows it.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn defining_region(&self) -> Result<RegionId> {
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = self.database().begin(options).await?;
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        txn.rollback();
+        Ok(catalog.defining())
+    }
+
+    /// Has this region make the definitions in the place of `lost`, of which nothing can come any more; does nothing when that one does not
+    /// make them.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub async fn take_over_definitions(&self, lost: RegionId) -> Result<()> {
+        let mut attempt = 0;
+        loop {
+            match self.try_take_over(lost).await {
+                Err(error) if error.conflict().is_some() && attempt < ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_take_over(&self, lost: RegionId) -> Result<()> {
+        let txn = self.database().begin(TxnOptions::default()).await?;
+        let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        if catalog.defining() != lost {
+            txn.rollback();
+            return Ok(());
+        }
+        let mut change = CatalogChange::new(Arc::clone(&txn), &catalog);
+        change.take_over(lost)?;
         let (_, shared) = change.finish(self.env()).await?;
         txn.commit().await.map_err(Error::from)?;
         self.catalogs.remember(shared);
@@ -455,7 +500,8 @@ impl SqlEngine {
             }
             let oid = known.map_or_else(|| change.oid(), |region| region.oid);
             let (id, name, address) = (*id, name.clone(), address.clone());
-            change.put(Object::Region(Region { oid, id, name, address }));
+            let defines = known.and_then(|region| region.defines);
+            change.put(Object::Region(Region { oid, id, name, address, defines }));
         }
         name_values(&mut change, &catalog, named);
         for gone in catalog.regions().filter(|region| named.iter().all(|(id, ..)| *id != region.id))

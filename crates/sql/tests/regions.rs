@@ -9,6 +9,8 @@
 mod builds;
 #[path = "regions/by_row.rs"]
 mod by_row;
+#[path = "regions/defining.rs"]
+mod defining;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
 #[path = "regions/partial.rs"]
@@ -60,26 +62,34 @@ struct Sites {
     world: World,
     net: SimNet,
     places: Vec<Place>,
+    /// Regions that are gone for good, and of each region who makes definitions in their place.
+    lost: Vec<(usize, [usize; REGIONS])>,
 }
 
 impl Sites {
     /// Three regions of which the first has the others named in its catalog.
     async fn running(world: &World) -> Self {
+        let mut sites = Self::prepared(world);
+        for region in 0..REGIONS {
+            sites.start(region).await;
+        }
+        sites
+    }
+
+    /// Three regions, none of which runs.
+    fn prepared(world: &World) -> Self {
         let place = |_| Place {
             store: MemoryStore::new(Arc::clone(&world.env.clock)),
             checkpoints: MemoryCheckpoints::new(),
             life: 0,
             site: None,
         };
-        let mut sites = Self {
+        Self {
             world: world.clone(),
             net: SimNet::new(world.env.clone()),
             places: (0..REGIONS).map(place).collect(),
-        };
-        for region in 0..REGIONS {
-            sites.start(region).await;
+            lost: Vec::new(),
         }
-        sites
     }
 
     async fn start(&mut self, region: usize) {
@@ -108,7 +118,8 @@ impl Sites {
         };
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
         let me = Caller { node, incarnation: life };
-        let peers = (0..REGIONS).filter(|peer| *peer != region).map(|peer| PeerRegion {
+        let stays = |peer: &usize| self.lost.iter().all(|(lost, _)| lost != peer);
+        let peers = (0..REGIONS).filter(|peer| *peer != region).filter(stays).map(|peer| PeerRegion {
             id: RegionId(peer as u16),
             name: NAMES[peer].to_owned(),
             node: Peer { node: NodeId(100 + peer as u128), address: NAMES[peer].to_owned() },
@@ -116,6 +127,12 @@ impl Sites {
         let config = RegionsConfig {
             name: NAMES[region].to_owned(),
             peers: peers.collect(),
+            lost: self.lost.iter().map(|(lost, _)| RegionId(*lost as u16)).collect(),
+            heirs: self
+                .lost
+                .iter()
+                .map(|(lost, told)| (RegionId(*lost as u16), RegionId(told[region] as u16)))
+                .collect(),
             timeout: Duration::from_secs(5),
             ..RegionsConfig::new(RegionId(region as u16), 77, [9; 32], me)
         };
@@ -136,17 +153,19 @@ impl Sites {
                 });
             }
         });
-        if region != 0 {
+        if region != 0 && self.lost.is_empty() {
             self.complete(region, &definitions, &regions).await;
         }
         // As a server does before it opens SQL. At first the others do not run yet.
         if place_has_run {
             regions.has_heard_of_all(env.deadline(Duration::from_secs(10))).await;
+            let by = env.deadline(Duration::from_secs(10));
+            regions.is_caught_up(by).await.expect("runs");
         }
         regions.begin_life().await.expect("begins");
         let sql = SqlEngine::open(database, env.clone(), SqlOptions::default()).await;
         let sql = sql.expect("opens");
-        if region == 0 {
+        if region == 0 && sql.defining_region().await.expect("reads") == RegionId(0) {
             let named = NAMES.iter().enumerate();
             let named = named.map(|(id, name)| (id as u16, (*name).to_owned(), String::new()));
             sql.name_regions(&named.collect::<Vec<_>>()).await.expect("named");
@@ -156,6 +175,7 @@ impl Sites {
 
     /// Waits until a region has what was to be sent to it at first.
     async fn complete(&self, region: usize, definitions: &RegionDefinitions, regions: &Regions) {
+        let mut last = None;
         for _ in 0..2000 {
             let missing = definitions.missing(&regions.passed()).await.expect("reads");
             // The third region has not been started when the second one waits.
@@ -163,9 +183,17 @@ impl Sites {
             if missing.is_none() && regions.has_past_of(definitions.stamp()).await.expect("reads") {
                 return;
             }
+            last = missing;
             self.world.sleep(Duration::from_millis(50)).await;
         }
-        panic!("{} did not get everything: {:#?}", NAMES[region], regions.status());
+        let others: Vec<_> = self
+            .places
+            .iter()
+            .filter_map(|place| place.site.as_ref())
+            .map(|site| site.regions.status())
+            .collect();
+        let status = regions.status();
+        panic!("{} did not get everything ({last:?}): {status:?}; {others:?}", NAMES[region]);
     }
 
     fn kill(&mut self, region: usize) {

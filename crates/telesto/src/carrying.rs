@@ -28,7 +28,7 @@ use telesto_common::env::Task;
 use telesto_common::{Env, NodeId};
 use telesto_regions::{Claim, Claims, Regions, Through};
 use telesto_sql::SqlEngine;
-use telesto_sql::catalog::regions::DEFINING;
+use telesto_sql::catalog::regions::FOUNDER;
 use telesto_txn::regions::RegionControl;
 use telesto_txn::{Database as _, Engine};
 
@@ -142,7 +142,7 @@ impl Drop for Carrying {
 impl Shared {
     /// Whether the region has everything that is to be there before SQL opens.
     async fn is_complete(&self) -> Result<bool> {
-        Ok(self.engine.region() == DEFINING
+        Ok(self.engine.region() == FOUNDER
             || Regions::is_complete(&self.engine).await.map_err(wrong)?)
     }
 

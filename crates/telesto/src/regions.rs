@@ -9,7 +9,8 @@
 //! - A database is opened as the region that its bucket's registry says, whether this node carries the streams or not.
 //! - A region that has joined opens SQL only when the definitions of the others are there, and the rows that were to be sent before:
 //!   it never makes a catalog of its own, and never answers from half a table.
-//! - The catalog names the regions that the defining region's registry has, and rows are placed by it.
+//! - The catalog names the regions that the defining region's registry has, and rows are placed by it. Where that one is lost, the region
+//!   that all others were told of takes over what it did.
 //!
 //! # On failure
 //! [`Error::Region`] says what to do. What goes wrong later is in `telesto_regions` and is tried again.
@@ -32,7 +33,7 @@ use telesto_net::{Caller, Class, Handler, Router};
 use telesto_regions::{Claim, Claims, Regions, Registry, SERVICE, Through};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_sql::SqlEngine;
-use telesto_sql::catalog::regions::DEFINING;
+use telesto_sql::catalog::regions::FOUNDER;
 use telesto_sql::regions::RegionDefinitions;
 use telesto_txn::regions::Definitions as _;
 use telesto_txn::{Database, Engine};
@@ -175,7 +176,7 @@ pub(crate) async fn may_open(env: &Env, engine: &Arc<Engine>, me: Claim) -> Resu
 /// # Errors
 /// [`Error::Region`].
 pub(crate) async fn check_complete(engine: &Arc<Engine>) -> Result<()> {
-    if engine.region() == DEFINING || Regions::is_complete(engine).await.map_err(wrong)? {
+    if engine.region() == FOUNDER || Regions::is_complete(engine).await.map_err(wrong)? {
         return Ok(());
     }
     Err(wrong(
@@ -250,7 +251,7 @@ impl Carrier {
     /// [`Error::Region`] when it does not come.
     pub(crate) async fn complete(&self) -> Result<()> {
         let shared = &self.shared;
-        if shared.engine.region() == DEFINING
+        if shared.engine.region() == FOUNDER
             || Regions::is_complete(&shared.engine).await.map_err(wrong)?
         {
             return Ok(());
@@ -297,6 +298,13 @@ impl Carrier {
             }
             let trouble = running.status().trouble.unwrap_or_default();
             tracing::warn!(?taking_back, trouble, "waiting for what this region has lost");
+        }
+        while !running.is_caught_up(self.shared.env.deadline(HEARING)).await.map_err(wrong)? {
+            if patience.passed(self.shared.env.clock.monotonic()) {
+                tracing::warn!("this region opens without everything that other regions had sent before it lost commits");
+                break;
+            }
+            tracing::warn!("waiting for what other regions had sent before this one lost commits");
         }
         running.begin_life().await.map_err(wrong)
     }
@@ -406,11 +414,12 @@ impl Shared {
 
     /// Lets the catalog name the regions, where definitions are made.
     async fn name(&self, sql: &Arc<SqlEngine>) -> Result<()> {
-        if self.engine.region() != DEFINING {
-            return Ok(());
-        }
         let loaded = Registry::load(&self.bucket).await.map_err(wrong)?;
         let Some((_, registry)) = loaded else { return Ok(()) };
+        let defining = sql.defining_region().await?;
+        if self.engine.region() != defining && !self.take_over(sql, defining).await? {
+            return Ok(());
+        }
         // A lost region is named until those that stay have what they can have of it: a new home of its tables must not write before.
         let running = self.running.lock().clone();
         let closed = match running {
@@ -425,6 +434,28 @@ impl Shared {
             Some((member.id, member.name.clone(), address.clone()))
         });
         Ok(sql.name_regions(&named.collect::<Vec<_>>()).await?)
+    }
+
+    /// Takes the definitions over where that is to be done; whether they are made here now.
+    async fn take_over(&self, sql: &Arc<SqlEngine>, defining: RegionId) -> Result<bool> {
+        let running = self.running.lock().clone();
+        let Some(running) = running.filter(|running| running.is_heir_of(defining)) else {
+            self.unnamed.store(false, Ordering::Relaxed);
+            return Ok(false);
+        };
+        // Looked at again.
+        self.unnamed.store(true, Ordering::Relaxed);
+        match running.inherits_from(defining).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                tracing::warn!(%error, "the definitions are not taken over yet");
+                return Ok(false);
+            }
+        }
+        sql.take_over_definitions(defining).await?;
+        tracing::info!("definitions are made in this region now: region {defining} made them");
+        Ok(true)
     }
 
     async fn look_after(&self, sql: Arc<SqlEngine>, mut introductions: mpsc::Receiver<String>) {

@@ -276,6 +276,11 @@ pub type LabelledValue<'a> = ((Timestamp, RegionId), Option<&'a Bytes>);
 
 /// The definitions at one moment.
 pub trait Meaning: Debug + Send + Sync {
+    /// The region in which definitions are made, by these; nothing where there are none yet.
+    fn defining(&self) -> Option<RegionId> {
+        None
+    }
+
     /// Whether a write of `key` can be applied.
     fn standing(&self, key: &[u8]) -> Standing;
 
@@ -364,9 +369,6 @@ pub trait Meaning: Debug + Send + Sync {
 /// How replication finds what rows mean.
 #[async_trait]
 pub trait Definitions: Debug + Send + Sync {
-    /// The region in which definitions are made.
-    fn defining(&self) -> RegionId;
-
     /// The key whose change means that the definitions have changed.
     fn stamp(&self) -> Bytes;
 

@@ -20,7 +20,6 @@ use super::regional::{Heard, has_ended, keep, say};
 use super::{LEASE, LOOK};
 use crate::catalog::build_record::{BuildRecord, Command, forget_record};
 use crate::catalog::regional_builds::{Task, Word};
-use crate::catalog::regions::DEFINING;
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{BuildState, Table};
 use crate::codec;
@@ -224,7 +223,7 @@ impl Builder {
             Err(error) if is_passing(&error) => Err(error),
             Err(error) => {
                 tracing::warn!(table = table.0, index, %error, "the build of an index failed");
-                if self.template.catalog.me() != DEFINING {
+                if !self.template.catalog.defines() {
                     return self.say_failed(table, index, &error).await.map(|()| true);
                 }
                 self.fail(table, index).await.map(|()| true)
@@ -261,7 +260,7 @@ impl Builder {
         let database = context.catalog.database;
         let mut record = match BuildRecord::read(txn, database, id, index).await? {
             Some(record) => record,
-            None if context.catalog.me() != DEFINING => {
+            None if !context.catalog.defines() => {
                 if has_ended(context, Task::Fill(id, index)).await? {
                     return Ok(Turn::Done(End::Whole));
                 }
@@ -307,7 +306,7 @@ impl Builder {
         record: &BuildRecord,
     ) -> Result<Turn> {
         let (txn, database) = (context.txn.as_ref(), context.catalog.database);
-        if context.catalog.me() != DEFINING {
+        if !context.catalog.defines() {
             say(context, Task::Fill(table.id, index), &Word::Done).await?;
         } else if self.others_have_filled(context, table, index).await? {
             ddl::online::finish(context, &self.engine.catalogs, table.id, index).await?;

@@ -78,7 +78,7 @@ pub(super) async fn keep(
 ) -> Result<()> {
     let catalog = &context.catalog;
     record.write(context.txn.as_ref(), catalog.database, table, index).await?;
-    if catalog.me() == crate::catalog::regions::DEFINING {
+    if catalog.defines() {
         return Ok(());
     }
     let word = Word::Filling { beat: record.beat, rows: record.rows_done };
@@ -158,14 +158,11 @@ pub(super) async fn all_have_heard(
     catalog: &CatalogSnapshot,
     oid: u32,
 ) -> Result<bool> {
-    let others = catalog.regions().filter(|region| {
-        region.id != catalog.me().0 && region.id != crate::catalog::regions::DEFINING.0
-    });
-    for region in others {
+    for region in catalog.regions().filter(|region| region.id != catalog.me().0) {
         let key = acknowledgement_key(catalog.database, RegionId(region.id));
         let said = txn.get(&key, ReadFor::Query).await?;
         let said = said.map(|row| acknowledged(&row)).transpose()?;
-        if said.is_none_or(|next_oid| next_oid <= oid) {
+        if !catalog.has_heard(region.id, said, oid) {
             return Ok(false);
         }
     }

@@ -83,7 +83,7 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let options = TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
     let mut txn = engine.database().begin(options).await?;
     let mut catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
-    if catalog.me() != crate::catalog::regions::DEFINING {
+    if !catalog.defines() {
         // The defining region drives builds and sweeps; what it writes comes here, and the rest is this region's part.
         txn.rollback();
         return regional::round(engine).await;

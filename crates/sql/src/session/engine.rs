@@ -161,7 +161,7 @@ impl SqlEngine {
         loop {
             let txn = database.begin(TxnOptions::default()).await?;
             // A region that has joined others got their catalog before it opened SQL.
-            let first = database.region() == crate::catalog::regions::DEFINING;
+            let first = database.region() == crate::catalog::regions::FOUNDER;
             let created = first && bootstrap(&txn, DEFAULT_DATABASE_ID, &env).await?;
             if !created {
                 txn.rollback();

@@ -120,7 +120,7 @@ impl SqlEngine {
             let rights = catalog.database_rights().map(|rights| (**rights).clone());
             let adopted = rights.as_ref().is_some_and(|rights| rights.has_users);
             // In another region than the one that makes definitions roles come from there.
-            if adopted || catalog.me() != crate::catalog::regions::DEFINING {
+            if adopted || !catalog.defines() {
                 txn.rollback();
                 return Ok(Vec::new());
             }

@@ -14,12 +14,12 @@ use telesto_txn::{Database as _, TxnOptions};
 
 use super::{NAMES, Sites, below, run, seeds};
 
-type Outcome = Result<Vec<Vec<Option<String>>>, Error>;
-type Told = Arc<Mutex<Option<Outcome>>>;
+pub(crate) type Outcome = Result<Vec<Vec<Option<String>>>, Error>;
+pub(crate) type Told = Arc<Mutex<Option<Outcome>>>;
 
 impl Sites {
     /// A statement in a region, while others go on.
-    fn meanwhile(&self, region: usize, sql: &str) -> Told {
+    pub(crate) fn meanwhile(&self, region: usize, sql: &str) -> Told {
         let told = Told::default();
         let (engine, sql, tell) =
             (Arc::clone(&self.at(region).sql), sql.to_owned(), Arc::clone(&told));
@@ -39,7 +39,7 @@ impl Sites {
     }
 
     /// Waits for the end of a statement.
-    async fn outcome(&self, told: &Told) -> Outcome {
+    pub(crate) async fn outcome(&self, told: &Told) -> Outcome {
         for _ in 0..10_000 {
             if let Some(outcome) = told.lock().take() {
                 return outcome;

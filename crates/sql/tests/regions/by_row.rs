@@ -75,7 +75,7 @@ impl Sites {
     /// Waits until nobody is getting rows, and all homes have taken over.
     pub(crate) async fn settles(&self) {
         for _ in 0..600 {
-            self.at(0).sql.settle_regions().await.expect("settles");
+            self.tend().await;
             self.quiet().await;
             let open = self.must(0, "SELECT 1 FROM telesto_placement WHERE moved_from IS NOT NULL OR gaining IS NOT NULL").await;
             if open.is_empty() {

@@ -118,6 +118,9 @@ pub enum Command {
         /// It is gone for good: those that stay exchange what they have of it, when this was run for each of them
         #[arg(long)]
         lost: bool,
+        /// With --lost: the region that makes the definitions from now on, and writes what the lost one wrote, if the lost one made them
+        #[arg(long, requires = "lost", value_name = "REGION")]
+        successor: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -236,11 +239,11 @@ pub async fn run(command: Command) -> Result<(), String> {
                 );
             }
         }
-        Command::Remove { name, lost, place } => {
+        Command::Remove { name, lost, successor, place } => {
             let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
             match lost {
-                true => registry.remove_lost(&name).map_err(text)?,
+                true => registry.remove_lost(&name, successor.as_deref()).map_err(text)?,
                 false => registry.remove(&name).map_err(text)?,
             }
             registry.save(&bucket, number).await.map_err(text)?;
@@ -251,6 +254,11 @@ pub async fn run(command: Command) -> Result<(), String> {
                 println!(
                     "When it was run for all of them, they exchange what they have of {name}; `telesto region reports` says then what that was, and what is lost."
                 );
+                if let Some(successor) = successor {
+                    println!(
+                        "Then definitions are made in {successor}, if {name} made them; `SELECT name FROM telesto_regions WHERE defines` shows it."
+                    );
+                }
             }
         }
         Command::Reports { place } => {
