@@ -77,6 +77,40 @@ impl Request {
     fn changes(&self) -> bool {
         matches!(self, Self::NextValue(_) | Self::SetValue(..) | Self::SwitchLog(_))
     }
+
+    /// Whether it asks for the rows that the transaction sees, or for nothing.
+    fn is_of_any_time(&self) -> bool {
+        matches!(self, Self::Sleep(_) | Self::CheckTable(_) | Self::Outcome(_) | Self::MeasureSpace)
+    }
+
+    /// Whether it may be carried out in the transaction.
+    fn check(&self, exec: &dyn Execution) -> Result<()> {
+        if !self.is_of_any_time() {
+            check_present(&"a function that does something, or tells of the present,", exec)?;
+        }
+        if exec.settings().confined && self.changes() {
+            return Err(Error::confined());
+        }
+        Ok(())
+    }
+}
+
+/// Refuses in a transaction of the past what is of the present: rights there are those of that time.
+///
+/// # Errors
+/// 0A000.
+pub fn check_present(what: &dyn std::fmt::Display, exec: &dyn Execution) -> Result<()> {
+    if exec.transaction_options().as_of.is_none() {
+        return Ok(());
+    }
+    Err(of_the_present(what))
+}
+
+/// What [`check_present`] says.
+#[must_use]
+pub fn of_the_present(what: &dyn std::fmt::Display) -> Error {
+    Error::unsupported(format_args!("{what} in a transaction AS OF SYSTEM TIME"))
+        .hint("Rights there are those of that time; ask without AS OF SYSTEM TIME.")
 }
 
 #[derive(Debug, Default)]
@@ -204,10 +238,7 @@ impl<'a> EvalContext<'a> {
     /// # Errors
     /// The private error; XX000 while planning.
     pub fn request(&self, request: Request) -> Result<Datum> {
-        self.execution()?;
-        if self.settings.confined && request.changes() {
-            return Err(Error::confined());
-        }
+        request.check(self.execution()?)?;
         let mut replay = self.replay.lock();
         if let Some((asked, answer)) = replay.answers.get(replay.at).cloned() {
             if asked == request {

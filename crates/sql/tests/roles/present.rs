@@ -1,0 +1,128 @@
+//! What is done, and what is shown of the present, goes by the rights of the present: not by those of a time that is read as of. And
+//! what changes more than a transaction is refused where the session may only read, and recorded where records are kept.
+
+use std::sync::Arc;
+
+use telesto_sql::{Session, SqlEngine, SqlOptions};
+use telesto_txn::Database;
+use telesto_txn::memory::MemoryDatabase;
+
+use super::{as_role, run, told};
+
+/// A database in which alice was a superuser, and the time at which she still was.
+struct Past {
+    engine: Arc<SqlEngine>,
+    boss: Session,
+    alice: Session,
+    at: u64,
+}
+
+async fn past() -> Past {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let shared = Arc::clone(&database) as Arc<dyn Database>;
+    let engine = SqlEngine::open(shared, env, SqlOptions::default()).await.expect("opens");
+    let mut boss = as_role(&engine, "telesto").await;
+    for sql in [
+        "CREATE ROLE alice LOGIN SUPERUSER",
+        "CREATE ROLE bob LOGIN",
+        "CREATE SEQUENCE s",
+        "CREATE TABLE t (id int PRIMARY KEY, v text)",
+        "INSERT INTO t SELECT i, 'gold' FROM generate_series(1, 100) i",
+        "ANALYZE t",
+        "SELECT telesto_cap_set('all', 'database', 'telesto', 1000, 'day', 'warn')",
+    ] {
+        run(&mut boss, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let (_, at) = database.applied();
+    run(&mut boss, "ALTER ROLE alice NOSUPERUSER").await.expect("revoked");
+    let alice = as_role(&engine, "alice").await;
+    Past { engine, boss, alice, at: at.0 }
+}
+
+#[tokio::test]
+async fn nothing_is_done_in_a_transaction_of_the_past() {
+    let Past { engine, mut boss, mut alice, at } = past().await;
+    let mut bob = as_role(&engine, "bob").await;
+    bob.set_backend_pid(4711);
+    for call in [
+        "nextval('s')",
+        "setval('s', 100)",
+        "setval('s', 100, false)",
+        "telesto_cap_set('more', 'database', 'telesto', 0, 'day', 'enforce')",
+        "telesto_cap_drop('all')",
+        "telesto_log_switch('bucket')",
+        "pg_stat_statements_reset()",
+        "pg_cancel_backend(4711)",
+        "pg_terminate_backend(4711)",
+        "pg_terminate_backend(4712)",
+        "pg_advisory_lock(1)",
+        "pg_try_advisory_xact_lock(1)",
+        "telesto_migrate('north')",
+        "telesto_bucket_usage()",
+    ] {
+        let sql = format!("SELECT {call} AS OF SYSTEM TIME '{at}'");
+        for own in [&mut alice, &mut boss] {
+            let answer = told(own, &sql).await;
+            assert!(answer.starts_with("!0A000"), "{call}: {answer}");
+            run(own, &format!("BEGIN AS OF SYSTEM TIME '{at}'")).await.expect("begins");
+            let answer = told(own, &format!("SELECT {call}")).await;
+            assert!(answer.starts_with("!0A000"), "{call}: {answer}");
+            run(own, "ROLLBACK").await.expect("ends");
+        }
+    }
+    assert_eq!(run(&mut boss, "SELECT nextval('s')").await.expect("a number"), "1");
+    assert_eq!(run(&mut boss, "SELECT name FROM telesto_caps").await.expect("caps"), "all");
+    assert_eq!(run(&mut bob, "SELECT 1").await.expect("goes on"), "1");
+    // What only waits, or reads the past itself, is no effect.
+    for (call, shown) in [("pg_sleep(0)", ""), ("telesto_check_table('t')", "100")] {
+        let sql = format!("SELECT {call} AS OF SYSTEM TIME '{at}'");
+        assert_eq!(told(&mut boss, &sql).await, shown, "{call}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_of_the_present_is_shown_by_rights_of_the_past() {
+    let Past { mut alice, mut boss, at, .. } = past().await;
+    for table in [
+        "pg_stats",
+        "pg_stat_activity",
+        "pg_stat_ssl",
+        "pg_stat_statements",
+        "pg_stat_database",
+        "pg_stat_user_tables",
+        "pg_locks",
+        "telesto_caps",
+        "telesto_costs",
+        "telesto_nodes",
+        "telesto_pending",
+        "telesto_decided",
+        "telesto_storage",
+        "telesto_space",
+        "telesto_activity_samples",
+    ] {
+        let sql = format!("SELECT * FROM {table} AS OF SYSTEM TIME '{at}'");
+        for own in [&mut alice, &mut boss] {
+            let answer = told(own, &sql).await;
+            assert!(answer.starts_with("!0A000"), "{table}: {answer}");
+        }
+        let now = told(&mut boss, &format!("SELECT * FROM {table}")).await;
+        assert!(!now.starts_with('!'), "{table}: {now}");
+    }
+    // The catalog of then is shown, and rows of then.
+    for (sql, shown) in [
+        ("SELECT rolsuper FROM pg_roles WHERE rolname = 'alice'", "t"),
+        ("SELECT relname FROM pg_class WHERE relname = 't'", "t"),
+        (
+            "SELECT column_name FROM information_schema.columns WHERE table_name = 't' AND ordinal_position = 1",
+            "id",
+        ),
+        ("SELECT count(*) FROM t", "100"),
+    ] {
+        assert_eq!(
+            told(&mut boss, &format!("{sql} AS OF SYSTEM TIME '{at}'")).await,
+            shown,
+            "{sql}"
+        );
+    }
+}
