@@ -20,6 +20,7 @@ use crate::execution::Execution;
 use crate::members::{KnownLists, Members};
 use crate::settings::Settings;
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
@@ -73,9 +74,16 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it changes what other sessions see, outside of the statement's transaction.
-    fn changes(&self) -> bool {
-        matches!(self, Self::NextValue(_) | Self::SetValue(..) | Self::SwitchLog(_))
+    /// The function, if it changes what other sessions see, outside of the statement's transaction.
+    fn changes(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::NextValue(_) => "nextval",
+            Self::SetValue(..) => "setval",
+            Self::SwitchLog(_) => "telesto_log_switch",
+            Self::SetCap(_) => "telesto_cap_set",
+            Self::DropCap(_) => "telesto_cap_drop",
+            _ => return None,
+        })
     }
 
     /// Whether it asks for the rows that the transaction sees, or for nothing.
@@ -88,8 +96,18 @@ impl Request {
         if !self.is_of_any_time() {
             check_present(&"a function that does something, or tells of the present,", exec)?;
         }
-        if exec.settings().confined && self.changes() {
+        let Some(function) = self.changes() else { return Ok(()) };
+        if exec.settings().confined {
             return Err(Error::confined());
+        }
+        let own = match self {
+            Self::NextValue(oid) | Self::SetValue(oid, ..) => is_temporary(*oid),
+            _ => false,
+        };
+        if exec.only_reads() && !own {
+            let text = format!("cannot execute {function}() in a read-only transaction");
+            return Err(Error::new(SqlState::READ_ONLY_TRANSACTION, text)
+                .hint("Begin a transaction that may write: BEGIN READ WRITE."));
         }
         Ok(())
     }

@@ -75,6 +75,10 @@ impl Execution for ExecContext {
         self.txn.options()
     }
 
+    fn only_reads(&self) -> bool {
+        self.only_reads
+    }
+
     fn sequences(&self) -> &SequenceSession {
         &self.sequences
     }

@@ -126,6 +126,8 @@ pub struct ExecContext {
     pub notices: Arc<NoticeQueue>,
     /// Where `set_config` leaves what it was asked for.
     pub configured: Arc<ConfigQueue>,
+    /// Whether its transaction may only read because somebody said so, not because the statement only reads.
+    pub only_reads: bool,
     /// Whether the statement is being cancelled; look at it every batch of rows.
     pub cancel: CancelToken,
     /// `random()`, `clock_timestamp()`.

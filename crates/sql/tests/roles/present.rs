@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use telesto_sql::{Session, SqlEngine, SqlOptions};
+use telesto_sql::{Session, SessionOptions, SqlEngine, SqlOptions};
 use telesto_txn::Database;
 use telesto_txn::memory::MemoryDatabase;
 
@@ -125,4 +125,25 @@ async fn nothing_of_the_present_is_shown_by_rights_of_the_past() {
             "{sql}"
         );
     }
+}
+
+#[tokio::test]
+async fn session_that_may_only_read_changes_no_cap_and_no_sequence() {
+    let Past { engine, mut boss, .. } = past().await;
+    let options = SessionOptions { read_only: true, ..SessionOptions::default() };
+    let mut reader = engine.session(options).await.expect("a session");
+    for call in [
+        "telesto_cap_set('more', 'database', 'telesto', 0, 'day', 'enforce')",
+        "telesto_cap_drop('all')",
+        "telesto_log_switch('bucket')",
+        "nextval('s')",
+    ] {
+        let answer = told(&mut reader, &format!("SELECT {call}")).await;
+        assert!(answer.starts_with("!25006"), "{call}: {answer}");
+        run(&mut boss, "BEGIN READ ONLY").await.expect("begins");
+        let answer = told(&mut boss, &format!("SELECT {call}")).await;
+        assert!(answer.starts_with("!25006"), "{call}: {answer}");
+        run(&mut boss, "ROLLBACK").await.expect("ends");
+    }
+    assert_eq!(run(&mut boss, "SELECT name FROM telesto_caps").await.expect("caps"), "all");
 }
