@@ -23,6 +23,7 @@ use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
 use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::identifier::quote_literal;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// One call of a function body.
@@ -89,6 +90,30 @@ impl Request {
     /// Whether it asks for the rows that the transaction sees, or for nothing.
     fn is_of_any_time(&self) -> bool {
         matches!(self, Self::Sleep(_) | Self::CheckTable(_) | Self::Outcome(_) | Self::MeasureSpace)
+    }
+
+    /// The call, as records of definitions tell it; empty for what none is kept of.
+    #[must_use]
+    pub fn recorded(&self) -> String {
+        match self {
+            Self::SwitchLog(to) => {
+                format!("telesto_log_switch({})", quote_literal(&to.to_string()))
+            }
+            Self::DropCap(name) => format!("telesto_cap_drop({})", quote_literal(name)),
+            Self::SetCap(cap) => {
+                let (kind, subject) = cap.subject.parts();
+                format!(
+                    "telesto_cap_set({}, '{kind}', {}, {}, '{}', '{}', {})",
+                    quote_literal(&cap.name),
+                    quote_literal(subject),
+                    cap.limit_nanos as f64 / 1e9,
+                    cap.per.name(),
+                    cap.mode.name(),
+                    cap.reserve_percent,
+                )
+            }
+            _ => String::new(),
+        }
     }
 
     /// Whether it may be carried out in the transaction.

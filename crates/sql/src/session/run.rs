@@ -502,6 +502,7 @@ impl Session {
             sequences: Arc::clone(&self.sequences),
             notices: self.notices.reaching(self.settings()),
             configured: Arc::clone(&self.configured),
+            audit: self.audit.clone(),
             only_reads: block.is_some_and(|block| self.only_reads(block)),
             cancel: self.cancel.token(self.statement),
             env: self.engine.env.clone(),

@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use telesto_sql::{Session, SessionOptions, SqlEngine, SqlOptions};
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use telesto_sql::session::audit::{Audit, AuditClass, Audited, Slot};
+use telesto_sql::{Session, SessionOptions, SqlEngine, SqlOptions, SqlState};
 use telesto_txn::Database;
 use telesto_txn::memory::MemoryDatabase;
 
@@ -146,4 +149,56 @@ async fn session_that_may_only_read_changes_no_cap_and_no_sequence() {
         run(&mut boss, "ROLLBACK").await.expect("ends");
     }
     assert_eq!(run(&mut boss, "SELECT name FROM telesto_caps").await.expect("caps"), "all");
+}
+
+#[derive(Debug, Default)]
+struct Book(Arc<Mutex<Vec<String>>>);
+
+struct Line(Arc<Mutex<Vec<String>>>, String);
+
+#[async_trait]
+impl Audit for Book {
+    fn wants(&self, _: AuditClass) -> bool {
+        true
+    }
+
+    async fn room(&self, audited: Audited) -> telesto_sql::Result<Box<dyn Slot>> {
+        let line = format!("{:?} {} {}", audited.class, audited.role, audited.statement);
+        Ok(Box::new(Line(Arc::clone(&self.0), line)))
+    }
+}
+
+#[async_trait]
+impl Slot for Line {
+    async fn ended(self: Box<Self>, state: SqlState) {
+        self.0.lock().push(format!("{state} {}", self.1));
+    }
+}
+
+#[tokio::test]
+async fn tables_made_by_a_query_and_changes_of_caps_are_recorded() {
+    let Past { engine, .. } = past().await;
+    let book = Arc::new(Book::default());
+    let lines = Arc::clone(&book.0);
+    let options = SessionOptions { audit: Some(book), ..SessionOptions::default() };
+    let mut boss = engine.session(options).await.expect("a session");
+    run(&mut boss, "CREATE VIEW v AS SELECT telesto_cap_drop('all')::text").await.expect("a view");
+    lines.lock().clear();
+    for (sql, told) in [
+        ("SELECT id INTO u FROM t", "00000 Definition telesto SELECT id INTO u FROM t"),
+        (
+            "SELECT telesto_cap_set('more', 'role', 'alice', 2.5, 'day', 'warn', 0)",
+            "00000 Definition telesto telesto_cap_set('more', 'role', 'alice', 2.5, 'day', 'warn', 0)",
+        ),
+        ("SELECT * FROM v", "00000 Definition telesto telesto_cap_drop('all')"),
+        ("SELECT telesto_cap_drop('none')", "42704 Definition telesto telesto_cap_drop('none')"),
+    ] {
+        let answer = super::told(&mut boss, sql).await;
+        assert_eq!(std::mem::take(&mut *lines.lock()), [told], "{sql}: {answer}");
+    }
+    run(&mut boss, "SELECT id FROM t WHERE id = 1").await.expect("rows");
+    assert!(lines.lock().is_empty());
+    run(&mut boss, "BEGIN READ ONLY").await.expect("begins");
+    super::told(&mut boss, "SELECT telesto_cap_drop('more')").await;
+    assert!(lines.lock().is_empty(), "nothing was done: {:?}", lines.lock());
 }
