@@ -202,3 +202,15 @@ async fn tables_made_by_a_query_and_changes_of_caps_are_recorded() {
     super::told(&mut boss, "SELECT telesto_cap_drop('more')").await;
     assert!(lines.lock().is_empty(), "nothing was done: {:?}", lines.lock());
 }
+
+#[tokio::test]
+async fn check_of_a_table_counts_no_rows_that_policies_hide() {
+    let Past { mut boss, mut alice, .. } = past().await;
+    run(&mut boss, "GRANT SELECT ON t TO alice").await.expect("granted");
+    assert_eq!(told(&mut alice, "SELECT telesto_check_table('t')").await, "100");
+    run(&mut boss, "ALTER TABLE t ENABLE ROW LEVEL SECURITY").await.expect("on");
+    assert_eq!(told(&mut alice, "SELECT count(*) FROM t").await, "0");
+    let answer = told(&mut alice, "SELECT telesto_check_table('t')").await;
+    assert!(answer.starts_with("!42501"), "{answer}");
+    assert_eq!(told(&mut boss, "SELECT telesto_check_table('t')").await, "100");
+}
