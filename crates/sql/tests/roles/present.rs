@@ -214,3 +214,32 @@ async fn check_of_a_table_counts_no_rows_that_policies_hide() {
     assert!(answer.starts_with("!42501"), "{answer}");
     assert_eq!(told(&mut boss, "SELECT telesto_check_table('t')").await, "100");
 }
+
+#[tokio::test]
+async fn index_over_rows_that_policies_hide_tells_no_key() {
+    let Past { mut boss, mut alice, .. } = past().await;
+    for sql in [
+        "CREATE SCHEMA own AUTHORIZATION alice",
+        "CREATE TABLE own.p (id int PRIMARY KEY, v text)",
+        "INSERT INTO own.p VALUES (1, 'gold'), (2, 'gold')",
+        "ALTER TABLE own.p OWNER TO alice",
+    ] {
+        run(&mut boss, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let make = "CREATE UNIQUE INDEX one ON own.p (v)";
+    let error = run(&mut alice, make).await.expect_err("two of a kind");
+    assert_eq!(error.fields().detail.as_deref(), Some("Key (v)=(gold) is duplicated."));
+    run(&mut boss, "ALTER TABLE own.p ENABLE ROW LEVEL SECURITY").await.expect("on");
+    run(&mut boss, "ALTER TABLE own.p FORCE ROW LEVEL SECURITY").await.expect("forced");
+    assert_eq!(told(&mut alice, "SELECT count(*) FROM own.p").await, "0");
+    for sql in [
+        make,
+        "ALTER TABLE own.p ADD UNIQUE (v)",
+        "ALTER TABLE own.p ADD UNIQUE (v) DEFERRABLE",
+        "CREATE UNIQUE INDEX CONCURRENTLY one ON own.p (v)",
+    ] {
+        let error = run(&mut alice, sql).await.expect_err("two of a kind");
+        assert_eq!(error.code().to_string(), "23505", "{sql}: {error}");
+        assert_eq!(error.fields().detail.as_deref(), Some("Duplicate keys exist."), "{sql}");
+    }
+}
