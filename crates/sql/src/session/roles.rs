@@ -42,6 +42,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// What DISCARD ALL asks: all as it was when the session began.
+    pub(super) fn began() -> Self {
+        Self { session: true, role: None, local: false, back: false }
+    }
+
     /// What SET asks; `None`: it is about something else.
     pub(super) fn of_set(set: &Set) -> Result<Option<Self>> {
         let local = |scope: Option<&ContextModifier>| matches!(scope, Some(ContextModifier::Local));

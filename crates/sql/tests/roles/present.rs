@@ -243,3 +243,23 @@ async fn index_over_rows_that_policies_hide_tells_no_key() {
         assert_eq!(error.fields().detail.as_deref(), Some("Duplicate keys exist."), "{sql}");
     }
 }
+
+#[tokio::test]
+async fn discarding_everything_takes_no_role_back_that_was_revoked() {
+    let Past { engine, mut boss, .. } = past().await;
+    for sql in ["CREATE ROLE team", "GRANT team TO bob", "ALTER ROLE bob SET role = team"] {
+        run(&mut boss, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+    let mut bob = as_role(&engine, "bob").await;
+    assert_eq!(told(&mut bob, "SELECT current_user").await, "team");
+    run(&mut bob, "SET ROLE NONE").await.expect("left");
+    run(&mut bob, "DISCARD ALL").await.expect("discarded");
+    assert_eq!(told(&mut bob, "SELECT current_user").await, "team");
+    run(&mut bob, "SET ROLE NONE").await.expect("left");
+    run(&mut boss, "REVOKE team FROM bob").await.expect("revoked");
+    for sql in ["RESET ROLE", "DISCARD ALL"] {
+        let answer = told(&mut bob, sql).await;
+        assert!(answer.starts_with("!42501"), "{sql}: {answer}");
+        assert_eq!(told(&mut bob, "SELECT current_user").await, "bob", "{sql}");
+    }
+}
