@@ -5,6 +5,7 @@
 //! ```
 //!
 //! # Invariants
+//! - A session lasts no longer than what its visitor has proven: see `telesto_server::inside::Proof`.
 //! - A session is named by a token that nobody can guess; the table holds its hash, so that what is in memory lets nobody in.
 //! - A change needs the CSRF token beside the cookie; both are compared by their hashes.
 //! - At most [`limits::SESSIONS`], of one role [`limits::SESSIONS_OF_A_ROLE`]; each ends when idle or old.
@@ -24,6 +25,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use telesto_common::Env;
+use telesto_server::inside::Proof;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits;
@@ -40,6 +42,8 @@ type Hash = [u8; 32];
 pub struct Session {
     /// The role.
     pub user: String,
+    /// What its password was proven against; `None` where nobody is asked for one.
+    pub proof: Option<Proof>,
     /// What changes must carry.
     pub csrf: String,
     key: Hash,
@@ -64,6 +68,12 @@ impl Drop for Run {
 }
 
 impl Session {
+    /// The role that was proven.
+    #[must_use]
+    pub fn role(&self) -> Option<u32> {
+        self.proof.as_ref().map(|proof| proof.role)
+    }
+
     /// Whether `token` is this session's CSRF token.
     #[must_use]
     pub fn is_csrf(&self, token: &str) -> bool {
@@ -103,11 +113,12 @@ impl Sessions {
     }
 
     /// Lets `user` in: the token for the cookie, and the session.
-    pub fn begin(&self, user: &str) -> (String, Session) {
+    pub fn begin(&self, user: &str, proof: Option<Proof>) -> (String, Session) {
         let token = self.secret();
         let now = self.env.clock.monotonic();
         let session = Session {
             user: user.to_owned(),
+            proof,
             csrf: self.secret(),
             key: *blake3::hash(token.as_bytes()).as_bytes(),
             begun: now,
@@ -229,7 +240,7 @@ mod tests {
     #[tokio::test]
     async fn session_is_found_by_its_cookie_alone_and_ends() {
         let sessions = Sessions::new(telesto_runtime::env());
-        let (token, session) = sessions.begin("ada");
+        let (token, session) = sessions.begin("ada", None);
         let found = sessions.of(&with_cookie(&token)).expect("stands");
         assert_eq!(found.user, "ada");
         assert!(found.is_csrf(&session.csrf) && !found.is_csrf("") && !found.is_csrf(&token));
@@ -242,10 +253,10 @@ mod tests {
     #[tokio::test]
     async fn sessions_of_one_role_are_bounded_and_the_oldest_goes() {
         let sessions = Sessions::new(telesto_runtime::env());
-        let (first, _) = sessions.begin("ada");
-        let (other, _) = sessions.begin("bob");
+        let (first, _) = sessions.begin("ada", None);
+        let (other, _) = sessions.begin("bob", None);
         for _ in 0..limits::SESSIONS_OF_A_ROLE {
-            sessions.begin("ada");
+            sessions.begin("ada", None);
         }
         assert!(sessions.of(&with_cookie(&first)).is_none());
         assert!(sessions.of(&with_cookie(&other)).is_some());
@@ -254,7 +265,7 @@ mod tests {
     #[tokio::test]
     async fn idle_session_no_longer_stands() {
         let sessions = Sessions::new(telesto_runtime::env());
-        let (_, session) = sessions.begin("ada");
+        let (_, session) = sessions.begin("ada", None);
         assert!(stands(&session, session.used + limits::IDLE - Duration::from_secs(1)));
         assert!(!stands(&session, session.used + limits::IDLE));
         let old = Session { used: session.begun + limits::LIFE, ..session };
@@ -264,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn runs_are_bounded_and_leave_when_done() {
         let sessions = Sessions::new(telesto_runtime::env());
-        let (_, session) = sessions.begin("ada");
+        let (_, session) = sessions.begin("ada", None);
         let runs: Vec<Run> =
             (0..limits::RUNS).filter_map(|id| session.begin_run(&id.to_string())).collect();
         assert_eq!(runs.len(), limits::RUNS);

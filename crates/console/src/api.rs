@@ -208,6 +208,7 @@ async fn sql(
     let cancel = begun.as_ref().map_or_else(CancellationToken::new, |run| run.cancel.clone());
     let ask = Ask {
         user: caller.user.clone(),
+        role: caller.role,
         application: "telesto console (sql)",
         sql: run.sql,
         may_write,

@@ -96,11 +96,13 @@ impl Table {
 pub struct Reader {
     inside: Inside,
     pub user: String,
+    role: Option<u32>,
 }
 
 impl Reader {
-    pub fn new(inside: Inside, user: &str) -> Self {
-        Self { inside, user: user.to_owned() }
+    /// As `user`, and where passwords are asked for as `role` alone: see [`Ask::role`].
+    pub fn new(inside: Inside, user: &str, role: Option<u32>) -> Self {
+        Self { inside, user: user.to_owned(), role }
     }
 
     /// The rows of one query.
@@ -112,6 +114,7 @@ impl Reader {
     pub async fn some(&self, sql: &str, max_rows: usize) -> Result<Table, Problem> {
         let ask = Ask {
             user: self.user.clone(),
+            role: self.role,
             application: APPLICATION,
             sql: sql.to_owned(),
             may_write: false,

@@ -9,6 +9,7 @@
 //!
 //! # Invariants
 //! - A role is the visitor's only after its password was proven as the Postgres port proves it.
+//! - With the role, its password or its right to log in the visitor's session ends.
 //! - No change is made on a request that another site's page could have made a browser send.
 //!
 //! # On failure
@@ -27,7 +28,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use telesto_server::Auth;
 use telesto_server::http::Peer;
-use telesto_server::inside::{Ask, NotAsked};
+use telesto_server::inside::{Ask, NotAsked, Proof, Proven};
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{self, CSRF_HEADER, Session};
@@ -52,7 +53,7 @@ pub struct Visitor {
 
 impl Visitor {
     pub fn reader(&self) -> Reader {
-        Reader::new(self.console.inside.clone(), &self.session.user)
+        Reader::new(self.console.inside.clone(), &self.session.user, self.session.role())
     }
 
     /// Whether a form with this token was sent by the visitor from a page of ours.
@@ -69,6 +70,7 @@ impl Visitor {
     pub async fn change(&self, sql: &str) -> Result<(), Problem> {
         let ask = Ask {
             user: self.session.user.clone(),
+            role: self.session.role(),
             application: APPLICATION,
             sql: sql.to_owned(),
             may_write: true,
@@ -98,11 +100,11 @@ impl FromRequestParts<Console> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Response> {
         let theme = theme(&parts.headers);
-        if let Some(session) = console.sessions.of(&parts.headers) {
+        if let Some(session) = standing(console, &parts.headers).await {
             return Ok(Self { session, console: console.clone(), theme, new_cookie: None });
         }
         if matches!(console.inside.config().auth, Auth::Trust) {
-            let (token, session) = console.sessions.begin(EVERYONE);
+            let (token, session) = console.sessions.begin(EVERYONE, None);
             let new_cookie = Some(access::set_cookie(Some(&token), &parts.headers));
             return Ok(Self { session, console: console.clone(), theme, new_cookie });
         }
@@ -127,6 +129,8 @@ impl FromRequestParts<Console> for Source {
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub user: String,
+    /// The role that was proven.
+    pub role: Option<u32>,
     /// `None`: it comes without a session.
     pub session: Option<Session>,
     pub console: Console,
@@ -134,7 +138,7 @@ pub struct Caller {
 
 impl Caller {
     pub fn reader(&self) -> Reader {
-        Reader::new(self.console.inside.clone(), &self.user)
+        Reader::new(self.console.inside.clone(), &self.user, self.role)
     }
 }
 
@@ -143,36 +147,52 @@ impl FromRequestParts<Console> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Problem> {
         let headers = &parts.headers;
-        if let Some(session) = console.sessions.of(headers) {
-            let user = session.user.clone();
-            return Ok(Self { user, session: Some(session), console: console.clone() });
+        let console = console.clone();
+        if let Some(session) = standing(&console, headers).await {
+            let (user, role) = (session.user.clone(), session.role());
+            return Ok(Self { user, role, session: Some(session), console });
         }
         if let Some((user, password)) = basic(headers) {
-            prove(console, &user, password, Peer::of(&parts.extensions)).await?;
-            return Ok(Self { user, session: None, console: console.clone() });
+            let proof = prove(&console, &user, password, Peer::of(&parts.extensions)).await?;
+            let role = proof.map(|proof| proof.role);
+            return Ok(Self { user, role, session: None, console });
         }
         match console.inside.config().auth {
             Auth::Trust => {
-                Ok(Self { user: EVERYONE.to_owned(), session: None, console: console.clone() })
+                Ok(Self { user: EVERYONE.to_owned(), role: None, session: None, console })
             }
             Auth::Scram(_) => Err(Problem::unauthorized()),
         }
     }
 }
 
-/// Whether `user` has this password, unless too many were tried.
+/// The session that a request names, if what was proven when it began still holds; otherwise it ends here.
+async fn standing(console: &Console, headers: &HeaderMap) -> Option<Session> {
+    let session = console.sessions.of(headers)?;
+    // Where it cannot be looked up, what the session asks cannot run either.
+    if let Some(proof) = &session.proof
+        && let Ok(false) = console.inside.holds(&session.user, proof).await
+    {
+        console.sessions.end(&session);
+        return None;
+    }
+    Some(session)
+}
+
+/// What `user` has proven by this password, unless too many were tried; `None` where nobody is asked for one.
 pub async fn prove(
     console: &Console,
     user: &str,
     password: String,
     source: Peer,
-) -> Result<(), Problem> {
+) -> Result<Option<Proof>, Problem> {
     if user.is_empty() || user.len() > 63 || user.contains('\0') {
         return Err(Problem::bad_request("a role has a name of 1 to 63 bytes"));
     }
     match console.inside.proves(user, password, source).await {
-        Ok(true) => Ok(()),
-        Ok(false) => {
+        Ok(Proven::By(proof)) => Ok(Some(proof)),
+        Ok(Proven::NotAsked) => Ok(None),
+        Ok(Proven::No) => {
             let message = format!("password authentication failed for user \"{user}\"");
             Err(Problem::new(StatusCode::UNAUTHORIZED, "28P01", message))
         }

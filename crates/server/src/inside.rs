@@ -36,12 +36,10 @@ use telesto_sql::{
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use telesto_sql::session::users::LogIn;
-
 use crate::access_rules::NotOverHttp;
 use crate::attempts::{Door, TooMany};
 use crate::audit::{Event, SessionAudit, Stranger, Who};
-use crate::auth::{self, WRONG_PASSWORD_DELAY};
+use crate::auth::{self, Verifier, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
 use crate::config::{Auth, ServerConfig};
 use crate::http::Peer;
@@ -60,6 +58,8 @@ const CONSOLE: &str = "telesto console";
 pub struct Ask {
     /// The role: authenticated, or merely stated where everyone is trusted.
     pub user: String,
+    /// The role that was authenticated: another one under its name is refused. `None` where nobody is asked for a password.
+    pub role: Option<u32>,
     /// What `pg_stat_activity` shows.
     pub application: &'static str,
     /// Statements, separated by semicolons: a simple query.
@@ -106,6 +106,26 @@ pub struct Answer {
     pub cost: String,
     /// A transaction was left open and was rolled back.
     pub rolled_back: bool,
+}
+
+/// Who was let in: the role, and what it was proven against. It holds until the role has another password, may not log in any more,
+/// or is gone; whoever is made anew under its name has not proven anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The role's OID.
+    pub role: u32,
+    verifier: Verifier,
+}
+
+/// What came of a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proven {
+    /// It is wrong, or there is no such role.
+    No,
+    /// It is right.
+    By(Proof),
+    /// Nobody is asked for one.
+    NotAsked,
 }
 
 /// Why nothing was run.
@@ -168,13 +188,18 @@ impl Inside {
         &self.config
     }
 
-    /// Whether whoever knows `password` may be `user`: by the verification of the Postgres port, which asks nobody for a password
+    /// What came of `password` for `user`: by the verification of the Postgres port, which asks nobody for a password
     /// where everyone is trusted. A wrong one, and a user who does not exist, take as long to be refused as there.
     ///
     /// # Errors
     /// [`NotAsked`]: nothing is told of the password.
-    pub async fn proves(&self, user: &str, password: String, from: Peer) -> Result<bool, NotAsked> {
-        let Auth::Scram(users) = &self.config.auth else { return Ok(true) };
+    pub async fn proves(
+        &self,
+        user: &str,
+        password: String,
+        from: Peer,
+    ) -> Result<Proven, NotAsked> {
+        let Auth::Scram(users) = &self.config.auth else { return Ok(Proven::NotAsked) };
         let peer = from.address;
         if let Some(rules) = &self.config.access
             && let Err(why) = rules.over_http(peer.ip(), from.encrypted, user)
@@ -194,18 +219,19 @@ impl Inside {
         };
         // A role that cannot be looked up now is nobody's.
         let right = match self.engine.reach_of(user).await {
-            Ok((known, _)) => {
+            Ok((known, reach)) => {
                 let verifier = users.verifier_of(user, &known);
                 // Derived for nobody as well: the time must not tell who exists.
-                auth::proves(&self.env, verifier, password).await && known != LogIn::Unknown
+                let right = auth::proves(&self.env, verifier.clone(), password).await;
+                reach.role.filter(|_| right).map(|role| Proof { role, verifier })
             }
-            Err(_) => false,
+            Err(_) => None,
         };
-        let proven = match attempt.judge(right) {
-            Ok(proven) => proven,
+        let proven = match attempt.judge(right.is_some()) {
+            Ok(_) => right,
             Err(refused) => return limited(refused).await,
         };
-        if !proven {
+        if proven.is_none() {
             let what = "log-in refused: wrong password, or no such user";
             self.tell_stranger((user, peer), (Stranger::Guessed, what), "28P01").await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
@@ -213,7 +239,18 @@ impl Inside {
             let event = of_connection("password proven", Some(SqlState::SUCCESS));
             audit.must_tell(event).await.map_err(NotAsked::Unrecorded)?;
         }
-        Ok(proven)
+        Ok(proven.map_or(Proven::No, Proven::By))
+    }
+
+    /// Whether what `user` has proven still holds.
+    ///
+    /// # Errors
+    /// Those of looking it up; an [`Ask`] then fails as well, which looks at the role for itself.
+    pub async fn holds(&self, user: &str, proof: &Proof) -> telesto_sql::Result<bool> {
+        let Auth::Scram(users) = &self.config.auth else { return Ok(false) };
+        let (known, reach) = self.engine.reach_of(user).await?;
+        let same = reach.role == Some(proof.role);
+        Ok(same && users.verifier_of(user, &known) == proof.verifier)
     }
 
     async fn tell_stranger(
@@ -295,6 +332,8 @@ impl Inside {
         let audit = self.audit(&ask.user, ask.application, None);
         let options = SessionOptions {
             user: ask.user.clone(),
+            proven: matches!(self.config.auth, Auth::Scram(_)),
+            role: ask.role,
             application_name: ask.application.to_owned(),
             parameters: vec![("statement_timeout".to_owned(), timeout)],
             read_only: !ask.may_write,

@@ -122,6 +122,7 @@ impl CatalogTables {
             Arc::clone(&self.catalog),
             Arc::clone(&self.settings),
             self.exec.as_ref().map_or_else(Arc::default, |exec| Arc::clone(&exec.live)),
+            self.exec.as_ref().is_some_and(|exec| exec.txn.options().as_of.is_some()),
         );
         let mut bound = bound(provider, columns, None);
         for (known, name) in bound.columns.iter_mut().skip(table.columns.len()).zip(hidden()) {

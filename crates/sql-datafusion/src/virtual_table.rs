@@ -28,6 +28,7 @@ use super::types::array_of;
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::builtin::tables::SystemTable;
 use telesto_sql_expr::Settings;
+use telesto_sql_expr::context::of_the_present;
 use telesto_sql_pgcatalog::{Lasting, live};
 use telesto_sql_plan::SessionView;
 use telesto_sql_types::Row;
@@ -42,6 +43,8 @@ pub(crate) struct VirtualTable {
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
     live: Arc<SessionView>,
+    /// Read in a transaction of the past.
+    past: bool,
 }
 
 impl VirtualTable {
@@ -52,8 +55,9 @@ impl VirtualTable {
         catalog: Arc<CatalogSnapshot>,
         settings: Arc<Settings>,
         live: Arc<SessionView>,
+        past: bool,
     ) -> Self {
-        Self { table, schema, catalog, settings, live }
+        Self { table, schema, catalog, settings, live, past }
     }
 }
 
@@ -87,6 +91,7 @@ impl TableProvider for VirtualTable {
             catalog: Arc::clone(&self.catalog),
             settings: Arc::clone(&self.settings),
             live: Arc::clone(&self.live),
+            past: self.past,
         };
         Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
     }
@@ -102,9 +107,21 @@ struct VirtualRows {
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
     live: Arc<SessionView>,
+    past: bool,
 }
 
 impl VirtualRows {
+    /// Refuses what is not here: what belongs to another region's session, and to the present in a transaction of the past, which
+    /// has the rights of then.
+    fn check(&self) -> Result<()> {
+        let name = self.table.name;
+        self.live.check_at_home(&format_args!("system table \"{name}\""))?;
+        if self.past && telesto_sql_pgcatalog::is_of_the_present(self.table) {
+            return Err(of_the_present(&format_args!("system table \"{name}\"")));
+        }
+        Ok(())
+    }
+
     /// The table's rows, each with all its columns.
     fn rows(&self) -> BoxFuture<'static, Result<Vec<Row>>> {
         if live::is_read(self.table, &self.positions) {
@@ -179,9 +196,7 @@ struct KeptTable {
 
 impl Rows for VirtualRows {
     fn open(&self, _: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
-        let at_home =
-            self.live.check_at_home(&format_args!("system table \"{}\"", self.table.name));
-        if let Err(error) = at_home {
+        if let Err(error) = self.check() {
             return Box::new(VirtualReader::found(Err(error)));
         }
         if let Some(rows) = self.lasting() {

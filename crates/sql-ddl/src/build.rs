@@ -56,11 +56,15 @@ pub fn duplicate(
     row: &[Datum],
     eval: &EvalContext<'_>,
 ) -> Error {
+    let key = info.index_told(index, row, eval);
     Error::new(
         SqlState::UNIQUE_VIOLATION,
         format!("could not create unique index \"{}\"", index.name),
     )
-    .detail(format!("Key {} is duplicated.", info.index_text(index, row, eval)))
+    .detail(key.map_or_else(
+        || "Duplicate keys exist.".to_owned(),
+        |key| format!("Key {key} is duplicated."),
+    ))
     .table(&info.schema, info.table.name.clone())
     .constraint(index.name.clone())
 }

@@ -130,7 +130,7 @@ pub async fn execute(
         change.touched().iter().copied().filter(|oid| !kept_views.contains(oid)).collect();
     access::check_change(&context.catalog, change.catalog(), &touched, &actor, reach)?;
     base.get_or_insert_with(|| Arc::clone(&context.catalog));
-    let mut context = context.clone();
+    let (before, mut context) = (context, context.clone());
     let changed = change.is_changed();
     if changed {
         let (catalog, shared) = change.finish(&context.env).await?;
@@ -178,7 +178,7 @@ pub async fn execute(
     if let (Statement::CreateTable(create), true) = (statement, changed)
         && let Some(query) = &create.query
     {
-        let count = table::fill_from_query(&context, create, query).await?;
+        let count = table::fill_from_query(&context, before, create, query).await?;
         return Ok(StatementResult::Command { tag: format!("SELECT {count}") });
     }
     Ok(StatementResult::Command { tag })

@@ -355,21 +355,23 @@ pub(super) fn select_into(statement: &Statement) -> Option<Statement> {
     Some(Statement::CreateTable(create.build()))
 }
 
-/// Runs the query of CREATE TABLE AS and stores its rows. Returns their number.
+/// Runs the query of CREATE TABLE AS and stores its rows. Returns their number. The query reads what was there `before` the table was:
+/// another of its name too.
 pub(super) async fn fill_from_query(
     context: &ExecContext,
+    before: &ExecContext,
     create: &CreateTable,
     query: &Query,
 ) -> Result<u64> {
-    let (schema, name) = split(&create.name)?;
-    let path = context.settings.effective_search_path();
-    let Some(telesto_sql_catalog::Relation::Table(table)) =
-        context.catalog.resolve(schema.as_deref(), &name, &path).cloned()
-    else {
+    let (_, name) = split(&create.name)?;
+    let made = |table: &&std::sync::Arc<Table>| {
+        table.name == name && before.catalog.table(table.id).is_none()
+    };
+    let Some(table) = context.catalog.tables().find(made) else {
         return Err(Error::internal("the new table is not there"));
     };
     let info = build::compiled(context, table.id)?;
-    let (_, rows) = query_statement(context, &Statement::Query(Box::new(query.clone()))).await?;
+    let (_, rows) = query_statement(before, &Statement::Query(Box::new(query.clone()))).await?;
     let mut count = 0;
     let mut stream = match rows {
         Rows::Ready(rows) => futures::stream::once(async { Ok(rows) }).boxed(),

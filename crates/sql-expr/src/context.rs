@@ -20,8 +20,10 @@ use crate::execution::Execution;
 use crate::members::{KnownLists, Members};
 use crate::settings::Settings;
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};
 use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::identifier::quote_literal;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// One call of a function body.
@@ -73,10 +75,85 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it changes what other sessions see, outside of the statement's transaction.
-    fn changes(&self) -> bool {
-        matches!(self, Self::NextValue(_) | Self::SetValue(..) | Self::SwitchLog(_))
+    /// The function, if it changes what other sessions see, outside of the statement's transaction.
+    fn changes(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::NextValue(_) => "nextval",
+            Self::SetValue(..) => "setval",
+            Self::SwitchLog(_) => "telesto_log_switch",
+            Self::SetCap(_) => "telesto_cap_set",
+            Self::DropCap(_) => "telesto_cap_drop",
+            _ => return None,
+        })
     }
+
+    /// Whether it asks for the rows that the transaction sees, or for nothing.
+    fn is_of_any_time(&self) -> bool {
+        matches!(self, Self::Sleep(_) | Self::CheckTable(_) | Self::Outcome(_) | Self::MeasureSpace)
+    }
+
+    /// The call, as records of definitions tell it; empty for what none is kept of.
+    #[must_use]
+    pub fn recorded(&self) -> String {
+        match self {
+            Self::SwitchLog(to) => {
+                format!("telesto_log_switch({})", quote_literal(&to.to_string()))
+            }
+            Self::DropCap(name) => format!("telesto_cap_drop({})", quote_literal(name)),
+            Self::SetCap(cap) => {
+                let (kind, subject) = cap.subject.parts();
+                format!(
+                    "telesto_cap_set({}, '{kind}', {}, {}, '{}', '{}', {})",
+                    quote_literal(&cap.name),
+                    quote_literal(subject),
+                    cap.limit_nanos as f64 / 1e9,
+                    cap.per.name(),
+                    cap.mode.name(),
+                    cap.reserve_percent,
+                )
+            }
+            _ => String::new(),
+        }
+    }
+
+    /// Whether it may be carried out in the transaction.
+    fn check(&self, exec: &dyn Execution) -> Result<()> {
+        if !self.is_of_any_time() {
+            check_present(&"a function that does something, or tells of the present,", exec)?;
+        }
+        let Some(function) = self.changes() else { return Ok(()) };
+        if exec.settings().confined {
+            return Err(Error::confined());
+        }
+        let own = match self {
+            Self::NextValue(oid) | Self::SetValue(oid, ..) => is_temporary(*oid),
+            _ => false,
+        };
+        if exec.only_reads() && !own {
+            let text = format!("cannot execute {function}() in a read-only transaction");
+            return Err(Error::new(SqlState::READ_ONLY_TRANSACTION, text)
+                .hint("Begin a transaction that may write: BEGIN READ WRITE."));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses in a transaction of the past what is of the present: rights there are those of that time.
+///
+/// # Errors
+/// 0A000.
+pub fn check_present(what: &dyn std::fmt::Display, exec: &dyn Execution) -> Result<()> {
+    if exec.transaction_options().as_of.is_none() {
+        return Ok(());
+    }
+    Err(of_the_present(what))
+}
+
+/// What [`check_present`] says.
+#[must_use]
+pub fn of_the_present(what: &dyn std::fmt::Display) -> Error {
+    Error::unsupported(format_args!("{what} in a transaction AS OF SYSTEM TIME"))
+        .hint("Rights there are those of that time; ask without AS OF SYSTEM TIME.")
 }
 
 #[derive(Debug, Default)]
@@ -204,10 +281,7 @@ impl<'a> EvalContext<'a> {
     /// # Errors
     /// The private error; XX000 while planning.
     pub fn request(&self, request: Request) -> Result<Datum> {
-        self.execution()?;
-        if self.settings.confined && request.changes() {
-            return Err(Error::confined());
-        }
+        request.check(self.execution()?)?;
         let mut replay = self.replay.lock();
         if let Some((asked, answer)) = replay.answers.get(replay.at).cloned() {
             if asked == request {

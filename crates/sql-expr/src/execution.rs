@@ -62,6 +62,9 @@ pub trait Execution: Debug + Send + Sync {
     /// The options of the transaction (level, read-only).
     fn transaction_options(&self) -> &TxnOptions;
 
+    /// Whether the transaction may only read because somebody said so: one that a query opened for itself is of that kind too.
+    fn only_reads(&self) -> bool;
+
     /// Positions of sequences that this session has seen.
     fn sequences(&self) -> &SequenceSession;
 

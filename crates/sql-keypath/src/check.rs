@@ -23,21 +23,31 @@ use super::read::{BATCH, get_many};
 use super::storage;
 use telesto_sql_catalog::Index;
 use telesto_sql_catalog::codec;
+use telesto_sql_catalog::rights::denied;
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
+use telesto_sql_plan::row_security;
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Checks the table with this OID; the number of its rows.
 ///
 /// # Errors
-/// 42809 when there is no such table; XX001 with the first difference between table and indexes; 57014.
+/// 42809 when there is no such table; 42501 when policies hide rows of it from the role; XX001 with the first difference between table and indexes; 57014.
 pub async fn check_table(exec: &ExecContext, oid: u32) -> Result<u64> {
     let table = exec.catalog.table(TableId(oid)).ok_or_else(|| {
         Error::new(SqlState::WRONG_OBJECT_TYPE, format!("there is no table with OID {oid}"))
             .hint("telesto_check_table takes the name of a stored table.")
     })?;
+    // It counts all rows, and an error of it names the key of any.
+    if row_security::applies(table, &exec.catalog, &exec.catalog.actor(exec.settings.current_role))
+    {
+        let text = format!("permission denied for table {}", table.name);
+        return Err(denied(text)
+            .detail("Row-level security hides rows of it from the role.")
+            .hint("Call telesto_check_table as a superuser, or as a role with BYPASSRLS."));
+    }
     let info = CompiledTable::new(&exec.catalog, &exec.settings, table)?;
     let check = Check { exec, info: &info, eval: EvalContext::executing(exec) };
     let rows = check.rows().await?;

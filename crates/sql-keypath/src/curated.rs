@@ -260,11 +260,10 @@ async fn replaced(
         if found.as_deref() != row.old.as_deref() {
             let shown = old.as_ref().or(new.as_ref());
             let which = match (&info.table.primary, shown) {
-                (Some(primary), Some(row)) => {
-                    format!("row {}", info.index_text(primary, row, context))
-                }
-                _ => "a row".to_owned(),
+                (Some(primary), Some(row)) => info.index_told(primary, row, context),
+                _ => None,
             };
+            let which = which.map_or_else(|| "a row".to_owned(), |key| format!("row {key}"));
             let what = if row.old.is_none() { "is there by now" } else { "has changed since" };
             let text = format!("{which} of table \"{}\" {what}", info.table.name);
             return Err(refused(change, &text).table(&info.schema, &info.table.name));

@@ -92,6 +92,19 @@ pub fn lasting(table: &SystemTable) -> Lasting {
     }
 }
 
+/// Whether the rows tell of the present whatever the transaction sees: of sessions, nodes, costs, statistics, and of what waits for
+/// curators. Others follow from the catalog, or are the session's own.
+#[must_use]
+pub fn is_of_the_present(table: &SystemTable) -> bool {
+    match table.name {
+        "pg_locks" => true,
+        // PostgreSQL's catalogs of extended statistics, which are empty.
+        "pg_statistic_ext" | "pg_statistic_ext_data" => false,
+        "telesto_placement" => false,
+        name => name.starts_with("telesto_") || name.starts_with("pg_stat"),
+    }
+}
+
 /// The rows of a system table.
 ///
 /// # Errors

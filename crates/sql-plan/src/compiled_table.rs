@@ -355,14 +355,21 @@ impl CompiledTable {
         )
         .table(&self.schema, &self.table.name)
         .constraint(&index.name);
-        let told = self.reader(context).is_some_and(|reader| {
-            let columns = index.columns.iter();
-            columns.map(|c| c.expression.is_none().then_some(c.column)).all(|at| reader.sees(at))
-        });
-        if !told {
-            return error;
-        }
-        error.detail(format!("Key {} already exists.", self.index_text(index, row, context)))
+        let told = self.index_told(index, row, context);
+        error.detail_of(told.map(|key| format!("Key {key} already exists.")))
+    }
+
+    /// [`Self::index_text`] for an error; `None`: the role could not have read it.
+    #[must_use]
+    pub fn index_told(
+        &self,
+        index: &Index,
+        row: &[Datum],
+        context: &EvalContext<'_>,
+    ) -> Option<String> {
+        let reader = self.reader(context)?;
+        let mut columns = index.columns.iter().map(|c| c.expression.is_none().then_some(c.column));
+        columns.all(|at| reader.sees(at)).then(|| self.index_text(index, row, context))
     }
 }
 

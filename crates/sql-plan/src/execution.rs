@@ -75,6 +75,10 @@ impl Execution for ExecContext {
         self.txn.options()
     }
 
+    fn only_reads(&self) -> bool {
+        self.only_reads
+    }
+
     fn sequences(&self) -> &SequenceSession {
         &self.sequences
     }
@@ -156,6 +160,7 @@ impl Execution for ExecContext {
             self.live
                 .check_at_home(&"a function that does something, or asks its session or region,")?;
         }
+        let call = request.recorded();
         Ok(match request {
             Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {
@@ -166,7 +171,7 @@ impl Execution for ExecContext {
                 Datum::Int8(i64::try_from(rows).unwrap_or(i64::MAX))
             }
             Request::SwitchLog(to) => {
-                self.database.switch_log(to).await?;
+                self.recorded(call, async { Ok(self.database.switch_log(to).await?) }).await?;
                 Datum::text(to.to_string())
             }
             Request::Migrate(to) => {
@@ -179,11 +184,11 @@ impl Execution for ExecContext {
                 )
             }
             Request::SetCap(cap) => {
-                self.change_cap(&cap.name, Some(&cap)).await?;
+                self.recorded(call, self.change_cap(&cap.name, Some(&cap))).await?;
                 Datum::text("")
             }
             Request::DropCap(name) => {
-                self.change_cap(&name, None).await?;
+                self.recorded(call, self.change_cap(&name, None)).await?;
                 Datum::text("")
             }
             Request::Approve(id) => Datum::Int8(self.planner.decide(self, id, None).await?),

@@ -29,6 +29,7 @@
 pub mod accounts;
 pub mod activity;
 pub mod advisory;
+pub mod audit;
 pub mod cancel;
 pub mod caps;
 pub mod compiled_table;
@@ -126,6 +127,10 @@ pub struct ExecContext {
     pub notices: Arc<NoticeQueue>,
     /// Where `set_config` leaves what it was asked for.
     pub configured: Arc<ConfigQueue>,
+    /// Where records are kept of what functions do beyond the transaction.
+    pub audit: Option<Arc<dyn audit::Audit>>,
+    /// Whether its transaction may only read because somebody said so, not because the statement only reads.
+    pub only_reads: bool,
     /// Whether the statement is being cancelled; look at it every batch of rows.
     pub cancel: CancelToken,
     /// `random()`, `clock_timestamp()`.

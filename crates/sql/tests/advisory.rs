@@ -247,3 +247,22 @@ async fn a_process_taken_for_dead_cannot_commit_under_its_locks() {
     );
     assert_eq!(run(&mut a, "insert into t values (1)").await, ["INSERT 0 1"]);
 }
+
+#[tokio::test]
+async fn session_holds_so_many_locks_and_no_more() {
+    let engine = engine(&database()).await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    let many = "SELECT count(pg_advisory_lock(i)) FROM generate_series(1, 10000) i";
+    assert_eq!(run(&mut a, many).await, ["10000"]);
+    for call in
+        ["pg_advisory_lock(0)", "pg_try_advisory_xact_lock(0)", "pg_advisory_lock_shared(1)"]
+    {
+        assert_eq!(run(&mut a, &format!("SELECT {call}")).await, ["53200"], "{call}");
+    }
+    // One that it has is no further one, and others have their own number.
+    assert_eq!(run(&mut a, "SELECT count(pg_advisory_lock(1))").await, ["1"]);
+    assert_eq!(run(&mut b, "SELECT count(pg_advisory_lock(0))").await, ["1"]);
+    run(&mut a, "SELECT pg_advisory_unlock(2)").await;
+    assert_eq!(run(&mut a, "SELECT count(pg_advisory_lock(-1))").await, ["1"]);
+    assert_eq!(run(&mut a, "SELECT count(pg_advisory_lock(-2))").await, ["53200"]);
+}

@@ -4,6 +4,8 @@
 mod curated;
 #[path = "roles/details.rs"]
 mod details;
+#[path = "roles/present.rs"]
+mod present;
 #[path = "roles/settings.rs"]
 mod settings;
 

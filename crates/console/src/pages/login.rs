@@ -67,14 +67,15 @@ pub async fn submit(
         return problem.into_response();
     }
     let Login { user, password, next } = login;
-    if let Err(problem) = visit::prove(&console, &user, password, source).await {
-        return form(&console, &headers, &next, &user, Some(&problem));
-    }
+    let proof = match visit::prove(&console, &user, password, source).await {
+        Ok(proof) => proof,
+        Err(problem) => return form(&console, &headers, &next, &user, Some(&problem)),
+    };
     if let Some(old) = console.sessions.of(&headers) {
         // A session never changes its role: it ends, and another begins.
         console.sessions.end(&old);
     }
-    let (token, _) = console.sessions.begin(&user);
+    let (token, _) = console.sessions.begin(&user, proof);
     let mut response = Redirect::to(local(&next)).into_response();
     give(&mut response, &access::set_cookie(Some(&token), &headers));
     response

@@ -168,3 +168,56 @@ async fn requests_that_are_another_s_are_refused_and_pages_show_nothing_of_it() 
     let answer = node.sql(&ada, &json!({"sql": "SELECT v FROM vault.safe"})).await;
     assert_eq!(answer.json()["results"][0]["rows"], json!([[GOLD]]));
 }
+
+/// What became of a statement: status of the reply, code of the error in it.
+async fn refusal(node: &Node, visitor: &(String, String)) -> (u16, String) {
+    let body = json!({"sql": "SELECT rolname FROM pg_catalog.pg_authid", "mode": "read_write"});
+    let answer = node.sql(visitor, &body).await;
+    assert!(!answer.body.contains("rolname"), "{}", answer.body);
+    let json = answer.json();
+    let error = if json["code"].is_null() { &json["error"] } else { &json };
+    (answer.status, error["code"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The session ends whatever became of the role: nothing runs, pages lead to the log-in, and it does not come back.
+async fn is_out(node: &Node, visitor: &(String, String), what: &str) {
+    assert_eq!(refusal(node, visitor).await, (401, "unauthorized".to_owned()), "{what}");
+    let page = node.get("/sql", &visitor.0).await;
+    assert_eq!((page.status, page.header("location")), (303, "/login?next=%2Fsql"), "{what}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn session_ends_with_its_role_or_with_its_password() {
+    for (what, change) in [
+        ("dropped", "DROP ROLE mallory"),
+        ("renamed", "ALTER ROLE mallory RENAME TO eve"),
+        ("made anew", "DROP ROLE mallory; CREATE ROLE mallory SUPERUSER LOGIN"),
+        ("another under the name", "ALTER ROLE mallory RENAME TO eve; CREATE ROLE mallory LOGIN"),
+        ("another password", "ALTER ROLE mallory PASSWORD 'pen'"),
+        ("no log-in", "ALTER ROLE mallory NOLOGIN"),
+    ] {
+        let (node, ada, mallory) = town().await;
+        let first = json!({"sql": "SELECT session_user"});
+        let own = node.sql(&mallory, &first).await.json();
+        assert_eq!(own["results"][0]["rows"], json!([["mallory"]]), "{what}: {own}");
+        node.write(&ada, change).await;
+        is_out(&node, &mallory, what).await;
+        // Nothing that is made again under the name lets the old session in.
+        node.sql(&ada, &json!({"sql": "CREATE ROLE mallory LOGIN", "mode": "read_write"})).await;
+        is_out(&node, &mallory, what).await;
+        // Whoever else is logged in stays so.
+        let other = node.sql(&ada, &json!({"sql": "SELECT session_user"})).await.json();
+        assert_eq!(other["results"][0]["rows"], json!([["ada"]]), "{what}: {other}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn role_that_is_gone_gets_nothing_by_its_password_either() {
+    let (node, ada, _) = town().await;
+    node.write(&ada, "DROP ROLE mallory").await;
+    let body = json!({"sql": "SELECT rolname FROM pg_catalog.pg_authid"}).to_string();
+    let headers = [BASIC, JSON, ("x-requested-with", "a program")];
+    let answer = node.ask("POST", "/api/v1/sql", &headers, &body).await;
+    assert!(answer.status == 401 && !answer.body.contains("rolname"), "{answer:?}");
+    assert_eq!(node.log_in("mallory", "pencil").await.status, 403);
+}

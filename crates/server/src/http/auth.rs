@@ -217,11 +217,17 @@ pub async fn check(
             format!("role {user:?} does not exist; a superuser makes it: CREATE ROLE … LOGIN"),
         ));
     }
-    let met = need.met(reach);
+    let met = if reach.connects { need.met(reach) } else { Err(no_connect()) };
     if met.is_err() {
         asked.tell(config, &user, (AuditClass::Denied, &asked.what), "42501").await;
     }
     met
+}
+
+/// Whoever may not connect reaches nothing, as over the Postgres port.
+fn no_connect() -> ApiError {
+    let message = "permission denied: the user has no CONNECT privilege on the database; GRANT CONNECT ON DATABASE TO the user";
+    ApiError::new(StatusCode::FORBIDDEN, "forbidden", message)
 }
 
 /// Whether a request may be meant for this server; see [`is_for_us`].

@@ -442,3 +442,37 @@ async fn keys_and_values_over_http_are_for_those_who_may() {
     let (status, raw) = town.http(&reads).await;
     assert!(status == 200 && raw.contains(GOLD), "it is there, and as it was: {raw}");
 }
+
+#[tokio::test]
+async fn keys_and_values_over_http_are_not_for_those_who_may_not_connect() {
+    let town = Town::new().await;
+    let boss = log_in(&town.node, "telesto").await;
+    let granted = "GRANT pg_read_all_data, pg_write_all_data, pg_monitor TO mallory";
+    boss.batch_execute(granted).await.expect("granted");
+    let credentials = STANDARD.encode("mallory:pencil");
+    let ask = |line: &str, body: &str| {
+        format!(
+            "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Basic {credentials}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let value = format!("{{\"value\": \"{GOLD}\"}}");
+    let ways = [
+        ask("PUT /v1/kv/treasure", &value),
+        ask("GET /v1/kv/treasure", ""),
+        ask("GET /v1/kv?prefix=t", ""),
+        ask("DELETE /v1/kv/other", ""),
+    ];
+    for way in &ways {
+        let (status, raw) = town.http(way).await;
+        assert!((200..300).contains(&status), "{way}\n{raw}");
+    }
+    boss.batch_execute("REVOKE CONNECT ON DATABASE telesto FROM PUBLIC").await.expect("revoked");
+    for way in &ways {
+        let (status, raw) = town.http(way).await;
+        assert!(status == 403 && !raw.contains(GOLD) && raw.contains("CONNECT"), "{way}\n{raw}");
+    }
+    boss.batch_execute("GRANT CONNECT ON DATABASE telesto TO mallory").await.expect("granted");
+    let (status, raw) = town.http(&ways[1]).await;
+    assert!(status == 200 && raw.contains(GOLD), "{raw}");
+}

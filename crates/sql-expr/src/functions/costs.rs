@@ -9,6 +9,7 @@
 use telesto_meter::Dollars;
 use telesto_meter::caps::{Cap, Mode, Per, Subject};
 
+use super::guards;
 use crate::context::{Call, Request};
 use crate::fault;
 use crate::registry::{Function, function};
@@ -44,6 +45,7 @@ pub const TABLE: &[Function] = &[
 ];
 
 fn only_superusers(function: &str, call: &Call<'_>) -> Result<()> {
+    guards::present(function, call)?;
     let user = &call.context.settings.session_user;
     if call.context.catalog.roles().any(|role| role.superuser && role.name == *user) {
         return Ok(());

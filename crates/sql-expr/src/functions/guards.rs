@@ -1,16 +1,24 @@
 //! Which functions are not for everybody, and whom they are for.
 //!
 //! # Invariants
-//! The role whose rights count is asked, each time a function is called.
+//! The role whose rights count is asked, each time a function is called; of what is of the present, not by the rights of the past.
 //!
 //! # On failure
-//! 42501.
+//! 42501; 0A000 in a transaction AS OF SYSTEM TIME.
 
 use telesto_sql_catalog::rights::{READ_ALL_STATS, SIGNAL_BACKEND, denied};
 use telesto_sql_catalog::{Actor, Guarded, Rights};
 use telesto_sql_types::error::{Error, Result};
 
-use crate::context::Call;
+use crate::context::{Call, check_present};
+
+/// Fails in a transaction of the past, whose catalog has the rights of then, for what is done now or tells of the present.
+pub(super) fn present(function: &str, call: &Call<'_>) -> Result<()> {
+    match call.context.exec {
+        Some(exec) => check_present(&format_args!("function {function}"), exec),
+        None => Ok(()),
+    }
+}
 
 fn actor(call: &Call<'_>) -> Actor {
     call.context.catalog.actor(call.context.settings.current_role)
@@ -35,6 +43,7 @@ pub(super) fn table(oid: u32, call: &Call<'_>) -> Result<()> {
 
 /// Fails unless the role sees what the server does.
 pub(super) fn statistics(function: &str, call: &Call<'_>) -> Result<()> {
+    present(function, call)?;
     if actor(call).acts_as(READ_ALL_STATS) {
         return Ok(());
     }
@@ -44,6 +53,7 @@ pub(super) fn statistics(function: &str, call: &Call<'_>) -> Result<()> {
 
 /// Fails unless the session is a superuser's, whatever SET ROLE says, and the role that counts is one, too.
 pub(super) fn superuser(function: &str, call: &Call<'_>) -> Result<()> {
+    present(function, call)?;
     let catalog = call.context.catalog;
     let settings = call.context.settings;
     let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);

@@ -228,6 +228,7 @@ fn signal(
     call: &Call<'_>,
     act: impl FnOnce(&dyn Execution, i32) -> bool,
 ) -> Result<Datum> {
+    guards::present(&format!("pg_{what}_backend"), call)?;
     let exec = call.context.execution()?;
     let pid = i32::try_from(i64_of(pid)?).unwrap_or_default();
     let found = if let Some(owner) = exec.backend_role(pid) {

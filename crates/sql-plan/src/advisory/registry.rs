@@ -4,6 +4,7 @@
 //! - Of one lock, the granted holds of different sessions never conflict; a hold is granted only while the remote row gives this
 //!   process that mode.
 //! - A request waits behind earlier ones that it conflicts with, so that none waits for ever.
+//! - A session waits for one lock at a time; no call looks through the locks of others that it does not wait for.
 //! - One task a lock (*settle*) changes the row; it goes on when the one who asked has gone.
 //!
 //! # On failure
@@ -93,6 +94,8 @@ impl Entry {
 #[derive(Debug, Default)]
 struct State {
     locks: BTreeMap<LockKey, Entry>,
+    /// For which lock a session waits, or has waited in the call that is under way.
+    waits: BTreeMap<u64, LockKey>,
     ticket: u64,
     beating: bool,
     /// Sessions that held locks when the process was taken for dead.
@@ -133,7 +136,9 @@ struct Asking<'a> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if let Some(entry) = self.locks.state.lock().locks.get_mut(&self.key) {
+        let mut state = self.locks.state.lock();
+        state.waits.remove(&self.session);
+        if let Some(entry) = state.locks.get_mut(&self.key) {
             entry.waiting.retain(|waiting| waiting.ticket != self.ticket);
             if !self.done {
                 entry.holds.retain(|hold| {
@@ -141,6 +146,7 @@ impl Drop for Asking<'_> {
                 });
             }
         }
+        drop(state);
         self.locks.changed.notify_waiters();
         self.locks.settle(self.key);
     }
@@ -152,12 +158,13 @@ impl AdvisoryLocks {
         Arc::new(Self { state: Mutex::default(), changed: Notify::new(), remote, env })
     }
 
-    /// Takes `key` for a session that does not have it in that mode; false: `attempt`, and it is taken.
+    /// Takes `key` for a session that does not have it in that mode; false: `attempt`, and it is taken. `holds_another`: the session
+    /// has other locks, so that it does not wait for ever for one that another process has.
     pub async fn take(
         self: &Arc<Self>,
-        key: LockKey,
-        mode: LockMode,
+        (key, mode): (LockKey, LockMode),
         (session, pid): (u64, i32),
+        holds_another: bool,
         attempt: bool,
     ) -> Result<bool> {
         let ticket = {
@@ -174,9 +181,6 @@ impl AdvisoryLocks {
             notified.as_mut().enable();
             let bounded = {
                 let mut state = self.state.lock();
-                let holds_another = state.locks.values().any(|entry| {
-                    entry.holds.iter().any(|hold| hold.session == session && hold.granted)
-                });
                 let entry = state.locks.entry(key).or_default();
                 let at = entry.holds.iter().position(|h| h.session == session && h.mode == mode);
                 match at {
@@ -211,6 +215,7 @@ impl AdvisoryLocks {
                     None => {
                         if !entry.waiting.iter().any(|waiting| waiting.ticket == ticket) {
                             entry.waiting.push(Waiting { ticket, session, pid, mode });
+                            state.waits.insert(session, key);
                             if state.deadlocked(session) {
                                 return Err(deadlock());
                             }
@@ -416,7 +421,7 @@ impl State {
         let mut seen = BTreeSet::new();
         let mut next = vec![session];
         while let Some(at) = next.pop() {
-            for entry in self.locks.values() {
+            if let Some(entry) = self.waits.get(&at).and_then(|key| self.locks.get(key)) {
                 for waiting in entry.waiting.iter().filter(|waiting| waiting.session == at) {
                     for blocker in entry.blockers(at, waiting.mode, waiting.ticket) {
                         if blocker == session {

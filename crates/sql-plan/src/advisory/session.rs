@@ -16,7 +16,10 @@ use telesto_txn::Transaction;
 
 use super::registry::{AdvisoryLocks, lost};
 use super::{LockKey, LockMode, LockRequest};
-use telesto_sql_types::error::Result;
+use telesto_sql_types::error::{Error, Result, SqlState};
+
+/// Locks that a session holds; a lock held in both modes counts twice.
+pub const MOST: usize = 10_000;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -55,12 +58,19 @@ impl AdvisorySession {
     /// `pg_advisory_lock` and its kin; false: it was not to wait, and the lock is taken.
     ///
     /// # Errors
-    /// 40P01; those of the database.
+    /// 40P01; 53200 for more than [`MOST`]; those of the database.
     pub async fn lock(&self, request: LockRequest, pid: i32) -> Result<bool> {
         let LockRequest { key, mode, local, attempt } = request;
-        if !self.held.lock().contains_key(&(key, mode))
-            && !self.locks.take(key, mode, (self.id, pid), attempt).await?
-        {
+        let (new, others) = {
+            let held = self.held.lock();
+            (!held.contains_key(&(key, mode)), held.len())
+        };
+        if new && others >= MOST {
+            return Err(Error::new(SqlState::OUT_OF_MEMORY, "out of shared memory").hint(format!(
+                "A session holds at most {MOST} advisory locks; pg_advisory_unlock_all gives up those until its end."
+            )));
+        }
+        if new && !self.locks.take((key, mode), (self.id, pid), others > 0, attempt).await? {
             return Ok(false);
         }
         self.took.store(true, Ordering::Relaxed);

@@ -15,69 +15,24 @@
 //! # Limits
 //! - [`TEXT_BYTES`] of a statement's text.
 //! - The end told is that of the statement, or of the transaction where it was one by itself; a ROLLBACK behind it is not told.
+//! - Of functions, those that change spend caps or the kind of the log are told, where they do it (`telesto_sql_plan::audit`).
 //! - Refusals (42501) and log-ins are told by the server, which sees all of them.
 
-use std::fmt::{Debug, Write as _};
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use telesto_sql_parser::definition::{self, Definition};
+pub use telesto_sql_plan::audit::{Audit, AuditClass, Audited, Slot};
 
 use super::{Prepared, Session, StatementResult};
 use crate::access::{Class, class_of};
 use crate::error::{Result, SqlState};
-use crate::sqlparser::ast::Statement;
+use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::sqlparser::dialect::PostgreSqlDialect;
 use crate::sqlparser::tokenizer::{Token, Tokenizer};
 
 /// Bytes told of a statement's text.
 pub const TEXT_BYTES: usize = 16 << 10;
-
-/// What records are kept of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AuditClass {
-    /// Log-ins, those that failed too, and ends of sessions.
-    Connection,
-    /// What was refused for want of a right (42501).
-    Denied,
-    /// Definitions: CREATE, ALTER, DROP, TRUNCATE, COMMENT and their kin.
-    Definition,
-    /// Roles and rights: CREATE, ALTER and DROP ROLE, GRANT, REVOKE and their kin.
-    Role,
-}
-
-/// A statement that a record is to be kept of.
-#[derive(Clone, Debug)]
-pub struct Audited {
-    /// Of what class.
-    pub class: AuditClass,
-    /// Its text, without passwords.
-    pub statement: String,
-    /// The role as which it runs.
-    pub role: String,
-    /// application_name
-    pub application: String,
-}
-
-/// Keeps the records of one session.
-#[async_trait]
-pub trait Audit: Debug + Send + Sync {
-    /// Whether records of the class are kept.
-    fn wants(&self, class: AuditClass) -> bool;
-
-    /// Makes sure that `audited` can be kept.
-    ///
-    /// # Errors
-    /// 58030: it cannot; the statement must not run.
-    async fn room(&self, audited: Audited) -> Result<Box<dyn Slot>>;
-}
-
-/// Room for one record. Dropped without an end, it is kept as of a statement whose end nobody saw.
-#[async_trait]
-pub trait Slot: Send {
-    /// The statement ended so; returns when the record is kept, or has waited long enough for that.
-    async fn ended(self: Box<Self>, state: SqlState);
-}
 
 impl Session {
     /// The session's text of late, as `pg_stat_activity` shows it, without passwords.
@@ -139,6 +94,13 @@ pub(super) async fn ended(
 fn audited_class(statement: &Statement) -> Option<AuditClass> {
     if let Statement::Explain { statement, analyze: true, .. } = statement {
         return audited_class(statement);
+    }
+    // SELECT … INTO makes a table.
+    if let Statement::Query(query) = statement
+        && let SetExpr::Select(select) = &*query.body
+        && select.into.is_some()
+    {
+        return Some(AuditClass::Definition);
     }
     if class_of(statement) != Class::Definition {
         return None;
@@ -275,6 +237,9 @@ mod tests {
             ("ALTER TABLE t ADD b int", Some(AuditClass::Definition)),
             ("DROP TABLE t", Some(AuditClass::Definition)),
             ("TRUNCATE t", Some(AuditClass::Definition)),
+            ("SELECT a INTO t FROM u", Some(AuditClass::Definition)),
+            ("SELECT a INTO TEMP t FROM u", Some(AuditClass::Definition)),
+            ("EXPLAIN ANALYZE SELECT a INTO t FROM u", Some(AuditClass::Definition)),
             ("CREATE ROLE a", Some(AuditClass::Role)),
             ("ALTER ROLE a PASSWORD 'x'", Some(AuditClass::Role)),
             ("ALTER ROLE a SET work_mem = 64", Some(AuditClass::Role)),

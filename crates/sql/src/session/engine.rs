@@ -92,6 +92,9 @@ pub struct SessionOptions {
     /// Whether the user was asked for a password, and had it: then only a role may begin a session. Otherwise a name that no
     /// role has means the bootstrap superuser.
     pub proven: bool,
+    /// The role that the user was when that was asked: a session does not begin as another one of the name. `None`: as whichever
+    /// has it.
+    pub role: Option<u32>,
     /// The database; empty for `telesto`.
     pub database: String,
     /// Where the client is; `None`: in this process.
@@ -254,7 +257,7 @@ impl SqlEngine {
             .hint("There is one database, called telesto."));
         }
         let user = or_default(std::mem::take(&mut options.user));
-        let role = self.log_in(&user, options.proven).await?;
+        let role = self.log_in(&user, options.proven, options.role).await?;
         let (settings, warnings) = self.beginning(role, user, &mut options).await?;
         let mut session = self.session_of(settings, options.client);
         session.shown.change().encrypted = options.encrypted.take();

@@ -42,6 +42,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// What DISCARD ALL asks: all as it was when the session began.
+    pub(super) fn began() -> Self {
+        Self { session: true, role: None, local: false, back: false }
+    }
+
     /// What SET asks; `None`: it is about something else.
     pub(super) fn of_set(set: &Set) -> Result<Option<Self>> {
         let local = |scope: Option<&ContextModifier>| matches!(scope, Some(ContextModifier::Local));
@@ -131,14 +136,27 @@ impl SqlEngine {
         catalog
     }
 
-    /// The role that a session of `user` begins as. `proven`: the user was asked for a password, and had it.
-    pub(super) async fn log_in(&self, user: &str, proven: bool) -> Result<LoggedIn> {
+    /// The role that a session of `user` begins as. `proven`: the user was asked for a password, and had it; `wanted`: as this role.
+    pub(super) async fn log_in(
+        &self,
+        user: &str,
+        proven: bool,
+        wanted: Option<u32>,
+    ) -> Result<LoggedIn> {
         if user == DEFAULT_DATABASE && !proven {
             return Ok(first_role(None));
         }
         let catalog = self.catalog_now().await?;
-        let Some(role) = catalog.role_named(user) else {
-            if proven {
+        let found = catalog.role_named(user);
+        let Some(role) = found.filter(|role| wanted.is_none_or(|oid| oid == role.oid)) else {
+            if wanted.is_some() && found.is_some() {
+                return Err(Error::new(
+                    SqlState::INVALID_AUTHORIZATION,
+                    format!("role \"{user}\" is another than the one that logged in"),
+                )
+                .hint("Log in again."));
+            }
+            if proven || wanted.is_some() {
                 return Err(Error::new(
                     SqlState::INVALID_AUTHORIZATION,
                     format!("role \"{user}\" does not exist"),

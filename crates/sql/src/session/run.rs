@@ -16,7 +16,7 @@ use super::bounds::{Ran, bounded, kept};
 use super::cursor::positioned::{Keyed, Planned, concerns_cursors};
 use super::result_digest::{Seen, observe};
 use super::tame;
-use super::transaction::Step;
+use super::transaction::{Block, Step};
 use super::{Prepared, Rows, Session, StatementResult, pg_micros};
 use crate::catalog::CatalogSnapshot;
 use crate::catalog::sequence::SequenceScope;
@@ -458,6 +458,12 @@ impl Session {
         passing.then(|| block.options.passing())
     }
 
+    /// Whether the block may only read because somebody said so: one that a query opened for itself is of that kind too.
+    fn only_reads(&self, block: &Block) -> bool {
+        let said = block.explicit || self.settings.default_read_only || self.settings.confined;
+        block.options.read_only && said
+    }
+
     pub(super) fn context(
         &self,
         txn: Arc<dyn Transaction>,
@@ -496,6 +502,8 @@ impl Session {
             sequences: Arc::clone(&self.sequences),
             notices: self.notices.reaching(self.settings()),
             configured: Arc::clone(&self.configured),
+            audit: self.audit.clone(),
+            only_reads: block.is_some_and(|block| self.only_reads(block)),
             cancel: self.cancel.token(self.statement),
             env: self.engine.env.clone(),
             memory: Arc::clone(&self.engine.memory),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use telesto_sql_catalog::rights::{READ_ALL_DATA, READ_ALL_STATS, WRITE_ALL_DATA};
 use telesto_sql_catalog::store::{CatalogChange, Object};
-use telesto_sql_catalog::{DATABASE_OID, DatabaseRights, Owner, Role};
+use telesto_sql_catalog::{DATABASE_OID, DatabaseRights, Owner, Rights, Role};
 use telesto_txn::{Level, TxnOptions};
 
 use super::SqlEngine;
@@ -40,6 +40,10 @@ pub enum LogIn {
 /// What of a database a user reaches as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
+    /// The role's OID: whoever is made anew under its name has another.
+    pub role: Option<u32>,
+    /// May connect (CONNECT on the database).
+    pub connects: bool,
     /// Reads all data (`pg_read_all_data`).
     pub reads: bool,
     /// Writes all data (`pg_write_all_data`).
@@ -77,6 +81,8 @@ impl SqlEngine {
         let reach = catalog.role_named(user).map_or_else(Reach::default, |role| {
             let actor = catalog.actor(role.oid);
             Reach {
+                role: Some(role.oid),
+                connects: catalog.guarded_database().rights_of(&actor).has(Rights::CONNECT),
                 reads: actor.acts_as(READ_ALL_DATA),
                 writes: actor.acts_as(WRITE_ALL_DATA),
                 monitors: actor.acts_as(READ_ALL_STATS),

@@ -109,7 +109,7 @@ impl Session {
             Statement::Set(set) => self.set_anything(set).await.map(|()| tag("SET")),
             Statement::Reset(reset) => self.reset(reset).await.map(|()| tag("RESET")),
             Statement::ShowVariable { variable } => self.show_settled(variable).await.map(Some),
-            Statement::Discard { object_type } => self.discard(object_type).map(Some),
+            Statement::Discard { object_type } => self.discard(object_type).await.map(Some),
             Statement::Prepare { name, data_types, statement } => {
                 self.prepare_named((name, data_types), statement, text).await.map(Some)
             }
@@ -170,7 +170,7 @@ impl Session {
         }
     }
 
-    fn discard(&mut self, object_type: &DiscardObject) -> Result<StatementResult> {
+    async fn discard(&mut self, object_type: &DiscardObject) -> Result<StatementResult> {
         if matches!(object_type, DiscardObject::ALL) {
             if self.in_a_block() {
                 return Err(Error::new(
@@ -178,11 +178,17 @@ impl Session {
                     "DISCARD ALL cannot run inside a transaction block",
                 ));
             }
+            // Back at the role that the session began with, or nothing is given up.
+            self.change_role(&RoleAsked::began()).await?;
+            let superuser = self.settings.superuser;
             self.prepared.clear();
             self.cursors.clear();
             self.advisory.unlock_all();
             self.channels.leave();
             self.settings = Arc::clone(&self.defaults);
+            if self.settings.superuser != superuser {
+                Arc::make_mut(&mut self.settings).superuser = superuser;
+            }
         }
         if matches!(object_type, DiscardObject::ALL | DiscardObject::TEMP) {
             self.discard_temp()?;

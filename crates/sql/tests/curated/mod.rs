@@ -797,3 +797,20 @@ async fn an_author_sees_what_a_free_table_would_show_and_approvals_come_to_the_s
         assert!(!checked.starts_with('!'), "{checked}");
     }
 }
+
+#[tokio::test]
+async fn refused_approval_names_no_row_that_its_curator_could_not_read() {
+    let mut wiki = wiki().await;
+    let (alice, boss) = (&mut wiki.alice, &mut wiki.boss);
+    for (id, told_row) in [(1, true), (2, false)] {
+        told(alice, &format!("UPDATE page SET body = 'a' WHERE id = {id}")).await;
+        told(boss, &format!("UPDATE page SET hits = 1 WHERE id = {id}")).await;
+        if !told_row {
+            told(boss, "REVOKE SELECT ON page FROM editors").await;
+        }
+        let said = told(&mut wiki.eve, &format!("SELECT telesto_approve({id})")).await;
+        assert!(said.starts_with("!55000"), "{said}");
+        assert_eq!(said.contains(&format!("row (id)=({id})")), told_row, "{said}");
+        assert_eq!(said.contains("a row of table"), !told_row, "{said}");
+    }
+}
