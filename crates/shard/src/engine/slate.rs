@@ -6,6 +6,7 @@
 //!   collector runs inside; the caller drives both.
 //! - A reader shows one checkpoint as long as it lives: it never polls. What it shows goes with the watermark that was read with it;
 //!   once its objects are collected it is `Gone`, and another one is opened, watermark and all.
+//! - A reader that is dropped, closed or not, leaves no task behind.
 //! - Retries are bounded; every wait ends by `io_timeout`.
 //! - One block cache serves all checkpoints of the process.
 //! - What is read ahead is bounded over all sources of a scan together ([`fetches`]). A table being made is
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::poll;
+use futures::{FutureExt as _, poll};
 use object_store::ObjectStore;
 use slatedb::config::{
     CloseOptions, DbReaderOptions, FlushOptions, FlushType, PutOptions, ReadOptions, ScanOptions,
@@ -322,6 +323,15 @@ struct SlateWriter {
     stale_after: Duration,
     last_read: LastRead,
     given_up: GivenUp,
+}
+
+impl Drop for SlateReader {
+    /// SlateDB's task of a reader keeps all of it until it is told to end, which it is when a close is begun; whoever opens a
+    /// reader may be cut off, or fail, before it can close it.
+    fn drop(&mut self) {
+        // Nobody waits for the task's end, which changes nothing.
+        let _ = self.reader.close().now_or_never();
+    }
 }
 
 impl Drop for SlateWriter {

@@ -1,4 +1,4 @@
-//! Readers of a checkpoint on SlateDB that live long.
+//! Readers of a checkpoint on SlateDB that live long, or that nobody has closed.
 
 use std::time::Duration;
 
@@ -40,4 +40,30 @@ async fn reader_shows_what_it_was_opened_at_however_long_it_lives() {
     }
     reader.close().await;
     writer.close().await;
+}
+
+#[tokio::test]
+async fn reader_that_is_dropped_leaves_nothing_behind() {
+    let env = hasty_env();
+    let bucket = TestBucket::new();
+    let writer = Shard::open(options(&env, &bucket, &Which::Slate)).await.unwrap();
+    writer.apply(&simple(1, 10, vec![put("k", "v")])).unwrap();
+    writer.fold().await.unwrap();
+    writer.close().await;
+    let away = bucket.another();
+    let mut opened = 0;
+    // Its way to the bucket ends after ever more requests: before the reader is open, and before it has said how far it reaches.
+    for requests in 0..12 {
+        away.die_after(requests, false);
+        let reader = Shard::open(options(&env, &away, &Which::Slate)).await;
+        opened += usize::from(reader.is_ok());
+    }
+    assert!(opened > 0 && opened < 12, "{opened} of 12 were opened");
+    for _ in 0..100 {
+        if away.holders() == 0 {
+            return;
+        }
+        env.clock.sleep(Duration::from_secs(1)).await;
+    }
+    panic!("{} stores are held, and nobody reads", away.holders());
 }

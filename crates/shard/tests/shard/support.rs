@@ -113,6 +113,11 @@ impl TestBucket {
         self.gate.left.store(i64::try_from(requests).unwrap(), Ordering::SeqCst);
     }
 
+    /// How many hold a store of this process; whoever reads or writes through SlateDB does.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.gate) - 1
+    }
+
     pub fn revive(&self) {
         self.gate.left.store(-1, Ordering::SeqCst);
     }
