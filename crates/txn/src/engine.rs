@@ -36,8 +36,9 @@ use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::PartStore;
 use crate::error::{Error, Result};
-use crate::local::{Local, open_shard};
+use crate::local::Local;
 use crate::maintenance::Maintenance;
+use crate::opening::open_shard;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
 use crate::peers::Peers;
@@ -86,7 +87,6 @@ impl Engine {
         env: Env,
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
-        let by = env.deadline(options.timeout * 4);
         let options =
             EngineOptions { write_set: options.write_set.within(&options.memory), ..options };
         let unbounded = env.planted(Bug::PartsByAge);
@@ -109,7 +109,8 @@ impl Engine {
             other.close().await;
         }
         let shard_options = ShardOptions { retention, ..shard_options };
-        let shard: Arc<Shard> = open_shard(&log, &shard_options, opened, None, by).await?;
+        let patience = options.timeout * 4;
+        let shard: Arc<Shard> = open_shard(&log, &shard_options, opened, None, patience).await?;
         let (queue, requests) = mpsc::channel(options.group.queue.max(1));
         let local = Arc::new(Local::new(
             env.clone(),

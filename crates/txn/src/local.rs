@@ -35,14 +35,14 @@ use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
 use crate::leases::Leases;
 use crate::look::Looker;
+use crate::opening::{READ_BYTES, open_shard};
 use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
 use crate::recent::Recent;
 use crate::service::{BeginRequest, LocalSnapshot};
 use crate::watermark::Held;
 
-/// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
-const READ_BYTES: usize = 4 << 20;
+/// Stored bytes of entries read at a time, at least; more, up to [`READ_BYTES`], is an eighth of the tail's bound.
 const LEAST_READ_BYTES: usize = 64 << 10;
 /// Entries that a process may be behind the checkpoint in use before it opens from it instead of reading on: opening
 /// costs about ten requests and all that is in its caches, an entry one request.
@@ -56,8 +56,6 @@ const FOLLOW_WAIT: Duration = Duration::from_millis(500);
 /// Pauses of a follower that was told nothing at once, and that could not ask.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
 const FOLLOW_RETRY: Duration = Duration::from_millis(100);
-/// Times a shard is reopened in a row when the log is trimmed past it.
-const MAX_REOPENS: u32 = 5;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -445,7 +443,9 @@ impl Local {
             "the shard is opened again from its checkpoint"
         );
         metrics::counter!("telesto_txn_reopens_total").increment(1);
-        let fresh = open_shard(&self.log, &self.shard_options, None, Some(&before), by).await?;
+        let patience = self.options.timeout;
+        let fresh =
+            open_shard(&self.log, &self.shard_options, None, Some(&before), patience).await?;
         {
             let mut applying = self.applying.lock();
             *self.shard.write() = fresh;
@@ -526,67 +526,5 @@ impl Local {
 fn looked<T>(looked: Result<T>) {
     if let Err(error) = looked {
         tracing::debug!(%error, "no newer checkpoint was read");
-    }
-}
-
-/// Makes room in a tail that is being read from the log.
-async fn fold_or_spill(shard: &Shard) -> Result<()> {
-    // What is on disk would have to be folded first: no room would come of it for long.
-    if shard.spilled_bytes() == 0 {
-        match shard.fold().await {
-            Ok(_) => return Ok(()),
-            Err(error) if !shard.make_room().await? => return Err(error.into()),
-            Err(error) => tracing::warn!(%error, "the tail goes to the local disk for now"),
-        }
-        return Ok(());
-    }
-    match shard.make_room().await {
-        Ok(true) => return Ok(()),
-        Ok(false) => {}
-        Err(error) => tracing::warn!(%error, "no more of the tail goes to the local disk"),
-    }
-    shard.fold().await?;
-    Ok(())
-}
-
-/// Opens a shard and replays the log on top of it.
-pub(crate) async fn open_shard(
-    log: &VirtualLog,
-    options: &ShardOptions,
-    mut opened: Option<Arc<Shard>>,
-    before: Option<&Shard>,
-    by: Deadline,
-) -> Result<Arc<Shard>> {
-    let mut reopens = 0;
-    'open: loop {
-        let shard = match (opened.take(), before) {
-            (Some(shard), _) => shard,
-            (None, None) => Shard::open(options.clone()).await?,
-            (None, Some(before)) => before.open_again().await?,
-        };
-        loop {
-            let from = shard.replay_from();
-            match log.read(from, READ_BYTES, Cause::Open, by).await {
-                Ok(batch) => {
-                    for entry in &batch.entries {
-                        shard.apply(entry)?;
-                        if shard.fold_need() == FoldNeed::Full {
-                            // A tail longer than memory: nobody folded for long.
-                            fold_or_spill(&shard).await?;
-                        }
-                    }
-                    if batch.at_tail {
-                        return Ok(shard);
-                    }
-                }
-                // Another process folded and trimmed meanwhile: its checkpoint is newer.
-                Err(LogError::Trimmed { .. }) if reopens < MAX_REOPENS => {
-                    reopens += 1;
-                    shard.close().await;
-                    continue 'open;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 }
