@@ -446,15 +446,26 @@ impl Local {
         let patience = self.options.timeout;
         let fresh =
             open_shard(&self.log, &self.shard_options, None, Some(&before), patience).await?;
-        {
-            let mut applying = self.applying.lock();
-            *self.shard.write() = fresh;
-            applying.next = None;
-            self.each_sink(|sink| sink.missed());
-        }
+        let left = self.replace(before, fresh);
         // A fold or a compaction of it may take long to end, and nobody has to wait for it.
-        self.env.spawn("closing a shard that was replaced", async move { before.close().await });
+        self.env.spawn("closing a shard that is not used", async move { left.close().await });
         Ok(())
+    }
+
+    /// Puts `fresh`, which came to the tail of the log, in the place of the shard in use; gives the one that is not used. An entry
+    /// that was appended while `fresh` was told of the tail is applied to the one in use already, and may have been acknowledged and
+    /// read: then that one is at the tail too, and stays.
+    fn replace(&self, before: Arc<Shard>, fresh: Arc<Shard>) -> Arc<Shard> {
+        let mut applying = self.applying.lock();
+        let (reached, applied) = (fresh.applied().0, before.applied().0);
+        if reached < applied {
+            tracing::info!(%reached, %applied, "the shard in use has caught up meanwhile, and stays");
+            return fresh;
+        }
+        *self.shard.write() = fresh;
+        applying.next = None;
+        self.each_sink(|sink| sink.missed());
+        before
     }
 
     /// Waits for a look that starts now or later.
