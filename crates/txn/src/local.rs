@@ -353,7 +353,9 @@ impl Local {
         let mut on_disk = String::new();
         while self.shard().fold_need() == FoldNeed::Full {
             let shard = self.shard();
-            match shard.make_room().await {
+            // A local disk that does not answer is waited for as long as the bucket is.
+            let made = env.within(by, "moving a part of the tail to disk", shard.make_room());
+            match made.await.map_err(Error::from).and_then(|made| Ok(made?)) {
                 Ok(true) => {
                     metrics::gauge!("telesto_txn_tail_spilled_bytes")
                         .set(shard.spilled_bytes() as f64);

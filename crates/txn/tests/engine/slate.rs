@@ -109,6 +109,17 @@ async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests
 }
 
 #[tokio::test(start_paused = true)]
+async fn commit_that_waits_for_a_hung_disk_is_refused_by_its_deadline() {
+    let world = World::new(97);
+    let process = world.start_with(small_tail).await;
+    process.hang_disk();
+    let before = world.now();
+    let error = commits_until_refused(&process, "checkpoint").await;
+    assert!(error.contains("nothing was committed"), "{error}");
+    assert!(world.now() - before < Duration::from_secs(300), "after {:?}", world.now() - before);
+}
+
+#[tokio::test(start_paused = true)]
 async fn process_that_was_away_for_long_opens_in_one_go() {
     let world = World::new(98);
     let process = world.start_with(slate).await;
