@@ -515,10 +515,21 @@ impl Local {
     }
 
     /// `newest`: this process knew all when the request came.
+    ///
+    /// # Errors
+    /// Among others [`Error::Unavailable`]: what was applied does not reach as far as the time asked for.
     pub(crate) fn snapshot(&self, request: &BeginRequest, newest: bool) -> Result<LocalSnapshot> {
         let shard = self.shard.read();
         let applied = shard.applied().1;
-        let snapshot = request.as_of.map_or(applied, |at| at.min(applied));
+        let snapshot = match request.as_of {
+            Some(at) if at > applied && !self.env.planted(Bug::ReadsOpenTime) => {
+                return Err(Error::Unavailable(format!(
+                    "this node has applied the log up to {applied}, and not as far as {at}, the time to read at; retry"
+                )));
+            }
+            Some(at) => at.min(applied),
+            None => applied,
+        };
         let guard = shard.register_snapshot(snapshot)?;
         Ok(LocalSnapshot { snapshot, newest, guard })
     }

@@ -13,12 +13,12 @@ use telesto_bucket::{
     Bucket, BucketOptions, Class, Fault, FaultRates, FaultRule, Faults, MemoryStore, over,
 };
 use telesto_common::planted::Planted;
-use telesto_common::{Deadline, Incarnation, NodeId, ShardId};
+use telesto_common::{Deadline, Incarnation, NodeId, ShardId, Timestamp};
 use telesto_log::chain::{Medium, Owner, ServerInfo};
 use telesto_log::disk::{Disk, SimDisk};
 use telesto_log::server::{LOG_SERVICE, LocalLogServer, LogService, Neighbours};
 use telesto_log::{Cluster, Identity, LogKind};
-use telesto_net::sim::SimNet;
+use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Router, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
@@ -37,6 +37,8 @@ struct Switchboard {
     lose: Mutex<u32>,
     /// Before a lost answer is found out, another transaction overwrites this key.
     overwrite: Mutex<Option<&'static str>>,
+    /// Before the next request is carried out, another transaction writes to this key.
+    ahead: Mutex<Option<&'static str>>,
     /// Every request comes a second time, when it has been answered.
     repeat: Mutex<bool>,
 }
@@ -73,6 +75,10 @@ impl Owners for Switchboard {
         let engine = self.engines.lock()[index].clone();
         let gone = || Unanswered { perhaps_done: true, reason: "it is gone".into() };
         let engine = engine.ok_or_else(gone)?;
+        let ahead = self.ahead.lock().take();
+        if let Some(key) = ahead {
+            append(&engine, key, "2").await.expect("committed");
+        }
         let answer = engine.answer(request.clone(), by).await;
         if *self.repeat.lock() {
             engine.answer(request, by).await;
@@ -233,6 +239,15 @@ impl Nodes {
         value.unwrap_or_default()
     }
 
+    /// As of `at`.
+    async fn get_as_of(&self, index: usize, key: &str, at: Timestamp) -> Bytes {
+        let options = TxnOptions { as_of: Some(at), ..TxnOptions::default() };
+        let txn = self.engine(index).begin(options).await.expect("begun");
+        let value = txn.get(key.as_bytes(), ReadFor::Query).await.expect("read");
+        txn.rollback();
+        value.unwrap_or_default()
+    }
+
     /// Commits through a node what is to be in the bucket before it is acknowledged.
     async fn put_into_bucket(&self, index: usize, key: &'static str) -> Result<(), Error> {
         let options = TxnOptions { durability: Some(Durability::Bucket), ..TxnOptions::default() };
@@ -375,6 +390,40 @@ fn commit_that_does_not_reach_the_bucket_is_not_said_to_have_come_there() {
         assert!(matches!(committed, Err(Error::OutcomeUnknown { .. })), "{committed:?}");
         // With the log servers it is, as anybody may see.
         assert_eq!(nodes.get(1, "k").await, "v");
+    });
+}
+
+/// A time is closed by an entry at the owner. What the owner ordered before it belongs to that time, also where the node that asked
+/// has not applied it yet.
+#[test]
+fn reads_as_of_a_time_agree_when_the_owner_commits_while_the_time_is_closed() {
+    World::run(8, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        nodes.net.set_weather(Weather { delay: Duration::from_millis(5), ..Weather::CALM });
+        nodes.put(0, "k", "1").await.expect("committed");
+        assert_eq!(nodes.get(2, "k").await, "1");
+        nodes.processes[0].set_clock_skew(-5_000_000);
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        let micros = nodes.processes[2].env.clock.wall_micros();
+        let at = Timestamp::from_wall_micros(micros);
+        *nodes.board.ahead.lock() = Some("k");
+        let cutting = async {
+            while nodes.board.ahead.lock().is_some() {
+                nodes.world.sleep(Duration::from_millis(1)).await;
+            }
+            // The other two are a majority: this node hears nothing of what is appended.
+            for other in [info(0).address, info(1).address] {
+                nodes.net.cut(&other, &info(2).address);
+                nodes.net.cut(&info(2).address, &other);
+            }
+            nodes.world.sleep(Duration::from_millis(300)).await;
+            nodes.net.heal();
+        };
+        let (first, ()) = futures::join!(nodes.get_as_of(2, "k", at), cutting);
+        assert!(nodes.board.ahead.lock().is_none(), "the time was closed at the owner");
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        let second = nodes.get_as_of(2, "k", at).await;
+        assert_eq!((&first[..], &second[..]), (&b"12"[..], &b"12"[..]));
     });
 }
 
