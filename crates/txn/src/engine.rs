@@ -36,8 +36,9 @@ use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::PartStore;
 use crate::error::{Error, Result};
-use crate::local::{Local, open_shard};
+use crate::local::Local;
 use crate::maintenance::Maintenance;
+use crate::opening::open_shard;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
 use crate::peers::Peers;
@@ -86,7 +87,6 @@ impl Engine {
         env: Env,
         options: EngineOptions,
     ) -> Result<Arc<Self>> {
-        let by = env.deadline(options.timeout * 4);
         let options =
             EngineOptions { write_set: options.write_set.within(&options.memory), ..options };
         let unbounded = env.planted(Bug::PartsByAge);
@@ -109,7 +109,8 @@ impl Engine {
             other.close().await;
         }
         let shard_options = ShardOptions { retention, ..shard_options };
-        let shard: Arc<Shard> = open_shard(&log, &shard_options, opened, None, by).await?;
+        let patience = options.timeout * 4;
+        let shard: Arc<Shard> = open_shard(&log, &shard_options, opened, None, patience).await?;
         let (queue, requests) = mpsc::channel(options.group.queue.max(1));
         let local = Arc::new(Local::new(
             env.clone(),
@@ -455,5 +456,82 @@ impl Drop for Engine {
         for task in self.background.iter().chain(&self.follower) {
             task.abort();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use bytes::Bytes;
+    use telesto_bucket::{BucketOptions, LatencyModel, MemoryStore, Spread, over};
+    use telesto_common::Incarnation;
+    use telesto_log::Identity;
+    use telesto_shard::{EngineKind, MemoryCheckpoints};
+    use telesto_testkit::World;
+
+    use super::*;
+    use crate::api::Level;
+
+    /// An engine whose bucket answers reads late, and writes soon.
+    async fn slow_to_read(world: &World, directory: &std::path::Path) -> Arc<Engine> {
+        let env = world.process("node", 1).env;
+        let takes = |millis| Spread {
+            p50: Duration::from_millis(millis),
+            p90: Duration::from_millis(millis),
+        };
+        let model = LatencyModel { get: takes(100), put: takes(10), ..LatencyModel::S3_STANDARD };
+        let through = BucketOptions { latency: Some(model), ..BucketOptions::default() };
+        let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+        let bucket = over(store, "memory://reopened", &through, env.clone()).expect("a bucket");
+        let identity = Identity {
+            node: env.node_id(),
+            incarnation: Incarnation(1),
+            host: "test".to_owned(),
+            pid: 1,
+            address: String::new(),
+        };
+        let options = EngineOptions {
+            checkpoint: EngineKind::Memory(MemoryCheckpoints::new()),
+            ..EngineOptions::new(identity, directory.to_owned())
+        };
+        Engine::open(bucket, env, options).await.expect("opens")
+    }
+
+    async fn put(engine: &Engine) {
+        let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
+        let txn = engine.begin(options).await.expect("begins");
+        txn.put(Bytes::from_static(b"k"), Bytes::from_static(b"v")).await.expect("buffered");
+        txn.commit().await.expect("commits");
+    }
+
+    /// The newest slot is found empty; before the answer is here, an entry stands in it and is acknowledged.
+    #[test]
+    fn shard_that_is_opened_again_does_not_lose_what_was_committed_meanwhile() {
+        World::run(1, false, async |world| {
+            let directory = tempfile::tempdir().expect("a directory");
+            let engine = slow_to_read(&world, directory.path()).await;
+            put(&engine).await;
+            let (newest, done) = (Cell::new(Lsn::ZERO), Cell::new(false));
+            let reopening = async {
+                for round in 0..30 {
+                    let by = world.env.deadline(Duration::from_secs(10));
+                    engine.local.reopen(by).await.expect("opens");
+                    let applied = engine.applied().0;
+                    assert!(applied >= newest.get(), "{} became {applied}", newest.get());
+                    world.sleep(Duration::from_millis(round)).await;
+                }
+                done.set(true);
+            };
+            let committing = async {
+                while !done.get() {
+                    put(&engine).await;
+                    newest.set(engine.applied().0.max(newest.get()));
+                }
+            };
+            futures::join!(reopening, committing);
+            assert!(newest.get() > Lsn(30), "{} were committed", newest.get());
+            put(&engine).await;
+        });
     }
 }

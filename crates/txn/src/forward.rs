@@ -15,6 +15,8 @@
 //!   has written, which is a conflict with itself.
 //! - Once a request may have been carried out, only a commit or a conflict ends it: any other error of a later attempt says
 //!   nothing of the earlier one.
+//! - An acknowledged commit is as durable as was asked for, whichever attempt has made it: one that finds what an earlier one has
+//!   committed waits for the bucket like that one did.
 //! - A node that takes the log over has applied everything below its own loglet before it answers an `again`.
 //!
 //! - What the answer says to be committed is told to this node's log server, so that the session's next statement, which has to see
@@ -188,10 +190,14 @@ impl LocalService {
         let local = &self.0;
         let txn = request.txn;
         let started = local.env.clock.monotonic();
+        let durability = request.durability.unwrap_or_else(|| self.by_log());
         if again && let Some(committed) = self.earlier(txn, deadline).await? {
+            // The earlier attempt may have been given up while it waited for the bucket.
+            if let CommitReply::Committed { lsn, .. } = &committed {
+                self.durable(txn, *lsn, durability, deadline).await?;
+            }
             return Ok(committed);
         }
-        let durability = request.durability.unwrap_or_else(|| self.by_log());
         if !local.in_contact() {
             local.look(deadline).await?;
         }
@@ -223,9 +229,11 @@ impl LocalService {
         }
         let asked = local
             .on_shard(by, "reading an outcome", |shard| async move { shard.outcome(txn).await });
+        let found = asked.await?;
+        // Looked at last: the entry that holds it is not behind this one.
         let lsn = local.shard().applied().0;
         let cost = Cost::default();
-        Ok(asked.await?.map(|timestamp| CommitReply::Committed { timestamp, lsn, cost }))
+        Ok(found.map(|timestamp| CommitReply::Committed { timestamp, lsn, cost }))
     }
 
     /// Answers a commit request of another node.

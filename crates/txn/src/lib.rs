@@ -33,6 +33,7 @@ mod local;
 mod look;
 mod maintenance;
 pub mod memory;
+mod opening;
 pub mod options;
 pub mod oracle;
 mod parts;

@@ -35,14 +35,14 @@ use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
 use crate::leases::Leases;
 use crate::look::Looker;
+use crate::opening::{READ_BYTES, open_shard};
 use crate::options::EngineOptions;
 use crate::oracle::TimestampOracle;
 use crate::recent::Recent;
 use crate::service::{BeginRequest, LocalSnapshot};
 use crate::watermark::Held;
 
-/// Stored bytes of entries read at a time, at most; an eighth of the tail's bound where that is less.
-const READ_BYTES: usize = 4 << 20;
+/// Stored bytes of entries read at a time, at least; more, up to [`READ_BYTES`], is an eighth of the tail's bound.
 const LEAST_READ_BYTES: usize = 64 << 10;
 /// Entries that a process may be behind the checkpoint in use before it opens from it instead of reading on: opening
 /// costs about ten requests and all that is in its caches, an entry one request.
@@ -56,8 +56,6 @@ const FOLLOW_WAIT: Duration = Duration::from_millis(500);
 /// Pauses of a follower that was told nothing at once, and that could not ask.
 const FOLLOW_PAUSE: Duration = Duration::from_millis(20);
 const FOLLOW_RETRY: Duration = Duration::from_millis(100);
-/// Times a shard is reopened in a row when the log is trimmed past it.
-const MAX_REOPENS: u32 = 5;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -355,7 +353,9 @@ impl Local {
         let mut on_disk = String::new();
         while self.shard().fold_need() == FoldNeed::Full {
             let shard = self.shard();
-            match shard.make_room().await {
+            // A local disk that does not answer is waited for as long as the bucket is.
+            let made = env.within(by, "moving a part of the tail to disk", shard.make_room());
+            match made.await.map_err(Error::from).and_then(|made| Ok(made?)) {
                 Ok(true) => {
                     metrics::gauge!("telesto_txn_tail_spilled_bytes")
                         .set(shard.spilled_bytes() as f64);
@@ -445,16 +445,29 @@ impl Local {
             "the shard is opened again from its checkpoint"
         );
         metrics::counter!("telesto_txn_reopens_total").increment(1);
-        let fresh = open_shard(&self.log, &self.shard_options, None, Some(&before), by).await?;
-        {
-            let mut applying = self.applying.lock();
-            *self.shard.write() = fresh;
-            applying.next = None;
-            self.each_sink(|sink| sink.missed());
-        }
+        let patience = self.options.timeout;
+        let fresh =
+            open_shard(&self.log, &self.shard_options, None, Some(&before), patience).await?;
+        let left = self.replace(before, fresh);
         // A fold or a compaction of it may take long to end, and nobody has to wait for it.
-        self.env.spawn("closing a shard that was replaced", async move { before.close().await });
+        self.env.spawn("closing a shard that is not used", async move { left.close().await });
         Ok(())
+    }
+
+    /// Puts `fresh`, which came to the tail of the log, in the place of the shard in use; gives the one that is not used. An entry
+    /// that was appended while `fresh` was told of the tail is applied to the one in use already, and may have been acknowledged and
+    /// read: then that one is at the tail too, and stays.
+    fn replace(&self, before: Arc<Shard>, fresh: Arc<Shard>) -> Arc<Shard> {
+        let mut applying = self.applying.lock();
+        let (reached, applied) = (fresh.applied().0, before.applied().0);
+        if reached < applied {
+            tracing::info!(%reached, %applied, "the shard in use has caught up meanwhile, and stays");
+            return fresh;
+        }
+        *self.shard.write() = fresh;
+        applying.next = None;
+        self.each_sink(|sink| sink.missed());
+        before
     }
 
     /// Waits for a look that starts now or later.
@@ -502,10 +515,21 @@ impl Local {
     }
 
     /// `newest`: this process knew all when the request came.
+    ///
+    /// # Errors
+    /// Among others [`Error::Unavailable`]: what was applied does not reach as far as the time asked for.
     pub(crate) fn snapshot(&self, request: &BeginRequest, newest: bool) -> Result<LocalSnapshot> {
         let shard = self.shard.read();
         let applied = shard.applied().1;
-        let snapshot = request.as_of.map_or(applied, |at| at.min(applied));
+        let snapshot = match request.as_of {
+            Some(at) if at > applied && !self.env.planted(Bug::ReadsOpenTime) => {
+                return Err(Error::Unavailable(format!(
+                    "this node has applied the log up to {applied}, and not as far as {at}, the time to read at; retry"
+                )));
+            }
+            Some(at) => at.min(applied),
+            None => applied,
+        };
         let guard = shard.register_snapshot(snapshot)?;
         Ok(LocalSnapshot { snapshot, newest, guard })
     }
@@ -526,67 +550,5 @@ impl Local {
 fn looked<T>(looked: Result<T>) {
     if let Err(error) = looked {
         tracing::debug!(%error, "no newer checkpoint was read");
-    }
-}
-
-/// Makes room in a tail that is being read from the log.
-async fn fold_or_spill(shard: &Shard) -> Result<()> {
-    // What is on disk would have to be folded first: no room would come of it for long.
-    if shard.spilled_bytes() == 0 {
-        match shard.fold().await {
-            Ok(_) => return Ok(()),
-            Err(error) if !shard.make_room().await? => return Err(error.into()),
-            Err(error) => tracing::warn!(%error, "the tail goes to the local disk for now"),
-        }
-        return Ok(());
-    }
-    match shard.make_room().await {
-        Ok(true) => return Ok(()),
-        Ok(false) => {}
-        Err(error) => tracing::warn!(%error, "no more of the tail goes to the local disk"),
-    }
-    shard.fold().await?;
-    Ok(())
-}
-
-/// Opens a shard and replays the log on top of it.
-pub(crate) async fn open_shard(
-    log: &VirtualLog,
-    options: &ShardOptions,
-    mut opened: Option<Arc<Shard>>,
-    before: Option<&Shard>,
-    by: Deadline,
-) -> Result<Arc<Shard>> {
-    let mut reopens = 0;
-    'open: loop {
-        let shard = match (opened.take(), before) {
-            (Some(shard), _) => shard,
-            (None, None) => Shard::open(options.clone()).await?,
-            (None, Some(before)) => before.open_again().await?,
-        };
-        loop {
-            let from = shard.replay_from();
-            match log.read(from, READ_BYTES, Cause::Open, by).await {
-                Ok(batch) => {
-                    for entry in &batch.entries {
-                        shard.apply(entry)?;
-                        if shard.fold_need() == FoldNeed::Full {
-                            // A tail longer than memory: nobody folded for long.
-                            fold_or_spill(&shard).await?;
-                        }
-                    }
-                    if batch.at_tail {
-                        return Ok(shard);
-                    }
-                }
-                // Another process folded and trimmed meanwhile: its checkpoint is newer.
-                Err(LogError::Trimmed { .. }) if reopens < MAX_REOPENS => {
-                    reopens += 1;
-                    shard.close().await;
-                    continue 'open;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 }

@@ -5,7 +5,8 @@
 //! - The committer is handed only what it can validate from memory. Where memory does not reach back far enough, the
 //!   transaction's own task looks into checkpoint and parts first, as often as it takes.
 //! - A snapshot at a past timestamp is given out only when no commit at or below it can come any more: below the newest
-//!   commit that is so; above it, time is closed first by an entry that holds nothing.
+//!   commit that is so; above it, time is closed first by an entry that holds nothing, and which is applied here before the
+//!   snapshot is taken, with all that is before it.
 //!
 //! # On failure
 //! Errors of the layers below are mapped in `crate::error`. Reads of a shard that is replaced under them are made again
@@ -92,11 +93,8 @@ impl LocalService {
         if as_of || !local.follows() || !local.is_recent_enough(request) {
             return None;
         }
-        let mut reached = local.reached.subscribe();
-        let soon = local.env.deadline(STREAM.min(request.timeout));
-        let came = reached.wait_for(|_| local.shard.read().applied().1 >= at);
-        let came = local.env.within(soon, "what the session has seen", came).await;
-        came.ok().and_then(|_| self.try_begin(request))
+        let by = local.env.deadline(request.timeout);
+        if self.applies_soon(at, by).await { self.try_begin(request) } else { None }
     }
 }
 
@@ -376,7 +374,22 @@ impl LocalService {
             durability: None,
             timeout: by.remaining(clock.monotonic()),
         };
-        self.commit(request).await.map(|_| ())
+        self.commit(request).await?;
+        // The entry may be another node's, which has put others before it that belong to that time too.
+        if self.applies_soon(at, by).await {
+            return Ok(());
+        }
+        local.look(by).await
+    }
+
+    /// Whether what is on its way here reaches `at` before long.
+    async fn applies_soon(&self, at: Timestamp, by: Deadline) -> bool {
+        let local = &self.0;
+        let mut reached = local.reached.subscribe();
+        let soon = local.env.deadline(STREAM).earlier(by);
+        let came = reached.wait_for(|_| local.shard.read().applied().1 >= at);
+        let came = local.env.within(soon, "what was committed", came).await;
+        came.is_ok_and(|came| came.is_ok())
     }
 }
 

@@ -9,20 +9,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_bucket::{
+    Bucket, BucketOptions, Class, Fault, FaultRates, FaultRule, Faults, MemoryStore, over,
+};
 use telesto_common::planted::Planted;
-use telesto_common::{Deadline, Incarnation, NodeId, ShardId};
+use telesto_common::{Deadline, Incarnation, NodeId, ShardId, Timestamp};
 use telesto_log::chain::{Medium, Owner, ServerInfo};
 use telesto_log::disk::{Disk, SimDisk};
 use telesto_log::server::{LOG_SERVICE, LocalLogServer, LogService, Neighbours};
 use telesto_log::{Cluster, Identity, LogKind};
-use telesto_net::sim::SimNet;
+use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Router, VERSIONS, serve};
 use telesto_shard::{EngineKind, MemoryCheckpoints};
 use telesto_testkit::{Process, World};
 use telesto_txn::{
-    Additions, ClusterOptions, Database as _, Engine, EngineOptions, Error, Level, NodeView,
-    Owners, ReadFor, TxnOptions, Unanswered,
+    Additions, ClusterOptions, Database as _, Durability, Engine, EngineOptions, Error, Level,
+    NodeView, Owners, ReadFor, TxnOptions, Unanswered,
 };
 
 const SHARD: ShardId = ShardId(0);
@@ -35,6 +37,8 @@ struct Switchboard {
     lose: Mutex<u32>,
     /// Before a lost answer is found out, another transaction overwrites this key.
     overwrite: Mutex<Option<&'static str>>,
+    /// Before the next request is carried out, another transaction writes to this key.
+    ahead: Mutex<Option<&'static str>>,
     /// Every request comes a second time, when it has been answered.
     repeat: Mutex<bool>,
 }
@@ -71,6 +75,10 @@ impl Owners for Switchboard {
         let engine = self.engines.lock()[index].clone();
         let gone = || Unanswered { perhaps_done: true, reason: "it is gone".into() };
         let engine = engine.ok_or_else(gone)?;
+        let ahead = self.ahead.lock().take();
+        if let Some(key) = ahead {
+            append(&engine, key, "2").await.expect("committed");
+        }
         let answer = engine.answer(request.clone(), by).await;
         if *self.repeat.lock() {
             engine.answer(request, by).await;
@@ -108,6 +116,8 @@ struct Nodes {
     checkpoints: Arc<MemoryCheckpoints>,
     board: Arc<Switchboard>,
     processes: Vec<Process>,
+    /// Of each node's way to the bucket.
+    faults: Vec<Arc<Faults>>,
     disks: Vec<Arc<SimDisk>>,
     directory: tempfile::TempDir,
 }
@@ -132,6 +142,7 @@ impl Nodes {
             checkpoints: Arc::default(),
             board: Arc::default(),
             processes: Vec::new(),
+            faults: Vec::new(),
             disks: Vec::new(),
             directory: tempfile::tempdir().expect("a directory"),
             world,
@@ -143,13 +154,12 @@ impl Nodes {
         }
         for (index, options) in options.into_iter().enumerate() {
             let env = nodes.processes[index].env.clone();
-            let bucket: Arc<dyn Bucket> = over(
-                Arc::clone(&nodes.bucket) as _,
-                "memory://cluster",
-                &BucketOptions::default(),
-                env.clone(),
-            )
-            .expect("a bucket");
+            let faults = Faults::new(env.clone(), FaultRates::NONE);
+            nodes.faults.push(Arc::clone(&faults));
+            let through = BucketOptions { faults: Some(faults), ..BucketOptions::default() };
+            let store = Arc::clone(&nodes.bucket) as _;
+            let bucket: Arc<dyn Bucket> =
+                over(store, "memory://cluster", &through, env.clone()).expect("a bucket");
             let engine = Engine::open(bucket, env, options).await.expect("opened");
             engine.add_with(Arc::new(Texts));
             nodes.board.engines.lock()[index] = Some(engine);
@@ -227,6 +237,24 @@ impl Nodes {
         let value = txn.get(key.as_bytes(), ReadFor::Query).await.expect("read");
         txn.rollback();
         value.unwrap_or_default()
+    }
+
+    /// As of `at`.
+    async fn get_as_of(&self, index: usize, key: &str, at: Timestamp) -> Bytes {
+        let options = TxnOptions { as_of: Some(at), ..TxnOptions::default() };
+        let txn = self.engine(index).begin(options).await.expect("begun");
+        let value = txn.get(key.as_bytes(), ReadFor::Query).await.expect("read");
+        txn.rollback();
+        value.unwrap_or_default()
+    }
+
+    /// Commits through a node what is to be in the bucket before it is acknowledged.
+    async fn put_into_bucket(&self, index: usize, key: &'static str) -> Result<(), Error> {
+        let options = TxnOptions { durability: Some(Durability::Bucket), ..TxnOptions::default() };
+        let txn = self.engine(index).begin(options).await?;
+        let key = Bytes::from_static(key.as_bytes());
+        txn.put(key, Bytes::from_static(b"v")).await?;
+        txn.commit().await.map(|_| ())
     }
 
     fn owner(&self, index: usize) -> NodeId {
@@ -314,6 +342,88 @@ fn commit_whose_answer_was_lost_is_told_once_and_made_once() {
         *nodes.board.overwrite.lock() = Some("m");
         nodes.put(1, "m", "a").await.expect("told as committed, which it is");
         assert_eq!(nodes.get(2, "m").await, "ab");
+    });
+}
+
+/// The owner's way to the bucket is cut: its entries are committed by the log servers, and not archived.
+#[test]
+fn commit_with_bucket_durability_is_in_the_bucket_however_often_it_is_asked_for() {
+    World::run(6, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        nodes.put(2, "warm", "w").await.expect("committed");
+        *nodes.board.lose.lock() = 1;
+        nodes.faults[0].stop_answering();
+        let committing = nodes.put_into_bucket(2, "k");
+        let healing = async {
+            nodes.world.sleep(Duration::from_secs(1)).await;
+            let lsn = nodes.engine(0).applied().0;
+            nodes.world.sleep(Duration::from_secs(8)).await;
+            nodes.faults[0].resume();
+            (lsn, nodes.world.now())
+        };
+        let timed = async { (committing.await, nodes.world.now()) };
+        let ((committed, at), (lsn, healed)) = futures::join!(timed, healing);
+        committed.expect("the bucket came back before the deadline");
+        assert_eq!(*nodes.board.lose.lock(), 0, "an answer was lost");
+        assert!(at >= healed, "acknowledged after {at:?}; the bucket came back after {healed:?}");
+        let by = nodes.world.env.deadline(Duration::from_secs(5));
+        let archived = nodes.engine(0).log().archived(by).await.expect("known");
+        assert!(archived > lsn, "archived below {archived}, committed at {lsn}");
+    });
+}
+
+#[test]
+fn commit_that_does_not_reach_the_bucket_is_not_said_to_have_come_there() {
+    World::run(7, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        nodes.put(2, "warm", "w").await.expect("committed");
+        for faults in &nodes.faults {
+            faults.add(FaultRule {
+                class: Some(Class::Put),
+                key_contains: "/archive/".to_owned(),
+                skip: 0,
+                times: u32::MAX,
+                fault: Fault::ServerError,
+            });
+        }
+        let committed = nodes.put_into_bucket(2, "k").await;
+        assert!(matches!(committed, Err(Error::OutcomeUnknown { .. })), "{committed:?}");
+        // With the log servers it is, as anybody may see.
+        assert_eq!(nodes.get(1, "k").await, "v");
+    });
+}
+
+/// A time is closed by an entry at the owner. What the owner ordered before it belongs to that time, also where the node that asked
+/// has not applied it yet.
+#[test]
+fn reads_as_of_a_time_agree_when_the_owner_commits_while_the_time_is_closed() {
+    World::run(8, false, async |world| {
+        let nodes = Nodes::start(world, 3).await;
+        nodes.net.set_weather(Weather { delay: Duration::from_millis(5), ..Weather::CALM });
+        nodes.put(0, "k", "1").await.expect("committed");
+        assert_eq!(nodes.get(2, "k").await, "1");
+        nodes.processes[0].set_clock_skew(-5_000_000);
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        let micros = nodes.processes[2].env.clock.wall_micros();
+        let at = Timestamp::from_wall_micros(micros);
+        *nodes.board.ahead.lock() = Some("k");
+        let cutting = async {
+            while nodes.board.ahead.lock().is_some() {
+                nodes.world.sleep(Duration::from_millis(1)).await;
+            }
+            // The other two are a majority: this node hears nothing of what is appended.
+            for other in [info(0).address, info(1).address] {
+                nodes.net.cut(&other, &info(2).address);
+                nodes.net.cut(&info(2).address, &other);
+            }
+            nodes.world.sleep(Duration::from_millis(300)).await;
+            nodes.net.heal();
+        };
+        let (first, ()) = futures::join!(nodes.get_as_of(2, "k", at), cutting);
+        assert!(nodes.board.ahead.lock().is_none(), "the time was closed at the owner");
+        nodes.world.sleep(Duration::from_secs(1)).await;
+        let second = nodes.get_as_of(2, "k", at).await;
+        assert_eq!((&first[..], &second[..]), (&b"12"[..], &b"12"[..]));
     });
 }
 

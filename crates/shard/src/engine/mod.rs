@@ -16,6 +16,7 @@
 
 pub(crate) mod block_cache;
 mod compaction;
+mod contact;
 pub mod memory;
 mod no_wal;
 pub(crate) mod slate;

@@ -2,8 +2,11 @@
 //!
 //! # Invariants
 //! - One log of truth, ours: a no-op WAL initialiser replaces SlateDB's fence object and replay.
-//! - No idle requests: manifest polls are an hour apart (and do not begin with one), no compactor or
+//! - No idle requests: manifest polls of a writer are an hour apart (and do not begin with one), no compactor or
 //!   collector runs inside; the caller drives both.
+//! - A reader shows one checkpoint as long as it lives: it never polls. What it shows goes with the watermark that was read with it;
+//!   once its objects are collected it is `Gone`, and another one is opened, watermark and all.
+//! - A reader that is dropped, closed or not, leaves no task behind.
 //! - Retries are bounded; every wait ends by `io_timeout`.
 //! - One block cache serves all checkpoints of the process.
 //! - What is read ahead is bounded over all sources of a scan together ([`fetches`]). A table being made is
@@ -24,7 +27,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures::poll;
+use futures::{FutureExt as _, poll};
 use object_store::ObjectStore;
 use slatedb::config::{
     CloseOptions, DbReaderOptions, FlushOptions, FlushType, PutOptions, ReadOptions, ScanOptions,
@@ -38,6 +41,7 @@ use telesto_bucket::{Bucket, Cause};
 use telesto_common::key::KeyRange;
 use telesto_common::{Env, Timestamp};
 
+use super::contact::Instant;
 use super::no_wal::NoWal;
 use super::slate_clock::SlateClock;
 use super::slate_space::{KnownTables, Tables};
@@ -53,13 +57,13 @@ use crate::cache::ProcessCache;
 pub(super) const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block16Kib;
 /// Retries of SlateDB itself; the bucket below retries too.
 pub(super) const RETRIES: u32 = 2;
+/// Between two looks of a writer at its manifest.
 const POLL: Duration = Duration::from_secs(3600);
+/// A reader's view stays what it was when it was opened: a look puts the newest checkpoint in its place, and the watermark that was
+/// read with the view would be that of an older one. So it never looks; a wait of more than two years is longer than tokio's longest.
+const NEVER: Duration = Duration::from_secs(700 * 24 * 3600);
 /// Level-0 tables at which SlateDB would stop a flush: far above where compaction starts.
 const LEVEL0_STOP: usize = 1024;
-/// How far wall clock and monotonic clock may differ on the time since the last touch: more is a machine that was paused,
-/// or a clock that was set, and nobody knows for how long the writer was away.
-const CLOCKS_APART: Duration = Duration::from_secs(300);
-
 /// What SlateDB 0.18 says when another process was first to write a manifest; its error has no kind of its own.
 const LOST_RACE: &str = "version already exists";
 
@@ -227,7 +231,7 @@ impl Engine for SlateEngine {
     async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>> {
         self.failed_write.clear();
         let options = DbReaderOptions {
-            manifest_poll_interval: POLL,
+            manifest_poll_interval: NEVER,
             skip_wal_replay: true,
             object_store_max_retries: Some(RETRIES),
             ..DbReaderOptions::default()
@@ -321,28 +325,12 @@ struct SlateWriter {
     given_up: GivenUp,
 }
 
-/// A moment on both clocks. The monotonic one stands still while a hypervisor has paused the machine, the other one
-/// jumps when it is set: only where they agree on the time between two moments is it known.
-#[derive(Clone, Copy, Debug)]
-struct Instant {
-    monotonic: Duration,
-    wall_micros: u64,
-}
-
-impl Instant {
-    fn now(env: &Env) -> Self {
-        Self { monotonic: env.clock.monotonic(), wall_micros: env.clock.wall_micros() }
-    }
-
-    /// Whether too much time may have passed since. A wall clock that was set by more than [`CLOCKS_APART`], whichever way,
-    /// counts as too much: opening a writer again costs some requests.
-    fn is_stale(&self, env: &Env, after: Duration) -> bool {
-        let now = Self::now(env);
-        let passed = now.monotonic.saturating_sub(self.monotonic);
-        let by_wall = i128::from(now.wall_micros) - i128::from(self.wall_micros);
-        let passed_micros = i128::try_from(passed.as_micros()).unwrap_or(i128::MAX);
-        let apart = u64::try_from((by_wall - passed_micros).unsigned_abs()).unwrap_or(u64::MAX);
-        passed > after || Duration::from_micros(apart) > CLOCKS_APART
+impl Drop for SlateReader {
+    /// SlateDB's task of a reader keeps all of it until it is told to end, which it is when a close is begun; whoever opens a
+    /// reader may be cut off, or fail, before it can close it.
+    fn drop(&mut self) {
+        // Nobody waits for the task's end, which changes nothing.
+        let _ = self.reader.close().now_or_never();
     }
 }
 
@@ -594,54 +582,5 @@ impl Writer for SlateWriter {
 
     fn view(self: Arc<Self>) -> Arc<dyn View> {
         self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use futures::future::BoxFuture;
-    use telesto_common::env::Clock;
-
-    use super::*;
-
-    #[derive(Debug)]
-    struct Fixed(Duration, u64);
-
-    impl Clock for Fixed {
-        fn wall_micros(&self) -> u64 {
-            self.1
-        }
-
-        fn monotonic(&self) -> Duration {
-            self.0
-        }
-
-        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-            Box::pin(std::future::ready(()))
-        }
-    }
-
-    #[tokio::test]
-    async fn writer_is_stale_by_either_clock_and_when_they_disagree() {
-        let at = |monotonic: u64, wall: u64| {
-            let clock = Fixed(Duration::from_secs(monotonic), wall * 1_000_000);
-            Env { clock: Arc::new(clock), ..telesto_runtime::env() }
-        };
-        let touched = Instant::now(&at(1_000, 10_000));
-        for (monotonic, wall, stale) in [
-            (1_000, 10_000, false),
-            (1_800, 10_800, false),
-            (2_000, 11_000, true),
-            // Paused: the monotonic clock stood still.
-            (1_001, 14_000, true),
-            // Set back: nobody knows.
-            (1_001, 5_000, true),
-            (1_100, 10_250, false),
-        ] {
-            let found = touched.is_stale(&at(monotonic, wall), Duration::from_secs(900));
-            assert_eq!(found, stale, "{monotonic} {wall}");
-        }
     }
 }

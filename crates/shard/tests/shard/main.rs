@@ -7,6 +7,7 @@ mod crash;
 mod damage;
 mod model;
 mod parts;
+mod readers;
 mod repeated;
 mod requests;
 mod space;

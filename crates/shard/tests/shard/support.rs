@@ -113,6 +113,11 @@ impl TestBucket {
         self.gate.left.store(i64::try_from(requests).unwrap(), Ordering::SeqCst);
     }
 
+    /// How many hold a store of this process; whoever reads or writes through SlateDB does.
+    pub fn holders(&self) -> usize {
+        Arc::strong_count(&self.gate) - 1
+    }
+
     pub fn revive(&self) {
         self.gate.left.store(-1, Ordering::SeqCst);
     }
@@ -358,5 +363,50 @@ impl telesto_common::env::Clock for HastyClock {
 
     fn sleep(&self, duration: Duration) -> futures::future::BoxFuture<'static, ()> {
         self.0.sleep(duration / 50)
+    }
+}
+
+/// A hasty environment whose time can be moved on. Waits of ten minutes and more end by that alone.
+pub fn moved_env() -> (Env, Arc<MovedClock>) {
+    let mut env = telesto_runtime::env();
+    let clock =
+        Arc::new(MovedClock { inner: env.clock, ahead: tokio::sync::watch::Sender::default() });
+    env.clock = Arc::clone(&clock) as Arc<dyn telesto_common::env::Clock>;
+    (env, clock)
+}
+
+#[derive(Debug)]
+pub struct MovedClock {
+    inner: Arc<dyn telesto_common::env::Clock>,
+    ahead: tokio::sync::watch::Sender<Duration>,
+}
+
+impl MovedClock {
+    pub fn move_on(&self, by: Duration) {
+        self.ahead.send_modify(|ahead| *ahead += by);
+    }
+}
+
+impl telesto_common::env::Clock for MovedClock {
+    fn wall_micros(&self) -> u64 {
+        self.inner.wall_micros() + u64::try_from(self.ahead.borrow().as_micros()).unwrap()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.inner.monotonic() + *self.ahead.borrow()
+    }
+
+    fn sleep(&self, duration: Duration) -> futures::future::BoxFuture<'static, ()> {
+        if duration < Duration::from_secs(600) {
+            return self.inner.sleep(duration / 50);
+        }
+        let (inner, mut ahead) = (Arc::clone(&self.inner), self.ahead.subscribe());
+        let until = self.monotonic() + duration;
+        Box::pin(async move {
+            let over = ahead.wait_for(|ahead| inner.monotonic() + *ahead >= until).await.is_err();
+            if over {
+                std::future::pending::<()>().await;
+            }
+        })
     }
 }

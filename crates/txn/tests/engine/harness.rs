@@ -84,8 +84,18 @@ impl Random for TestRandom {
 }
 
 /// The tasks of one process.
-#[derive(Debug, Default)]
-pub struct Tasks(Mutex<Vec<tokio::task::AbortHandle>>);
+#[derive(Default)]
+pub struct Tasks {
+    handles: Mutex<Vec<tokio::task::AbortHandle>>,
+    /// What was asked of the local disk since it does not answer any more.
+    unanswered: Mutex<Option<Vec<Box<dyn FnOnce() + Send>>>>,
+}
+
+impl std::fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tasks").finish_non_exhaustive()
+    }
+}
 
 #[derive(Debug)]
 struct TestTask(tokio::task::AbortHandle);
@@ -103,12 +113,15 @@ impl Task for TestTask {
 impl Spawn for Tasks {
     fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
         let handle = tokio::spawn(future).abort_handle();
-        self.0.lock().push(handle.clone());
+        self.handles.lock().push(handle.clone());
         Arc::new(TestTask(handle))
     }
 
     fn spawn_blocking(&self, _name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
-        work();
+        match &mut *self.unanswered.lock() {
+            Some(unanswered) => unanswered.push(work),
+            None => work(),
+        }
     }
 }
 
@@ -237,9 +250,14 @@ impl World {
 impl Process {
     /// Stops everything at once, as `kill -9` does.
     pub fn crash(self) {
-        for task in self.tasks.0.lock().drain(..) {
+        for task in self.tasks.handles.lock().drain(..) {
             task.abort();
         }
+    }
+
+    /// From now on the local disk does not answer.
+    pub fn hang_disk(&self) {
+        self.tasks.unanswered.lock().get_or_insert_default();
     }
 
     pub fn requests(&self) -> MeterSnapshot {

@@ -108,6 +108,40 @@ async fn writers_given_up_while_the_bucket_takes_no_writes_make_no_more_requests
     assert!(puts[1] <= puts[0] + puts[0] / 2, "no more than at first: {puts:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn commit_that_waits_for_a_hung_disk_is_refused_by_its_deadline() {
+    let world = World::new(97);
+    let process = world.start_with(small_tail).await;
+    process.hang_disk();
+    let before = world.now();
+    let error = commits_until_refused(&process, "checkpoint").await;
+    assert!(error.contains("nothing was committed"), "{error}");
+    assert!(world.now() - before < Duration::from_secs(300), "after {:?}", world.now() - before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn process_that_was_away_for_long_opens_in_one_go() {
+    let world = World::new(98);
+    let process = world.start_with(slate).await;
+    for n in 0..200 {
+        process.put(&format!("k{n}"), &"v".repeat(50 << 10)).await;
+    }
+    process.crash();
+    let takes =
+        |millis| Spread { p50: Duration::from_millis(millis), p90: Duration::from_millis(millis) };
+    let model = LatencyModel { get: takes(10), put: takes(200), ..LatencyModel::S3_STANDARD };
+    let before = world.now();
+    let timeout = Duration::from_secs(1);
+    let away = |options: &mut EngineOptions| {
+        slate(options);
+        options.memory.tail_bytes = 512 << 10;
+        options.timeout = timeout;
+    };
+    let back = world.try_start(Some(model), away).await.expect("opens in one go");
+    assert!(world.now() - before > timeout * 4, "it took {:?}", world.now() - before);
+    assert_eq!(back.read("k199").await.map(|value| value.len()), Some(50 << 10));
+}
+
 /// A small tail over a bucket whose uploads take long: a fold is longer than the pause between two looks.
 fn small_slow_tail(options: &mut EngineOptions) {
     small_tail(options);
