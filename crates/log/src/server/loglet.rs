@@ -294,6 +294,11 @@ impl StoredLoglet {
         Ok(())
     }
 
+    /// Whether others follow here; if not, the one who writes is the only one who waits.
+    fn serves_others(&self) -> bool {
+        self.recent.lock().is_some()
+    }
+
     async fn append(&self, files: &mut Files, kind: u8, payload: &[u8]) -> Result<(u64, u64)> {
         let last = files.last();
         let (sector, offset, file) = (last.next_sector(), last.end_bytes, Arc::clone(&last.file));
@@ -301,7 +306,10 @@ impl StoredLoglet {
         let size = bytes.len() as u64;
         // Poisoned until the write is known to be durable: also when this future is dropped half-way.
         files.failed = true;
-        file.append(offset, bytes).await?;
+        match self.serves_others() {
+            true => file.append(offset, bytes).await?,
+            false => file.append_in_place(offset, bytes).await?,
+        }
         files.failed = false;
         files.last().end_bytes += size;
         Ok((sector, size / sector::SECTOR as u64))
