@@ -68,6 +68,11 @@ pub trait Spawn: Debug + Send + Sync {
     fn commits(&self) -> Option<Arc<dyn Spawn>> {
         None
     }
+    /// Runs `work`, which waits for a disk, on the thread of the task that calls it, where that holds up no other task and saves
+    /// handing it to another thread and back. Otherwise nothing is done: `false`.
+    fn block_in_place(&self, _work: &mut dyn FnMut()) -> bool {
+        false
+    }
     /// Runs `work`, a piece of the task that calls it, so that however long it takes it holds up no other task.
     /// Where there are no threads, or one for all (a simulation), it runs in place.
     fn compute(&self, work: &mut dyn FnMut()) {

@@ -138,6 +138,19 @@ impl Spawn for RealTasks {
         Arc::new(RealTask(self.sessions.spawn(future).abort_handle()))
     }
 
+    fn block_in_place(&self, work: &mut dyn FnMut()) -> bool {
+        let at_commits = |commits: &Handle| {
+            let here = Handle::try_current().is_ok_and(|at| at.id() == commits.id());
+            here && commits.runtime_flavor() == RuntimeFlavor::MultiThread
+        };
+        if !self.commits.as_ref().is_some_and(at_commits) {
+            return false;
+        }
+        // Another thread takes the commits' other tasks and their timers over while this one goes into the disk's system call.
+        tokio::task::block_in_place(work);
+        true
+    }
+
     fn compute(&self, work: &mut dyn FnMut()) {
         let many = Handle::try_current()
             .ok()
@@ -192,6 +205,35 @@ mod tests {
         }
         for _ in 0..2 {
             assert!(ended.recv_timeout(Duration::from_secs(60)).expect("ends"), "nobody else ran");
+        }
+    }
+
+    /// Elsewhere than among commits it is not done: another task may wait for the thread.
+    #[test]
+    fn disk_is_waited_for_in_place_among_commits_alone() {
+        let runtime = || {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(1).max_blocking_threads(1).enable_all().build().expect("runtime")
+        };
+        let (core, commits) = (runtime(), runtime());
+        let env = env_of(core.handle(), core.handle(), commits.handle());
+        let tasks = Arc::clone(&env.tasks);
+        let elsewhere = core.spawn(async move { tasks.block_in_place(&mut || panic!("runs")) });
+        assert!(!core.block_on(elsewhere).expect("ends"));
+        for _ in 0..3 {
+            let (ran, runs) = mpsc::channel();
+            let (tasks, committing) = (Arc::clone(&env.tasks), env.commits());
+            let blocks = commits.spawn(async move {
+                // A timer and a task of the same runtime, whose only thread waits for them.
+                committing.spawn("ticks", async move {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    let _ = ran.send(());
+                });
+                let mut heard = Err(mpsc::RecvTimeoutError::Timeout);
+                let work = &mut || heard = runs.recv_timeout(Duration::from_secs(30));
+                tasks.block_in_place(work) && heard.is_ok()
+            });
+            assert!(core.block_on(blocks).expect("ends"), "another task was held up, or none ran");
         }
     }
 

@@ -79,6 +79,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// file.
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()>;
 
+    /// As [`Self::append`], for a task that has nothing else to do meanwhile: it may be held up, beyond any bound, for as long as
+    /// the disk takes.
+    async fn append_in_place(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        self.append(offset, bytes).await
+    }
+
     /// Writes `bytes`, which the file holds at `offset` already, to the same place and makes them
     /// durable. After a failed sync the operating system takes pages for clean that never reached the
     /// disk, and no later sync writes them; this does.

@@ -18,6 +18,9 @@
 //! not answer is such a failure after [`TIMEOUT`]; what was asked of it may still happen. Calls that
 //! wait for it hold a thread each, [`PARALLEL`] at most; the others wait without one.
 //!
+//! An append in place is the exception: it lasts until the disk answers. It is made where that holds up one task only, which has
+//! nothing else to do, and on a disk that has lately answered within [`QUICK`]; whoever waits for that task has a bound of its own.
+//!
 //! # Limits
 //! Not for network file systems whose `flock` is local to one machine.
 
@@ -26,6 +29,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -34,6 +38,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_cipher::Keys;
 use telesto_common::Env;
+use telesto_common::env::Clock;
 use tokio::sync::Semaphore;
 
 use super::{Disk, DiskFile, DiskLock};
@@ -44,6 +49,9 @@ const GROW_BYTES: u64 = 1 << 20;
 
 /// How long one call waits for the disk.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An append that takes longer than this, smoothed, goes to another thread: beside that, the way there and back is nothing.
+const QUICK: Duration = Duration::from_millis(2);
 
 /// Calls that may be with the disk at once.
 const PARALLEL: usize = 64;
@@ -339,7 +347,8 @@ struct SharedParts {
 
 impl SharedParts {
     fn file(self, file: File, length: u64, path: PathBuf) -> Arc<dyn DiskFile> {
-        let opened = Arc::new(Opened { file, _locks: self.locks });
+        let took = AtomicU64::new(0);
+        let opened = Arc::new(Opened { file, took, _locks: self.locks });
         let length = Arc::new(tokio::sync::Mutex::new(length));
         Arc::new(LocalFile { opened, length, path, env: self.env, calls: self.calls })
     }
@@ -359,7 +368,44 @@ struct LocalFile {
 #[derive(Debug)]
 struct Opened {
     file: File,
+    /// Smoothed duration of an append, microseconds.
+    took: AtomicU64,
     _locks: Vec<Arc<File>>,
+}
+
+impl Opened {
+    /// Whether handing an append to another thread would take long, beside the append.
+    fn is_quick(&self) -> bool {
+        Duration::from_micros(self.took.load(Ordering::Relaxed)) < QUICK
+    }
+
+    /// Writes `bytes` at `offset` and makes them durable; `length` is that of the file.
+    fn append(
+        &self,
+        clock: &dyn Clock,
+        offset: u64,
+        bytes: &[u8],
+        length: &mut u64,
+    ) -> std::io::Result<()> {
+        let began = clock.monotonic();
+        let end = offset + bytes.len() as u64;
+        self.file.write_all_at(bytes, offset)?;
+        if end > *length {
+            let zeros = vec![0; usize::try_from(GROW_BYTES).unwrap_or(0)];
+            // Space that is not there is no failure of this write.
+            let grown = self.file.write_at(&zeros, end).unwrap_or(0);
+            *length = end + grown as u64;
+        }
+        synced();
+        self.file.sync_data()?;
+        let took = clock.monotonic().saturating_sub(began);
+        stage("disk", took);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 8);
+        let smoothed =
+            self.took.load(Ordering::Relaxed).saturating_mul(7).saturating_add(micros) / 8;
+        self.took.store(smoothed, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 impl LocalFile {
@@ -423,28 +469,31 @@ impl DiskFile for LocalFile {
         let synced_at = Arc::new(Mutex::new(handed));
         let done_at = Arc::clone(&synced_at);
         self.change("writing the local log", move |o, length| {
-            let began = clock.monotonic();
-            stage("disk_thread", began.saturating_sub(handed));
-            let end = offset + bytes.len() as u64;
-            if end > *length {
-                let zeros = vec![0; usize::try_from(GROW_BYTES).unwrap_or(0)];
-                o.file.write_all_at(&bytes, offset)?;
-                // Space that is not there is no failure of this write.
-                let grown = o.file.write_at(&zeros, end).unwrap_or(0);
-                *length = end + grown as u64;
-            } else {
-                o.file.write_all_at(&bytes, offset)?;
-            }
-            synced();
-            o.file.sync_data()?;
-            let done = clock.monotonic();
-            stage("disk", done.saturating_sub(began));
-            *done_at.lock() = done;
+            stage("disk_thread", clock.monotonic().saturating_sub(handed));
+            o.append(&*clock, offset, &bytes, length)?;
+            *done_at.lock() = clock.monotonic();
             Ok(())
         })
         .await?;
         stage("disk_heard", self.env.clock.monotonic().saturating_sub(*synced_at.lock()));
         Ok(())
+    }
+
+    async fn append_in_place(&self, offset: u64, bytes: Bytes) -> Result<()> {
+        let mut done = None;
+        // Whoever changes the file now, or waits for the disk, is waited for without a thread.
+        if self.opened.is_quick()
+            && let Ok(_call) = self.calls.try_acquire()
+            && let Ok(mut length) = self.length.try_lock()
+        {
+            self.env.tasks.block_in_place(&mut || {
+                done = Some(self.opened.append(&*self.env.clock, offset, &bytes, &mut length));
+            });
+        }
+        match done {
+            Some(done) => done.map_err(|error| failed(&self.path, &error)),
+            None => self.append(offset, bytes).await,
+        }
     }
 
     async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()> {
@@ -479,10 +528,10 @@ fn synced() {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use futures::future::BoxFuture;
-    use telesto_common::env::{Clock, Spawn, Task};
+    use telesto_common::env::{Spawn, Task};
 
     use super::*;
 
@@ -603,5 +652,72 @@ mod tests {
         let disk = LocalDisk::new(&root, telesto_runtime::env());
         disk.open("1/a/b.log").await.expect("opened");
         assert!(disk.durable.lock().contains(&root.join("1/a")));
+    }
+
+    /// Where it is, and how often blocking work was done in place and handed to another thread.
+    #[derive(Debug)]
+    struct Counting {
+        real: Env,
+        in_place: AtomicUsize,
+        handed: AtomicUsize,
+    }
+
+    impl Spawn for Counting {
+        fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
+            self.real.tasks.spawn(name, future)
+        }
+        fn spawn_blocking(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
+            self.handed.fetch_add(1, Ordering::SeqCst);
+            self.real.tasks.spawn_blocking(name, work);
+        }
+        fn block_in_place(&self, work: &mut dyn FnMut()) -> bool {
+            self.in_place.fetch_add(1, Ordering::SeqCst);
+            work();
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn append_in_place_hands_a_slow_disk_to_another_thread() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let mut env = telesto_runtime::env();
+        let real = env.clone();
+        let counting = Arc::new(Counting { real, in_place: 0.into(), handed: 0.into() });
+        env.tasks = Arc::clone(&counting) as Arc<dyn Spawn>;
+        let (path, calls) = (folder.path().join("a"), Arc::new(Semaphore::new(PARALLEL)));
+        let took = AtomicU64::new(0);
+        let opened = File::options().read(true).write(true).create_new(true).open(&path);
+        let opened = Arc::new(Opened { file: opened.expect("created"), took, _locks: Vec::new() });
+        let length = Arc::new(tokio::sync::Mutex::new(0));
+        let file =
+            LocalFile { opened: Arc::clone(&opened), length, path: path.clone(), env, calls };
+        let counted =
+            || (counting.in_place.load(Ordering::SeqCst), counting.handed.load(Ordering::SeqCst));
+        file.append_in_place(0, Bytes::from_static(b"one")).await.expect("written");
+        assert_eq!(counted(), (1, 0));
+        assert_eq!(*file.length.lock().await, 3 + GROW_BYTES);
+        assert_eq!(std::fs::metadata(&path).expect("there").len(), 3 + GROW_BYTES);
+        // It is not known yet to be slow, and somebody else changes the file.
+        opened.took.store(0, Ordering::Relaxed);
+        let changing = Arc::clone(&file.length).lock_owned().await;
+        let mut waits = file.append_in_place(3, Bytes::from_static(b"two"));
+        assert!(futures::poll!(waits.as_mut()).is_pending());
+        drop(changing);
+        waits.await.expect("written");
+        assert_eq!(counted(), (1, 1));
+        let slow = u64::try_from(2 * QUICK.as_micros()).expect("fits");
+        opened.took.store(slow, Ordering::Relaxed);
+        file.append_in_place(6, Bytes::from_static(b"six")).await.expect("written");
+        assert_eq!(counted(), (1, 2));
+        assert!(opened.took.load(Ordering::Relaxed) < slow, "it is never taken for quick again");
+        assert!(std::fs::read(&path).expect("there").starts_with(b"onetwosix"));
+        // An error is told as that of any append.
+        opened.took.store(0, Ordering::Relaxed);
+        let read_only = File::open(&path).expect("opens");
+        let opened = Arc::new(Opened { file: read_only, took: 0.into(), _locks: Vec::new() });
+        let file = LocalFile { opened, ..file };
+        let error = file.append_in_place(9, Bytes::from_static(b"no")).await.expect_err("refused");
+        assert!(matches!(error, Error::LocalDisk { .. }), "{error}");
+        assert_eq!(counted(), (2, 2));
     }
 }

@@ -335,7 +335,9 @@ impl Sequencer {
     /// Stops taking entries; gives the LSN after the last committed one and its hash, or `None` when
     /// an append was left undecided.
     pub async fn stop(&self, by: Deadline) -> Option<(Lsn, [u8; 16])> {
-        let state = self.state.lock().await;
+        // An append may wait for a disk that does not answer.
+        let waiting = "waiting for the log's sequencer";
+        let state = self.shared.env.within(by, waiting, self.state.lock()).await.ok()?;
         if !*self.shared.stopped.borrow() && self.next() < state.next {
             // What is under way is given time to become what it would have become.
             let soon = by.earlier(self.shared.env.deadline(STOPPING));

@@ -252,7 +252,8 @@ impl Shared {
             };
             let asked = Asked::now(&self.env);
             let store = self.store(next, entries);
-            match remote.server.call(store, by).await? {
+            // The appender waits for nothing else.
+            match remote.server.call_and_wait(store, by).await? {
                 Reply::Stored { next, leased } => {
                     remote.takes(next, self.env.clock.monotonic());
                     if leased {

@@ -94,8 +94,8 @@ impl Hosted {
 
     /// Writes what is queued. What is on disk then is known, whether or not whoever asked for it still waits: a sequencer that gave a
     /// slow disk up, and asks later, goes on from there.
-    pub async fn write_queued(&self) {
-        let next = self.stored.write_queued().await;
+    pub async fn write_queued(&self, in_place: bool) {
+        let next = self.stored.write_queued(in_place).await;
         self.progress.send_if_modified(|progress| {
             let grew = next > progress.next;
             progress.next = next.max(progress.next);

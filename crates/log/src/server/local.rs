@@ -238,7 +238,8 @@ impl LocalLogServer {
         !door.closed
     }
 
-    async fn serve(&self, request: Request, by: Deadline) -> Result<Reply> {
+    /// `in_place`: whoever asks may be held up by the disk.
+    async fn serve(&self, request: Request, by: Deadline, in_place: bool) -> Result<Reply> {
         if request.shard() != self.shard {
             return Ok(Reply::Unknown);
         }
@@ -275,14 +276,14 @@ impl LocalLogServer {
                 if self.life.is_some() {
                     // Whoever asked may give up, or its connection break: what has begun is written all the same.
                     let writing = Arc::clone(&loglet);
-                    let mut write = async move { writing.write_queued().await }.boxed();
+                    let mut write = async move { writing.write_queued(in_place).await }.boxed();
                     // Begun here, so that the disk has it before another thread is woken for the rest.
                     if (&mut write).now_or_never().is_none() {
                         self.env.spawn("storing entries of the log", write);
                     }
                 } else {
                     // The only one who asks is in this process; it decides again what it has given up.
-                    loglet.write_queued().await;
+                    loglet.write_queued(in_place).await;
                 }
                 let reply = answer.await.unwrap_or_else(|_| Err(stored.failed()))?;
                 Ok(loglet.stored_reply(&self.env, reply, terms))
@@ -337,6 +338,10 @@ impl LogServer for LocalLogServer {
     }
 
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply> {
-        self.env.within(by, "waiting for the local log", self.serve(request, by)).await?
+        self.env.within(by, "waiting for the local log", self.serve(request, by, false)).await?
+    }
+
+    async fn call_and_wait(&self, request: Request, by: Deadline) -> Result<Reply> {
+        self.env.within(by, "waiting for the local log", self.serve(request, by, true)).await?
     }
 }

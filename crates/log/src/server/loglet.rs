@@ -226,7 +226,8 @@ impl StoredLoglet {
     }
 
     /// Appends what is queued; gives what follows the last entry on disk. Not to be given up on the way: the files would count as failed.
-    pub async fn write_queued(&self) -> Lsn {
+    /// `in_place`: the task may be held up by the disk.
+    pub async fn write_queued(&self, in_place: bool) -> Lsn {
         let mut files = self.files.lock().await;
         // Whoever had the lock before may have written ours together with its own.
         let waiting = std::mem::take(&mut *self.waiting.lock());
@@ -251,7 +252,7 @@ impl StoredLoglet {
             }
         }
         if !batch.is_empty() {
-            let outcome = self.write(&mut files, start, &batch).await;
+            let outcome = self.write(&mut files, start, &batch, in_place).await;
             for (next, reply) in written {
                 let _ = reply.send(outcome.clone().map(|()| Reply::Stored { next, leased: false }));
             }
@@ -270,7 +271,13 @@ impl StoredLoglet {
         files.next()
     }
 
-    async fn write(&self, files: &mut Files, first: Lsn, entries: &[Bytes]) -> Result<()> {
+    async fn write(
+        &self,
+        files: &mut Files,
+        first: Lsn,
+        entries: &[Bytes],
+        in_place: bool,
+    ) -> Result<()> {
         // A repair stays in the segment that has the seal: one after it would be unsealed.
         let full = files.last().end_bytes >= self.segment_bytes && !files.sealed;
         if full && !files.last().batches.is_empty() {
@@ -283,7 +290,7 @@ impl StoredLoglet {
             files.segments.push(segment);
         }
         let payload = entries_payload(first, entries);
-        let (sector, sectors) = self.append(files, 0, &payload).await?;
+        let (sector, sectors) = self.append(files, 0, &payload, in_place).await?;
         let count = entries.len() as u64;
         files.last().batches.push(super::segment::Position { first, count, sector, sectors });
         if let Some(recent) = &mut *self.recent.lock() {
@@ -294,14 +301,23 @@ impl StoredLoglet {
         Ok(())
     }
 
-    async fn append(&self, files: &mut Files, kind: u8, payload: &[u8]) -> Result<(u64, u64)> {
+    async fn append(
+        &self,
+        files: &mut Files,
+        kind: u8,
+        payload: &[u8],
+        in_place: bool,
+    ) -> Result<(u64, u64)> {
         let last = files.last();
         let (sector, offset, file) = (last.next_sector(), last.end_bytes, Arc::clone(&last.file));
         let bytes = last.batch(kind, payload);
         let size = bytes.len() as u64;
         // Poisoned until the write is known to be durable: also when this future is dropped half-way.
         files.failed = true;
-        file.append(offset, bytes).await?;
+        match in_place {
+            true => file.append_in_place(offset, bytes).await?,
+            false => file.append(offset, bytes).await?,
+        }
         files.failed = false;
         files.last().end_bytes += size;
         Ok((sector, size / sector::SECTOR as u64))
@@ -320,7 +336,7 @@ impl StoredLoglet {
             files.failed = false;
         }
         if !files.sealed {
-            self.append(&mut files, SEAL, &[]).await?;
+            self.append(&mut files, SEAL, &[], false).await?;
             files.sealed = true;
             files.last().sealed = true;
         }
@@ -405,7 +421,7 @@ impl StoredLoglet {
             }
             files.failed = false;
             if files.sealed {
-                self.append(&mut files, SEAL, &[]).await?;
+                self.append(&mut files, SEAL, &[], false).await?;
                 files.last().sealed = true;
             }
         }

@@ -231,6 +231,12 @@ pub trait LogServer: Debug + Send + Sync {
     /// was carried out.
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply>;
 
+    /// As [`Self::call`], by a task that has nothing else to do meanwhile: a server in this process may hold it up for as long as its
+    /// disk takes.
+    async fn call_and_wait(&self, request: Request, by: Deadline) -> Result<Reply> {
+        self.call(request, by).await
+    }
+
     /// Tells a server in this process what is committed, which costs no message; one elsewhere is told by the next request.
     fn note_committed(&self, key: LogletKey, committed: Lsn) {
         let _ = (key, committed);

@@ -6,7 +6,8 @@
 //! sessions  sockets of sessions, statements that surely are short;
 //!           what may compute leaves its worker to another thread          (`Spawn::compute`)
 //! commits   what each commit waits for: the committer, the sequencer, messages between nodes,
-//!           log servers (not the disk)                                    one thread
+//!           log servers (not the disk)                                    one thread; while the committer of a lone node
+//!                                                                         waits for its disk, another goes on
 //! watch     one thread that wakes the sessions' runtime every 20 ms
 //! prober    one thread that asks this node questions as a client would, with --probe
 //! ```
@@ -69,6 +70,7 @@ impl Runtimes {
             None => None,
             Some(memory) => {
                 let sessions = runtime("sessions", None, blocking + computing(memory))?;
+                // The second thread takes over while the first waits for a disk in place.
                 let commits = runtime("commits", Some(1), 1)?;
                 let watch = watch(sessions.handle().clone())?;
                 Some(Node { sessions, commits, _watch: watch })
