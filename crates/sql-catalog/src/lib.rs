@@ -31,6 +31,7 @@ pub mod merging;
 pub mod model;
 pub mod object;
 mod object_bytes;
+pub mod placed;
 pub mod policy;
 mod redefining;
 pub mod regional_builds;

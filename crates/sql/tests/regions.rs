@@ -11,6 +11,8 @@ mod builds;
 mod by_row;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
+#[path = "regions/large.rs"]
+mod large;
 #[path = "regions/partial.rs"]
 mod partial;
 #[path = "regions/reads.rs"]

@@ -9,6 +9,7 @@
 //! - Part objects of a transaction that certainly did not commit are deleted; those of one that may
 //!   have committed are kept. What a crash leaves behind is collected by age
 //!   ([`crate::maintenance`]).
+//! - What is more than passes to another region at once is refused before it is asked for ([`crate::outgoing`]).
 //! - An external write set is asked for within half the retention window of its first part's upload and appended
 //!   within the whole of it, or not at all: collection never meets a part that may still be named by a commit.
 //!
@@ -35,6 +36,7 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Merged;
 use crate::error::{Error, Result};
+use crate::outgoing::{MAX_OUTGOING_BYTES, Outgoing};
 use crate::service::CheckedWrite;
 use crate::transaction::{Core, conflict};
 
@@ -95,13 +97,21 @@ pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
         bytes +=
             merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len) + WRITE_OVERHEAD_BYTES;
         inline.push(checked(merged));
-        if bytes > inline_bytes {
+        // What fits into a request is far from what does not pass between regions.
+        if bytes > inline_bytes.min(MAX_OUTGOING_BYTES) {
             let mut upload = Upload::new(core);
+            let mut outgoing = Outgoing::of(core).await?;
             for write in inline {
+                outgoing.add(&write.write)?;
                 upload.push(write).await?;
             }
             while let Some(merged) = scan.next().await? {
-                upload.push(checked(merged)).await?;
+                let write = checked(merged);
+                outgoing.add(&write.write)?;
+                upload.push(write).await?;
+            }
+            if outgoing.rests_on_rules() {
+                core.rests_on_rules();
             }
             return Ok(Some(WriteSet::External(upload.finish().await?)));
         }

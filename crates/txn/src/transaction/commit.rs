@@ -120,6 +120,13 @@ impl Core {
         Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost, elsewhere: None })
     }
 
+    /// The commit is valid only by the rules of its snapshot, by which keys go to other regions.
+    pub(crate) fn rests_on_rules(&self) {
+        if let Some(placed) = self.shared.placed.get() {
+            self.reads.lock().point(placed.rules(), self.snapshot(), false);
+        }
+    }
+
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
     /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
     /// must still hold at the tail for it to be strict; with a local sequencer that knew all (at its begin: the log may
