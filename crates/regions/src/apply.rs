@@ -99,6 +99,7 @@ impl Applier {
             if shared.stopped.load(Ordering::Acquire) {
                 return false;
             }
+            let looked = self.defined.is_none() || self.undefined.is_some();
             let defined = match self.defined().await {
                 Ok(defined) => defined,
                 Err(error) => {
@@ -108,14 +109,18 @@ impl Applier {
                 }
             };
             let now = shared.env.clock.wall_micros();
+            let makes = |all: &[Remote]| all.iter().any(|one| defined.is_made_by(&one.writes));
             let (work, passed) = {
                 let mut inbox = shared.inbox.lock();
                 // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
                 let (part, waits) = self.taken(&mut inbox, &defined);
                 let Part { mut transactions, ends } = part.unwrap_or_default();
                 let taken = ends.is_some() || !transactions.is_empty();
-                transactions.append(&mut inbox.due(ENTRY_BYTES, &defined, now));
-                self.wait_for_definitions(waits.or(inbox.undefined()));
+                // What comes behind definitions is read by them, and not in the same entry.
+                if !makes(&transactions) {
+                    transactions.append(&mut inbox.due(ENTRY_BYTES, &defined, now));
+                }
+                self.wait_for_definitions(waits.or(inbox.undefined()), looked);
                 let passed = inbox.passed();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
@@ -134,6 +139,9 @@ impl Applier {
                 if !self.insist(&work).await {
                     return false;
                 }
+                if makes(&work.transactions) {
+                    self.defined = None;
+                }
                 self.logged = work.known;
                 self.stored = Some(work.state);
                 if let Some(Taken { transactions, done, .. }) = work.ends {
@@ -144,6 +152,9 @@ impl Applier {
                 continue;
             }
             shared.publish(passed, &self.logged);
+            if self.undefined.is_some() && !looked {
+                continue;
+            }
             return true;
         }
     }
@@ -166,18 +177,18 @@ impl Applier {
         Ok(defined)
     }
 
-    /// Rows of `region` wait for definitions alone, or nothing does any more.
-    fn wait_for_definitions(&mut self, region: Option<RegionId>) {
+    /// Rows of `region` wait for definitions alone, or nothing does any more; `looked`: by the newest ones.
+    fn wait_for_definitions(&mut self, region: Option<RegionId>, looked: bool) {
         let before = std::mem::replace(&mut self.undefined, region);
         let mut trouble = self.shared.trouble.lock();
         match region {
-            Some(region) => {
+            Some(region) if looked => {
                 trouble.insert(None, Error::NotDefined { region }.to_string());
             }
             None if before.is_some() => {
                 trouble.remove(&None);
             }
-            None => {}
+            _ => {}
         }
     }
 

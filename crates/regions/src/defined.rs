@@ -29,8 +29,8 @@ pub(crate) struct Defined {
 impl Defined {
     /// Whether a transaction defines something.
     pub fn is_made_by(&self, writes: &[KeyWrite]) -> bool {
-        let stamp = |write: &KeyWrite| Some(&write.key) == self.stamp.as_ref();
-        writes.iter().any(|write| stamp(write) && write.value.is_some())
+        let Some(stamp) = &self.stamp else { return false };
+        writes.iter().any(|write| write.key == *stamp && write.value.is_some())
     }
 
     /// Whether everything that a transaction writes is defined, or was.
