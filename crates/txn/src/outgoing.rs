@@ -7,19 +7,20 @@
 //! # Invariants
 //! - What is counted is what the stream of the region would hold: by the rules that stand before the commit in the log, whatever the
 //!   transaction itself makes of them. So a table that is made and filled at once is not counted: its rows go as rows of a new table.
-//! - The rules are read at the transaction's snapshot, and where they matter the commit is validated with that read.
+//! - The rules are read at the transaction's snapshot, and the commit is validated with that read.
+//! - What is too small to be refused by any rules costs nothing.
 //!
 //! # On failure
 //! [`Error::Outgoing`]; nothing was committed. Rules that do not decode are [`Error::Corrupt`].
 //!
 //! # Limits
-//! [`MAX_OUTGOING_BYTES`] for each region.
+//! [`MAX_OUTGOING_BYTES`] for each region. What is larger is read through once more to be counted, before anything is uploaded of what is
+//! behind that.
 
 use std::fmt::Debug;
 
 use bytes::Bytes;
-use telesto_common::RegionId;
-use telesto_log::record::Write;
+use telesto_common::key::KeyRange;
 use telesto_shard::Read;
 
 use crate::error::{Error, Result};
@@ -49,60 +50,37 @@ pub trait Receivers: Debug + Send + Sync {
     fn of(&self, key: &[u8]) -> u64;
 }
 
-/// What one transaction writes for each other region.
-#[derive(Debug)]
-pub(crate) struct Outgoing {
-    me: RegionId,
-    receivers: Option<Box<dyn Receivers>>,
-    /// By region.
-    bytes: [usize; 64],
-    /// Of all writes.
-    total: usize,
-}
-
-impl Outgoing {
-    /// By the rules at the transaction's snapshot, as they are committed.
-    pub async fn of(core: &Core) -> Result<Self> {
-        let me = core.shared.region;
-        let mut outgoing = Self { me, receivers: None, bytes: [0; 64], total: 0 };
-        let Some(placed) = core.shared.placed.get() else { return Ok(outgoing) };
-        let (keys, at) = (vec![placed.rules()], core.snapshot());
-        let rules = core.shared.reach.get(keys, at, core.timeout).await?.pop();
-        if let Some(rules) = rules.and_then(Read::into_value) {
-            let unreadable = |reason: String| {
-                Error::Corrupt(format!(
-                    "the rules of which rows go to which regions do not decode ({reason}); upgrade this node if another one is newer"
-                ))
-            };
-            outgoing.receivers = Some(placed.read(rules).map_err(unreadable)?);
-        }
-        Ok(outgoing)
-    }
-
-    /// Counts one more write.
-    ///
-    /// # Errors
-    /// [`Error::Outgoing`] when a region would get too much.
-    pub fn add(&mut self, write: &Write) -> Result<()> {
+/// Refuses what a transaction has written if a region would get too much of it; to be asked when all of it is more than
+/// [`MAX_OUTGOING_BYTES`]. The commit is then valid only by the rules of the snapshot.
+///
+/// # Errors
+/// See the module's text.
+pub(crate) async fn check(core: &Core) -> Result<()> {
+    let Some(placed) = core.shared.placed.get() else { return Ok(()) };
+    let at = core.snapshot();
+    let rules = core.shared.reach.get(vec![placed.rules()], at, core.timeout).await?.pop();
+    core.rests_on_read(placed.rules(), at);
+    let Some(rules) = rules.and_then(Read::into_value) else { return Ok(()) };
+    let unreadable = |reason: String| {
+        Error::Corrupt(format!(
+            "the rules of which rows go to which regions do not decode ({reason}); upgrade this node if another one is newer"
+        ))
+    };
+    let receivers = placed.read(rules).map_err(unreadable)?;
+    let mut bytes = [0; 64];
+    let mut scan = core.buffer.scan(KeyRange::default(), false, None);
+    while let Some(write) = scan.next().await? {
         let value = write.value.as_ref().map_or(0, Bytes::len);
-        let bytes = write.key.len() + value + OUTGOING_OVERHEAD_BYTES;
-        self.total += bytes;
-        let Some(receivers) = &self.receivers else { return Ok(()) };
         let regions = receivers.of(&write.key);
-        for (region, sum) in self.bytes.iter_mut().enumerate() {
-            if regions >> region & 1 == 0 || region == usize::from(self.me.0) {
+        for (region, sum) in bytes.iter_mut().enumerate() {
+            if regions >> region & 1 == 0 || region == usize::from(core.shared.region.0) {
                 continue;
             }
-            *sum += bytes;
+            *sum += write.key.len() + value + OUTGOING_OVERHEAD_BYTES;
             if *sum > MAX_OUTGOING_BYTES {
                 return Err(Error::Outgoing { mebibytes: MAX_OUTGOING_BYTES >> 20 });
             }
         }
-        Ok(())
     }
-
-    /// Whether by other rules it could be too much.
-    pub fn rests_on_rules(&self) -> bool {
-        self.total > MAX_OUTGOING_BYTES
-    }
+    Ok(())
 }

@@ -36,14 +36,12 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Merged;
 use crate::error::{Error, Result};
-use crate::outgoing::{MAX_OUTGOING_BYTES, Outgoing};
+use crate::outgoing::{self, MAX_OUTGOING_BYTES, OUTGOING_OVERHEAD_BYTES};
 use crate::service::CheckedWrite;
 use crate::transaction::{Core, conflict};
 
 /// Places between two of its own keys with changes of others that one check of an external write set looks through.
 const MAX_FOREIGN_CHANGES: usize = 1_000;
-/// Memory a write costs beside its key and value, in an entry.
-const WRITE_OVERHEAD_BYTES: usize = 16;
 
 /// Bytes at a part's begin that tell it from every other: head and writer token.
 const HEAD_BYTES: usize = 24;
@@ -94,24 +92,23 @@ pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
     let mut inline: Vec<CheckedWrite> = Vec::new();
     let mut bytes = 0;
     while let Some(merged) = scan.next().await? {
-        bytes +=
-            merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len) + WRITE_OVERHEAD_BYTES;
+        bytes += size(&merged);
         inline.push(checked(merged));
         // What fits into a request is far from what does not pass between regions.
         if bytes > inline_bytes.min(MAX_OUTGOING_BYTES) {
             let mut upload = Upload::new(core);
-            let mut outgoing = Outgoing::of(core).await?;
             for write in inline {
-                outgoing.add(&write.write)?;
                 upload.push(write).await?;
             }
-            while let Some(merged) = scan.next().await? {
-                let write = checked(merged);
-                outgoing.add(&write.write)?;
-                upload.push(write).await?;
-            }
-            if outgoing.rests_on_rules() {
-                core.rests_on_rules();
+            let mut counted = false;
+            loop {
+                if bytes > MAX_OUTGOING_BYTES && !counted {
+                    counted = true;
+                    outgoing::check(core).await?;
+                }
+                let Some(merged) = scan.next().await? else { break };
+                bytes += size(&merged);
+                upload.push(checked(merged)).await?;
             }
             return Ok(Some(WriteSet::External(upload.finish().await?)));
         }
@@ -137,6 +134,11 @@ pub(crate) async fn collect_at_most(
         writes.push(checked(merged));
     }
     Ok((!writes.is_empty()).then_some(writes))
+}
+
+/// What a write takes in an entry.
+fn size(merged: &Merged) -> usize {
+    merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len) + OUTGOING_OVERHEAD_BYTES
 }
 
 fn checked(merged: Merged) -> CheckedWrite {

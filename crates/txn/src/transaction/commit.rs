@@ -9,6 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use telesto_common::wait::{self, Wait};
 use telesto_common::{Lsn, Timestamp};
 
@@ -120,11 +121,9 @@ impl Core {
         Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost, elsewhere: None })
     }
 
-    /// The commit is valid only by the rules of its snapshot, by which keys go to other regions.
-    pub(crate) fn rests_on_rules(&self) {
-        if let Some(placed) = self.shared.placed.get() {
-            self.reads.lock().point(placed.rules(), self.snapshot(), false);
-        }
+    /// The commit is valid only if nobody has changed `key` after `at`.
+    pub(crate) fn rests_on_read(&self, key: Bytes, at: Timestamp) {
+        self.reads.lock().point(key, at, false);
     }
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
