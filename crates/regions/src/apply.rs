@@ -1,8 +1,8 @@
 //! Applies what the inbox gives out: many remote transactions in one entry, and with them how far the sources have come.
 //!
 //! ```text
-//! inbox ─ due ─► versions here ─► winners by label ─► one entry: transactions with their labels, then progress
-//!                                      ▲── something was changed meanwhile: again ──┘
+//! inbox ─ due, defined ─► versions here ─► winners by label ─► one entry: transactions with their labels, then progress
+//!                                               ▲── something was changed meanwhile: again ──┘
 //! ```
 //! # Invariants
 //! - Transactions and the progress that counts them are in the same entry: after a crash nothing is applied twice or left out.
@@ -10,7 +10,8 @@
 //! - A session is attached only when its past is in the log, so that what it writes here carries that past.
 //!
 //! # On failure
-//! A conflict is sorted out again; what the store cannot do now is tried again until it can. Only another runner of the same
+//! A conflict is sorted out again; what the store cannot do now is tried again until it can. What is not defined yet is not begun with, and
+//! looked at again when the definitions have changed. Only another runner of the same
 //! region stops it: what came is then to be asked for again, from where that one has come ([`crate::Regions::is_superseded`]).
 //!
 //! # Limits
@@ -21,18 +22,19 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telesto_common::Timestamp;
+use telesto_common::{RegionId, Timestamp};
 use telesto_geo::Bug;
 use telesto_shard::Read;
 use telesto_txn::Reads;
 use telesto_txn::service::{CommitWrites, Freshness};
 
+use crate::defined::Defined;
 use crate::error::{Error, Result};
 use crate::inbox::{Inbox, Remote};
 use crate::past::Past;
 use crate::rows;
-use crate::shared::{Shared, Then};
-use crate::sort_out::{SortedOut, sort_out};
+use crate::shared::{Shared, Taken, Then};
+use crate::sort_out::{SortedOut, meaning, sort_out};
 use crate::store::checked;
 
 /// Bytes of remote transactions in one entry, about.
@@ -47,12 +49,16 @@ pub(crate) struct Applier {
     pub stored: Option<Bytes>,
     /// The past that it brought.
     pub logged: Past,
+    /// The definitions as they were looked at last; nothing: not yet.
+    defined: Option<Defined>,
+    /// Whose rows wait for definitions alone.
+    undefined: Option<RegionId>,
 }
 
 /// Something to be committed.
 struct Work {
-    /// What was taken from peers was among them, and ends with this.
-    taken: bool,
+    /// What was taken from peers, of which nothing more is to be applied.
+    ends: Option<Taken>,
     transactions: Vec<Remote>,
     state: Bytes,
     known: Past,
@@ -60,7 +66,19 @@ struct Work {
     after: Timestamp,
 }
 
+/// What is to be done of what was taken from peers.
+#[derive(Default)]
+struct Part {
+    transactions: Vec<Remote>,
+    /// The whole of it, if nothing more is to be applied; with what is left.
+    ends: Option<Taken>,
+}
+
 impl Applier {
+    pub fn new(shared: Arc<Shared>, stored: Option<Bytes>, logged: Past) -> Self {
+        Self { shared, stored, logged, defined: None, undefined: None }
+    }
+
     pub async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         loop {
@@ -81,15 +99,31 @@ impl Applier {
             if shared.stopped.load(Ordering::Acquire) {
                 return false;
             }
+            let looked = self.defined.is_none() || self.undefined.is_some();
+            let defined = match self.defined().await {
+                Ok(defined) => defined,
+                Err(error) => {
+                    tracing::warn!(%error, "definitions cannot be read now; trying again");
+                    shared.trouble.lock().insert(None, error.to_string());
+                    return true;
+                }
+            };
             let now = shared.env.clock.wall_micros();
+            let makes = |all: &[Remote]| all.iter().any(|one| defined.is_made_by(&one.writes));
             let (work, passed) = {
                 let mut inbox = shared.inbox.lock();
                 // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
-                let (taken, mut transactions) = self.taken(&mut inbox);
-                transactions.append(&mut inbox.due(ENTRY_BYTES, now));
+                let (part, waits) = self.taken(&mut inbox, &defined);
+                let Part { mut transactions, ends } = part.unwrap_or_default();
+                let taken = ends.is_some() || !transactions.is_empty();
+                // What comes behind definitions is read by them, and not in the same entry.
+                if !makes(&transactions) {
+                    transactions.append(&mut inbox.due(ENTRY_BYTES, &defined, now));
+                }
                 if shared.is_definition(&transactions) {
                     inbox.defines();
                 }
+                self.wait_for_definitions(waits.or(inbox.undefined()), looked);
                 let passed = inbox.passed();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
@@ -101,45 +135,100 @@ impl Applier {
                 let newest = transactions.iter().map(|remote| remote.label.timestamp).max();
                 let after = newest.max(wanted).unwrap_or_default();
                 let state = must.then(|| inbox.encode());
-                (state.map(|state| Work { taken, transactions, state, known, after }), passed)
+                (state.map(|state| Work { ends, transactions, state, known, after }), passed)
             };
             shared.drained.notify_waiters();
             if let Some(work) = work {
                 if !self.insist(&work).await || !self.learn(&work).await {
                     return false;
                 }
+                if makes(&work.transactions) {
+                    self.defined = None;
+                }
                 self.logged = work.known;
                 self.stored = Some(work.state);
-                if work.taken {
-                    // Under the lock: whoever adds something counts what is done and what is not, and neither twice.
-                    let mut todo = shared.work.lock();
-                    todo.pop_front();
-                    shared.work_done.send_modify(|done| *done += 1);
+                if let Some(Taken { transactions, done, .. }) = work.ends {
+                    // Who waits no more does not need to hear of it.
+                    let _ = done.send(transactions);
                 }
                 shared.publish(passed, &self.logged);
                 continue;
             }
             shared.publish(passed, &self.logged);
+            if self.undefined.is_some() && !looked {
+                continue;
+            }
             return true;
         }
     }
 
-    /// The next of what was taken from peers, which stays the first one until it is committed.
-    fn taken(&self, inbox: &mut Inbox) -> (bool, Vec<Remote>) {
+    /// The definitions that decide what can be applied: those looked at last, and the newest where something waits for newer ones.
+    async fn defined(&mut self) -> Result<Defined> {
+        if let (Some(defined), None) = (&self.defined, self.undefined) {
+            return Ok(defined.clone());
+        }
+        let (store, tables) = (&self.shared.store, &self.shared.tables);
+        let mut defined = Defined::default();
+        if let Some(stamp) = tables.as_ref().map(|tables| tables.stamp()) {
+            let snapshot = store.begin(Freshness::Applied, None).await?;
+            let mut reads = Reads::default();
+            let meaning = meaning(store, tables, snapshot.snapshot, &mut reads).await;
+            store.release(&snapshot).await;
+            defined = Defined { stamp: Some(stamp), meaning: meaning? };
+        }
+        self.defined = Some(defined.clone());
+        Ok(defined)
+    }
+
+    /// Rows of `region` wait for definitions alone, or nothing does any more; `looked`: by the newest ones.
+    fn wait_for_definitions(&mut self, region: Option<RegionId>, looked: bool) {
+        let before = std::mem::replace(&mut self.undefined, region);
+        let mut trouble = self.shared.trouble.lock();
+        match region {
+            Some(region) if looked => {
+                trouble.insert(None, Error::NotDefined { region }.to_string());
+            }
+            None if before.is_some() => {
+                trouble.remove(&None);
+            }
+            _ => {}
+        }
+    }
+
+    /// What can be applied of what was taken from peers, and whose rows in it wait for definitions. What waits lets what was taken later
+    /// pass: that may bring the definitions, or what they wait for.
+    fn taken(&self, inbox: &mut Inbox, defined: &Defined) -> (Option<Part>, Option<RegionId>) {
         let mut work = self.shared.work.lock();
-        let Some(taken) = work.front_mut() else { return (false, Vec::new()) };
-        match &taken.then {
-            Then::Nothing => {}
-            Then::Close(region) => inbox.close(*region),
-            Then::Reincarnate(told) => {
-                if self.shared.config.planted == Some(Bug::EpochsMixed) {
-                    // Goes on as if nothing had been lost.
-                } else {
-                    inbox.reincarnate(told);
+        let mut waits = None;
+        for at in 0..work.len() {
+            let Some(taken) = work.get_mut(at) else { break };
+            let first = taken.transactions.iter().position(|remote| !defined.has(&remote.writes));
+            let left = first.map(|first| taken.transactions.split_off(first)).unwrap_or_default();
+            let waiting = left.first().map(|remote| remote.label.source);
+            let transactions = std::mem::replace(&mut taken.transactions, left);
+            waits = waits.or(waiting);
+            match &taken.then {
+                Then::Nothing => {}
+                Then::Close(region) if waiting.is_some() => inbox.begin_to_close(*region),
+                Then::Close(region) => inbox.close(*region),
+                Then::Reincarnate(_) if waiting.is_some() => {}
+                Then::Reincarnate(told) => {
+                    if self.shared.config.planted == Some(Bug::EpochsMixed) {
+                        // Goes on as if nothing had been lost.
+                    } else {
+                        inbox.reincarnate(told);
+                    }
                 }
             }
+            if waiting.is_none() || matches!(taken.then, Then::Nothing) {
+                let ends = work.remove(at);
+                return (Some(Part { transactions, ends }), waits);
+            }
+            if !transactions.is_empty() {
+                return (Some(Part { transactions, ends: None }), waits);
+            }
         }
-        (true, std::mem::take(&mut taken.transactions))
+        (None, waits)
     }
 
     /// Finds out, when definitions were applied, who makes them now, until it is known; `false` when this runner has ended.

@@ -20,6 +20,7 @@ use telesto_geo::RegionSet;
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 use telesto_shard::ProcessCache;
 use telesto_shard::part::PartReader;
+use telesto_txn::MAX_OUTGOING_BYTES;
 
 use crate::error::{Error, Result};
 use crate::inbox::known_of;
@@ -27,9 +28,6 @@ use crate::past::Past;
 use crate::rows;
 use crate::wire::{Element, KeyWrite, Position};
 use telesto_geo::placement::{Placement as _, Rules};
-
-/// Bytes of one transaction for one receiver, at most: it must fit into a request, and into one entry there.
-pub(crate) const MAX_TRANSACTION_BYTES: usize = 32 << 20;
 
 /// Where parts of large write sets are read from.
 #[derive(Clone, Debug)]
@@ -93,7 +91,7 @@ impl Sorted<'_> {
         if self.to.is_some_and(|to| regions.has(to)) {
             let write = KeyWrite { key: write.key.clone(), value: write.value.clone() };
             self.bytes += write.bytes();
-            if self.bytes <= MAX_TRANSACTION_BYTES {
+            if self.bytes <= MAX_OUTGOING_BYTES {
                 self.writes.push(write);
             }
         }
@@ -181,8 +179,9 @@ impl Fold {
         if let Some(region) = to
             && placement.has(region)
         {
-            if bytes > MAX_TRANSACTION_BYTES {
-                let (at, limit) = (commit.timestamp, MAX_TRANSACTION_BYTES);
+            // Refused where it commits. A log may have such a one that is older than that.
+            if bytes > MAX_OUTGOING_BYTES {
+                let (at, limit) = (commit.timestamp, MAX_OUTGOING_BYTES);
                 return Err(Error::TooLarge { region, at, bytes, limit });
             }
             let past = self.position.past.clone();

@@ -314,7 +314,7 @@ async fn catch_up(shared: &Shared, home: RegionId, at: Timestamp) -> Result<()> 
     let stood = stood.map_err(Error::malformed("progress"))?.flatten();
     if stood.is_none_or(|(passed, _)| passed < at) {
         // The position has moved on without a transaction, and was not noted.
-        let noted = shared.apply_taken(crate::shared::Taken::nothing());
+        let noted = shared.apply_taken(Vec::new(), crate::shared::Then::Nothing);
         let noted = shared.env.within(by, "noting how far a region has come", noted).await;
         noted.map_err(|error| Error::Unnoted(error.to_string()))??;
     }

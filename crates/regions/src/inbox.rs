@@ -9,6 +9,8 @@
 //! - Each stream in its order; what was applied before is not given out again.
 //! - The state says exactly what was given out: stored beside it, it is where the region goes on after a crash.
 //! - What came of a region by another one is numbered as in its own stream, and is passed over when it comes by that.
+//! - A row whose table is not defined yet stays, and its stream with it, whatever its past says. The others go on: one of them has the
+//!   definition.
 //!
 //! # On failure
 //! A batch that does not begin where its stream stands here changes nothing.
@@ -20,13 +22,14 @@
 
 mod labels;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind, RegionSet};
 
+use crate::defined::Defined;
 use crate::past::{MEMBERS, Past};
 use crate::tree::Order;
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Position};
@@ -152,14 +155,33 @@ pub(crate) struct Inbox {
     begun: bool,
     /// How often it was asked what is due.
     turn: u64,
+    /// Regions that are being closed: nothing waits for them any more, although not all that others had of them is here.
+    closing: BTreeSet<RegionId>,
+    /// Whose next transaction waited for definitions alone when it was asked last what is due.
+    undefined: Option<RegionId>,
 }
 
 impl Inbox {
     pub fn new(me: RegionId, plane: PlaneKind, planted: Option<Bug>) -> Self {
         let (known, sources) = (Past::default(), BTreeMap::new());
-        let (defining, order) = (RegionSet::default(), None);
-        let (stamp, defined, begun, turn) = (None, false, false, 0);
-        Self { me, plane, planted, defining, stamp, defined, known, sources, order, begun, turn }
+        let (defining, stamp, order) = (RegionSet::default(), None, None);
+        let (defined, begun, turn) = (false, false, 0);
+        let (closing, undefined) = (BTreeSet::new(), None);
+        Self {
+            me,
+            plane,
+            planted,
+            defining,
+            stamp,
+            defined,
+            known,
+            sources,
+            order,
+            begun,
+            turn,
+            closing,
+            undefined,
+        }
     }
 
     /// Transactions that write `stamp` define something: they wait for all of their past on every plane.
@@ -365,8 +387,15 @@ impl Inbox {
         (rows, count)
     }
 
+    /// Nothing waits for `of` any more, which is to be closed when all is here that others had of it. That may stand behind a definition
+    /// which waits for `of` itself. It is not noted: after a crash closing begins anew.
+    pub fn begin_to_close(&mut self, of: RegionId) {
+        self.closing.insert(of);
+    }
+
     /// Takes nothing of `of` any more: what waits is left out, and nothing waits for it.
     pub fn close(&mut self, of: RegionId) {
+        self.closing.remove(&of);
         let source = self.sources.entry(of).or_default();
         *source = Source { applied: CLOSED, passed: source.passed, ..Source::default() };
         self.begun = true;
@@ -412,17 +441,22 @@ impl Inbox {
         &self.known
     }
 
-    /// Gives out what may be applied now, in this order, about `max_bytes` of it. A transaction that defines something is the last one:
-    /// what comes behind it is to be read by the definitions that it brings.
-    pub fn due(&mut self, max_bytes: usize, now: u64) -> Vec<Remote> {
+    /// Whose next transaction waits for definitions alone.
+    pub fn undefined(&self) -> Option<RegionId> {
+        self.undefined
+    }
+
+    /// Gives out what may be applied now and can be read by the definitions here, in this order, about `max_bytes` of it. A transaction
+    /// that makes definitions is the last one: what comes behind it is to be read by those.
+    pub fn due(&mut self, max_bytes: usize, defined: &Defined, now: u64) -> Vec<Remote> {
         self.turn += 1;
+        self.undefined = None;
         self.look(now);
-        let stamp = self.stamp.clone();
         let mut out = Vec::new();
         let mut bytes = 0;
         let mut give = |remote: Remote, bytes: &mut usize| {
             *bytes += remote.writes.iter().map(KeyWrite::bytes).sum::<usize>() + 64;
-            let defines = stamp.as_ref().is_some_and(|stamp| remote.written(stamp).is_some());
+            let defines = defined.is_made_by(&remote.writes);
             out.push(remote);
             defines
         };
@@ -430,7 +464,7 @@ impl Inbox {
         loop {
             let mut moved = false;
             while bytes < max_bytes
-                && let Some(remote) = self.pop_labelled(now)
+                && let Some(remote) = self.pop_labelled(defined, now)
             {
                 moved = true;
                 if give(remote, &mut bytes) {
@@ -438,7 +472,11 @@ impl Inbox {
                 }
             }
             for from in &regions {
-                while bytes < max_bytes && self.is_due(*from) && !self.waits_for_label(*from) {
+                while bytes < max_bytes
+                    && self.is_due(*from)
+                    && !self.waits_for_label(*from)
+                    && self.is_defined(*from, 0, defined)
+                {
                     moved = true;
                     if let Some(remote) = self.pop(*from, now)
                         && give(remote, &mut bytes)
@@ -468,8 +506,23 @@ impl Inbox {
             let waits_for = past.get(other, self.me);
             let applied = self.sources.get(&other).map_or(0, |source| source.applied);
             let any_order = self.plane == PlaneKind::Eventual && !defines(from) && !defines(other);
-            any_order || other == self.me || other == from || applied >= waits_for
+            any_order
+                || other == self.me
+                || other == from
+                || applied >= waits_for
+                || self.closing.contains(&other)
         })
+    }
+
+    /// Whether what stands at this place of a queue can be read; that it cannot is noted.
+    fn is_defined(&mut self, from: RegionId, at: usize, defined: &Defined) -> bool {
+        let item = self.sources.get(&from).and_then(|source| Some((source, source.queue.get(at)?)));
+        let Some((source, Item::Transaction { past, writes, .. })) = item else { return true };
+        if past.get(from, self.me) <= source.applied || defined.has(writes) {
+            return true;
+        }
+        self.undefined = Some(from);
+        false
     }
 
     fn pop(&mut self, from: RegionId, now: u64) -> Option<Remote> {
@@ -563,8 +616,11 @@ pub(crate) fn known_of(stored: Bytes) -> Result<Past, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use telesto_common::Lsn;
     use telesto_geo::RegionSet;
+    use telesto_txn::regions::{DerivedEntries, Keeper, Meaning, Standing};
 
     use super::*;
     use crate::wire::Element;
@@ -591,7 +647,80 @@ mod tests {
             inbox.begin(RegionId(*source), Position::default());
             inbox.take(RegionId(*source), batch(*source, seen), 0);
         }
-        inbox.due(usize::MAX, 0).iter().map(|remote| remote.label.source.0).collect()
+        all_due(&mut inbox)
+    }
+
+    fn all_due(inbox: &mut Inbox) -> Vec<u16> {
+        let due = inbox.due(usize::MAX, &Defined::default(), 0);
+        due.iter().map(|remote| remote.label.source.0).collect()
+    }
+
+    /// Only keys that begin with a letter of it are defined.
+    #[derive(Debug)]
+    struct Letters(&'static str);
+
+    impl Meaning for Letters {
+        fn standing(&self, key: &[u8]) -> Standing {
+            let known = self.0.as_bytes().contains(&key[0]);
+            if known { Standing::Known } else { Standing::NotYet }
+        }
+
+        fn entries(
+            &self,
+            _: RegionId,
+            _: &Bytes,
+            _: Option<&Bytes>,
+            _: Option<&Bytes>,
+        ) -> Result<DerivedEntries, String> {
+            Ok(DerivedEntries::default())
+        }
+
+        fn keeper(&self, _: &[u8]) -> Keeper {
+            Keeper::Other
+        }
+
+        fn has_stopped(&self, _: &[u8], _: Option<&Bytes>) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn row_of_what_is_not_defined_stays_with_its_stream_and_the_others_go_on() {
+        let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
+        for (source, key) in [(1, "t1"), (2, "s")] {
+            inbox.begin(RegionId(source), Position::default());
+            let mut batch = batch(source, &[]);
+            let (key, value) = (Bytes::from_static(key.as_bytes()), Some(Bytes::new()));
+            batch.elements[0].writes.push(KeyWrite { key, value });
+            inbox.take(RegionId(source), batch, 0);
+        }
+        let by = |letters| Defined {
+            stamp: Some(Bytes::from_static(b"s")),
+            meaning: Some(Arc::new(Letters(letters))),
+        };
+        let mut due = |letters| {
+            let due = inbox.due(usize::MAX, &by(letters), 0);
+            (due.iter().map(|remote| remote.label.source.0).collect::<Vec<_>>(), inbox.undefined())
+        };
+        assert_eq!(due("a"), (vec![2], Some(RegionId(1))), "what defines something is not held");
+        assert_eq!(due("a"), (vec![], Some(RegionId(1))));
+        assert_eq!(due("t"), (vec![1], None));
+    }
+
+    #[test]
+    fn nothing_waits_for_a_region_that_is_being_closed() {
+        let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
+        inbox.begin(RegionId(1), Position::default());
+        inbox.take(RegionId(1), batch(1, &[2]), 0);
+        assert_eq!(all_due(&mut inbox), [] as [u16; 0]);
+        inbox.begin_to_close(RegionId(2));
+        assert!(!inbox.is_closed(RegionId(2)));
+        assert_eq!(all_due(&mut inbox), [1]);
+        // Of that nothing is noted.
+        let mut later = Inbox::new(ME, PlaneKind::Matrix, None);
+        later.restore(inbox.encode()).expect("read back");
+        later.take(RegionId(1), batch(1, &[2]), 0);
+        assert!(!later.is_closed(RegionId(2)));
     }
 
     #[test]
@@ -603,17 +732,16 @@ mod tests {
         // Region 2 has seen what region 1 sent it. What it serves again of that is told with the past of a batch that was made later: as if it
         // had seen what depends on it.
         inbox.take(RegionId(2), batch(2, &[1]), 0);
-        assert!(inbox.due(usize::MAX, 0).is_empty());
+        assert!(all_due(&mut inbox).is_empty());
         let missing = Missing { via: RegionId(2), of: RegionId(1), above: 0 };
         assert_eq!(inbox.missing(1), [missing]);
         assert_eq!(inbox.take_again(RegionId(1), batch(1, &[2]).elements, 0), 0);
-        assert!(inbox.due(usize::MAX, 0).is_empty());
+        assert!(all_due(&mut inbox).is_empty());
         let again = batch(1, &[]).elements;
         assert_eq!(inbox.take_again(RegionId(1), again.clone(), 0), 1);
         assert_eq!(inbox.take_again(RegionId(1), again, 0), 0, "twice");
         inbox.take(RegionId(1), batch(1, &[]), 0);
-        let due = inbox.due(usize::MAX, 0);
-        assert_eq!(due.iter().map(|remote| remote.label.source.0).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(all_due(&mut inbox), [1, 2]);
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod claim;
 mod committing;
 mod config;
 mod control;
+mod defined;
 mod error;
 mod fold;
 mod forward;

@@ -13,7 +13,7 @@ use telesto_common::{Deadline, RegionId};
 
 use crate::error::Result;
 use crate::regions::Regions;
-use crate::shared::Taken;
+use crate::shared::Then;
 use crate::take_back;
 
 impl Regions {
@@ -46,7 +46,7 @@ impl Regions {
             };
             if !behind {
                 // What was given out last is in the log behind this.
-                shared.apply_taken(Taken::nothing()).await?;
+                shared.apply_taken(Vec::new(), Then::Nothing).await?;
                 return Ok(true);
             }
             if by.passed(shared.env.clock.monotonic()) {

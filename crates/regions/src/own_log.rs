@@ -4,19 +4,22 @@
 //! What is told of a position depends on the log up to there only.
 //!
 //! # On failure
-//! The log's errors; nothing is kept.
+//! The log's errors; nothing is kept. A part of a large write set that is there no more is passed over, as an entry is that the log has
+//! no more: both are kept for the retention, as marks of deletes are.
 //!
 //! # Limits
-//! Deletes of large write sets (in parts) are not looked for: their marks do not go to a region that is filled.
+//! Deleted keys are in memory, all of those that are asked for.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use telesto_bucket::Cause;
 use telesto_common::key::KeyRange;
 use telesto_common::{Lsn, Timestamp};
-use telesto_log::record::{Record, Writes};
+use telesto_log::record::{Part, Record, Writes};
 use telesto_shard::Read;
+use telesto_shard::part::PartReader;
 use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
@@ -116,10 +119,19 @@ impl Shared {
             let records = batch.entries.iter().flat_map(|e| e.records_of(self.store.shard));
             for record in records {
                 let Record::Commit(commit) = record else { continue };
-                let Writes::Inline(writes) = &commit.writes else { continue };
-                let gone = writes.iter().filter(|write| write.value.is_none());
-                let placed = gone.filter(|write| ranges.iter().any(|r| r.contains(&write.key)));
-                keys.extend(placed.map(|write| write.key.clone()));
+                match &commit.writes {
+                    Writes::Inline(writes) => {
+                        let gone = writes.iter().filter(|write| write.value.is_none());
+                        let placed =
+                            gone.filter(|write| ranges.iter().any(|r| r.contains(&write.key)));
+                        keys.extend(placed.map(|write| write.key.clone()));
+                    }
+                    Writes::External(parts) => {
+                        for part in parts {
+                            self.deleted_in(part, ranges, &mut keys).await?;
+                        }
+                    }
+                }
             }
             if batch.at_tail {
                 break;
@@ -127,5 +139,34 @@ impl Shared {
             from = batch.next(from);
         }
         Ok(keys.into_iter().collect())
+    }
+
+    /// The same of a part of a large write set.
+    async fn deleted_in(
+        &self,
+        part: &Part,
+        ranges: &[KeyRange],
+        keys: &mut BTreeSet<Bytes>,
+    ) -> Result<()> {
+        let (bucket, cache) = (Arc::clone(&self.parts.bucket), Arc::clone(&self.parts.cache));
+        let reader = Arc::new(PartReader::new(bucket, cache, part.clone()));
+        let reaches = |range: &&KeyRange| {
+            range.start <= part.last_key && (range.end.is_empty() || range.end > part.first_key)
+        };
+        for range in ranges.iter().filter(reaches) {
+            let mut scan = Arc::clone(&reader).scan(Cause::Read, range.clone(), false);
+            loop {
+                match scan.next().await {
+                    Ok(Some(write)) if write.value.is_none() => {
+                        keys.insert(write.key);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(telesto_shard::Error::PartMissing { .. }) => return Ok(()),
+                    Err(error) => return Err(Error::Shard(error.to_string())),
+                }
+            }
+        }
+        Ok(())
     }
 }

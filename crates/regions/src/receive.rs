@@ -30,7 +30,7 @@ use crate::lines::Lines;
 use crate::question::Question;
 use crate::read_for;
 use crate::rows;
-use crate::shared::{Shared, Taken};
+use crate::shared::{Shared, Then};
 use crate::sort_out::{SortedOut, sort_out};
 use crate::wire::{Batch, LabelledRow, Reply, Request};
 
@@ -124,7 +124,7 @@ impl Receiver {
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);
                 // Noted first: after a crash it would be filled again, with rows that go before their causes.
-                let noted = shared.apply_taken(Taken::nothing());
+                let noted = shared.apply_taken(Vec::new(), Then::Nothing);
                 let limit = shared.config.timeout;
                 let noted = shared.env.within_timeout(limit, "noting where a stream begins", noted);
                 noted.await.map_err(|error| Error::Unnoted(error.to_string()))??;

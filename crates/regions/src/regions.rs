@@ -174,7 +174,6 @@ impl Regions {
             readers,
             reads_for: ReadsFor::default(),
             work: Mutex::default(),
-            work_done: watch::Sender::new(0),
             heard: watch::Sender::default(),
             trees: Trees::new(env.random_u128() as u64, config.tree.clone()),
             committing: Committing::default(),
@@ -188,7 +187,7 @@ impl Regions {
         let mut tasks = vec![
             env.spawn(
                 "applying transactions of other regions",
-                Applier { shared: Arc::clone(&shared), stored, logged }.run(),
+                Applier::new(Arc::clone(&shared), stored, logged).run(),
             ),
             env.spawn("keeping the region's position", keep(Arc::downgrade(&regions))),
         ];

@@ -21,7 +21,7 @@ use telesto_geo::Bug;
 use telesto_net::{Client, Service};
 use telesto_txn::Engine;
 use telesto_txn::regions::ConflictView;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::committing::Committing;
 use crate::config::RegionsConfig;
@@ -102,10 +102,8 @@ pub(crate) struct Shared {
     pub readers: BTreeMap<RegionId, Client>,
     /// What is read here for others.
     pub reads_for: ReadsFor,
-    /// What the applier is to do beside what the streams bring, in this order.
+    /// What the applier is to do beside what the streams bring, in this order, but for what waits for definitions.
     pub work: Mutex<VecDeque<Taken>>,
-    /// How many of those are done.
-    pub work_done: watch::Sender<u64>,
     /// Peers that have said, since this runner began, where they stand, or could not be asked.
     pub heard: watch::Sender<BTreeSet<RegionId>>,
     /// Trees of serializers.
@@ -120,24 +118,20 @@ pub(crate) struct Shared {
     pub owed: Mutex<BTreeMap<RegionId, u64>>,
 }
 
-/// What was taken from peers, all of it in one entry, and what it ends.
+/// What was taken from peers, all of it in one entry as far as it is defined here, and what it ends.
 #[derive(Debug)]
 pub(crate) struct Taken {
+    /// By label: what is behind one that is not defined yet may depend on it, and waits with it.
     pub transactions: Vec<Remote>,
     pub then: Then,
-}
-
-impl Taken {
-    /// Nothing: an entry with the state as it is.
-    pub fn nothing() -> Self {
-        Self { transactions: Vec::new(), then: Then::Nothing }
-    }
+    /// Gets what is left, when the rest is committed.
+    pub done: oneshot::Sender<Vec<Remote>>,
 }
 
 /// What follows from it.
 #[derive(Debug)]
 pub(crate) enum Then {
-    /// More comes.
+    /// More comes. What is not defined yet is given back.
     Nothing,
     /// This region goes on in a new incarnation; its peers know of this of it.
     Reincarnate(Box<Past>),
@@ -177,27 +171,21 @@ impl Shared {
         }
     }
 
-    /// Has the applier do `taken`, and waits until it is done.
-    pub async fn apply_taken(&self, taken: Taken) -> Result<()> {
-        let mut done = self.work_done.subscribe();
-        let number = {
-            let mut work = self.work.lock();
-            work.push_back(taken);
-            *done.borrow_and_update() + work.len() as u64
-        };
+    /// Has the applier apply `transactions` (by label), and waits until it is done; then all of them are applied, and if it is nothing as
+    /// many as are defined: the others are given back.
+    pub async fn apply_taken(&self, transactions: Vec<Remote>, then: Then) -> Result<Vec<Remote>> {
+        let (done, left) = oneshot::channel();
+        self.work.lock().push_back(Taken { transactions, then, done });
         self.news.notify_one();
-        while *done.borrow_and_update() < number {
-            if done.changed().await.is_err() {
-                return Err(Error::Stopped);
-            }
-        }
-        Ok(())
+        left.await.map_err(|_| Error::Stopped)
     }
 
     /// Whether one of `transactions` defines something.
     pub fn is_definition(&self, transactions: &[Remote]) -> bool {
         let stamp = self.tables.as_ref().map(|tables| tables.stamp());
-        let mut defines = transactions.iter().map(|remote| stamp.as_ref().and_then(|stamp| remote.written(stamp)));
+        let mut defines = transactions
+            .iter()
+            .map(|remote| stamp.as_ref().and_then(|stamp| remote.written(stamp)));
         defines.any(|written| written.is_some())
     }
 

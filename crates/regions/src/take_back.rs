@@ -8,7 +8,8 @@
 //! # Invariants
 //! - What was taken is applied when everything has come that it may depend on, in one entry with what waited for it, as far as it fits.
 //! - A region that has lost commits numbers nothing anew before it has taken back what the peers that it can reach have.
-//! - Definitions are applied before the rows that are read by them.
+//! - Definitions are applied before the rows that are read by them. Rows whose definition is not here yet wait for it in memory, and with them
+//!   what they end: after a crash they are taken once more.
 //! - A lost region is closed in one region only when every survivor takes nothing of it any more: what they had then is the cut.
 //!
 //! # On failure
@@ -31,7 +32,7 @@ use crate::inbox::{Remote, Way};
 use crate::past::Past;
 use crate::question::{Known, Place, Question, unpack_piece};
 use crate::report::report;
-use crate::shared::{Shared, Taken, Then};
+use crate::shared::{Shared, Then};
 use crate::sort_out::read_meant;
 use crate::wire::{KeyWrite, LabelledRow};
 
@@ -94,10 +95,13 @@ impl Found {
         let labels: BTreeSet<Timestamp> =
             system.iter().chain(&transactions).map(|remote| remote.label.timestamp).collect();
         if !system.is_empty() {
-            let first = Taken { transactions: system, then: Then::Nothing };
-            shared.apply_taken(first).await?;
+            shared.apply_taken(system, Then::Nothing).await?;
         }
-        shared.apply_taken(Taken { transactions, then }).await?;
+        // Rows whose definition is not here yet go with the next ones; the last of them wait for it.
+        for Remote { label, writes, .. } in shared.apply_taken(transactions, then).await? {
+            let writes = writes.into_iter().map(|write| (write.key.clone(), write)).collect();
+            self.by_label.entry((label.timestamp, label.source)).or_default().push(writes);
+        }
         Ok((labels.len(), labels.last().copied()))
     }
 }

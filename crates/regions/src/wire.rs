@@ -14,6 +14,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string, put_varint};
 use telesto_common::{Lsn, RegionId, Timestamp};
 use telesto_geo::RegionSet;
+use telesto_txn::OUTGOING_OVERHEAD_BYTES;
 
 use crate::lines::Lines;
 use crate::measured::{self, Measures};
@@ -98,7 +99,7 @@ pub(crate) struct KeyWrite {
 
 impl KeyWrite {
     pub fn bytes(&self) -> usize {
-        self.key.len() + self.value.as_ref().map_or(0, Bytes::len) + 16
+        self.key.len() + self.value.as_ref().map_or(0, Bytes::len) + OUTGOING_OVERHEAD_BYTES
     }
 
     fn put(&self, out: &mut BytesMut) {

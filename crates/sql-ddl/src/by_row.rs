@@ -190,9 +190,11 @@ fn before_rules(catalog: &CatalogSnapshot, placement: &TablePlacement) -> ValueP
     let others = catalog.regions().map(|region| region.id);
     let me = catalog.defining().0;
     let mut regions = vec![me];
-    regions.extend(others.filter(|id| {
-        *id != me && placement.regions.as_ref().is_none_or(|some| some.contains(id))
-    }));
+    regions.extend(
+        others.filter(|id| {
+            *id != me && placement.regions.as_ref().is_none_or(|some| some.contains(id))
+        }),
+    );
     ValuePlace { regions, moved: None, gaining: placement.gaining.clone() }
 }
 
@@ -346,9 +348,7 @@ impl Ddl<'_> {
         for (value, place) in gone {
             let me = self.catalog().defining().0;
             let defining = self.catalog().region_name(me);
-            let here = place.home() == Some(me)
-                && place.moved.is_none()
-                && !place.is_gained_by(me);
+            let here = place.home() == Some(me) && place.moved.is_none() && !place.is_gained_by(me);
             if !here {
                 return Err(refused(
                     format!(

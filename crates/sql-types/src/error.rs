@@ -534,6 +534,11 @@ impl From<telesto_txn::Error> for Error {
                 error.0.fields.unexpected = Some((key, there));
                 error
             }
+            Txn::Outgoing { mebibytes } => Self::new(
+                SqlState::PROGRAM_LIMIT_EXCEEDED,
+                format!("transaction writes more than {mebibytes} MiB of what another region has, too"),
+            )
+            .hint("A transaction comes to other regions whole. Write less in one transaction, as with COPY in parts; or load the table before it is placed in other regions: ALTER TABLE … SET (telesto.regions = …)."),
             Txn::TwoHomes(_) => Self::new(SqlState::FEATURE_NOT_SUPPORTED, message),
             Txn::NotPlaced(what) => {
                 let mut error =

@@ -26,9 +26,7 @@ use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
 use crate::catalog::by_row::{ByRow, ValuePlace};
 use crate::catalog::merging::{Joined, Merger, keeps_state, share, written_out};
-use crate::catalog::regions::{
-    Home, Region, acknowledged, acknowledgement, acknowledgement_key,
-};
+use crate::catalog::regions::{Home, Region, acknowledged, acknowledgement, acknowledgement_key};
 use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
 use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
 use crate::error::{Error, Result, SqlState};
@@ -74,7 +72,10 @@ impl RegionDefinitions {
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
         let defining = catalog.defining().0;
         if defining != me.0 && !has(defining) {
-            return Ok(Some(format!("the definitions of region {}", catalog.region_name(defining))));
+            return Ok(Some(format!(
+                "the definitions of region {}",
+                catalog.region_name(defining)
+            )));
         }
         let Some(own) = catalog.regions().find(|region| region.id == me.0) else {
             let defining = catalog.region_name(defining);

@@ -13,6 +13,8 @@ mod by_row;
 mod defining;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
+#[path = "regions/large.rs"]
+mod large;
 #[path = "regions/partial.rs"]
 mod partial;
 #[path = "regions/reads.rs"]
@@ -119,11 +121,12 @@ impl Sites {
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
         let me = Caller { node, incarnation: life };
         let stays = |peer: &usize| self.lost.iter().all(|(lost, _)| lost != peer);
-        let peers = (0..REGIONS).filter(|peer| *peer != region).filter(stays).map(|peer| PeerRegion {
-            id: RegionId(peer as u16),
-            name: NAMES[peer].to_owned(),
-            node: Peer { node: NodeId(100 + peer as u128), address: NAMES[peer].to_owned() },
-        });
+        let peers =
+            (0..REGIONS).filter(|peer| *peer != region).filter(stays).map(|peer| PeerRegion {
+                id: RegionId(peer as u16),
+                name: NAMES[peer].to_owned(),
+                node: Peer { node: NodeId(100 + peer as u128), address: NAMES[peer].to_owned() },
+            });
         let config = RegionsConfig {
             name: NAMES[region].to_owned(),
             peers: peers.collect(),

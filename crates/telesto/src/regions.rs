@@ -301,7 +301,9 @@ impl Carrier {
         }
         while !running.is_caught_up(self.shared.env.deadline(HEARING)).await.map_err(wrong)? {
             if patience.passed(self.shared.env.clock.monotonic()) {
-                tracing::warn!("this region opens without everything that other regions had sent before it lost commits");
+                tracing::warn!(
+                    "this region opens without everything that other regions had sent before it lost commits"
+                );
                 break;
             }
             tracing::warn!("waiting for what other regions had sent before this one lost commits");

@@ -35,6 +35,7 @@ use telesto_shard::Space;
 use crate::additions::Additions;
 use crate::away::{Away, Elsewhere, WriteIn};
 use crate::error::Result;
+use crate::outgoing::Placed;
 use crate::peers::Peers;
 use crate::reading::Reader;
 use crate::regions::RegionControl;
@@ -265,6 +266,12 @@ pub trait Database: Debug + Send + Sync {
     /// commits that add are refused. Only what is told first counts.
     fn add_with(&self, additions: Arc<dyn Additions>) {
         let _ = additions;
+    }
+
+    /// By `placed` it is decided how much of a transaction goes to other regions: what is more than passes at once is refused
+    /// ([`crate::Error::Outgoing`]). Until it is told, and where a database ignores it, nothing is. Only what is told first counts.
+    fn place_by(&self, placed: Arc<dyn Placed>) {
+        let _ = placed;
     }
 
     /// The timestamp of the newest commit this process has applied.

@@ -41,6 +41,7 @@ use crate::maintenance::Maintenance;
 use crate::opening::open_shard;
 use crate::options::EngineOptions;
 use crate::oracle::LocalOracle;
+use crate::outgoing::Placed;
 use crate::peers::Peers;
 use crate::reach::Reach;
 use crate::reading::Reader;
@@ -152,6 +153,7 @@ impl Engine {
             },
             claims: Arc::default(),
             additions: Arc::clone(&local.additions),
+            placed: Arc::default(),
             durability: options.durability,
             timeout: options.timeout,
         });
@@ -352,6 +354,11 @@ impl Database for Engine {
     fn add_with(&self, additions: Arc<dyn Additions>) {
         // Whoever says so again says the same.
         let _ = self.local.additions.set(additions);
+    }
+
+    fn place_by(&self, placed: Arc<dyn Placed>) {
+        // Whoever says so again says the same.
+        let _ = self.transactions.shared.placed.set(placed);
     }
 
     fn applied(&self) -> (Lsn, Timestamp) {

@@ -122,6 +122,14 @@ pub enum Error {
         /// Whether something was to be there.
         there: bool,
     },
+    /// One transaction wrote more of what another region has, too, than comes there at once; nothing was committed. SQLSTATE 54000.
+    #[error(
+        "the transaction writes more than {mebibytes} MiB of what another region has, too; write less in one transaction"
+    )]
+    Outgoing {
+        /// The limit.
+        mebibytes: usize,
+    },
     /// One transaction wrote what two regions keep. SQLSTATE 0A000.
     #[error("{0}")]
     TwoHomes(String),

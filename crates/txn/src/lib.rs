@@ -36,6 +36,7 @@ pub mod memory;
 mod opening;
 pub mod options;
 pub mod oracle;
+mod outgoing;
 mod parts;
 pub mod peers;
 mod reach;
@@ -67,6 +68,7 @@ pub use forward::{Owners, Unanswered};
 pub use options::{
     ClusterOptions, EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits,
 };
+pub use outgoing::{MAX_OUTGOING_BYTES, OUTGOING_OVERHEAD_BYTES, Placed, Receivers};
 pub use read_set::{ReadRange, Reads, ReadsSince};
 pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
 pub use staleness::Staleness;

@@ -45,6 +45,7 @@ use crate::claims::{Claimed, Claims};
 use crate::commit::write_set;
 use crate::error::{Error, Result};
 use crate::options::WriteSetLimits;
+use crate::outgoing::Placed;
 use crate::reach::{Begun, Held, Reach};
 use crate::read_set::{ReadSet, ReadsSince};
 use crate::scan::TxnScan;
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub parts: write_set::PartStore,
     pub claims: Arc<Claims>,
     pub additions: Arc<OnceLock<Arc<dyn Additions>>>,
+    pub placed: Arc<OnceLock<Arc<dyn Placed>>>,
     /// `None`: as the log's kind says.
     pub durability: Option<Durability>,
     pub timeout: Duration,

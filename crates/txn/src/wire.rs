@@ -310,6 +310,7 @@ pub(crate) fn encode_answer(answer: &Result<CommitReply>, loglet: Option<u64>) -
             | Error::NoSavepoint
             | Error::Elsewhere(_)
             | Error::Unexpected { .. }
+            | Error::Outgoing { .. }
             | Error::TwoHomes(_)
             | Error::NotPlaced(_)
             | Error::TooLarge(_)),

@@ -16,6 +16,7 @@ use telesto_common::RegionId;
 use telesto_geo::TreeLabel;
 
 use super::{CLOSED, Inbox, Item, Remote, Source};
+use crate::defined::Defined;
 use crate::tree::{Follows, Order, Stands};
 
 impl Source {
@@ -66,11 +67,14 @@ impl Inbox {
 
     /// Gives out the transaction whose label has its turn. Positions before it in its stream wait for their pasts, as ever: what they name
     /// may be more than what it has seen.
-    pub(super) fn pop_labelled(&mut self, now: u64) -> Option<Remote> {
+    pub(super) fn pop_labelled(&mut self, defined: &Defined, now: u64) -> Option<Remote> {
         let (sources, me) = (&self.sources, self.me);
         let from = self.order.as_mut()?.turn(|of| stands(sources, of, me))?;
+        let at = self.sources.get(&from)?.first(from, me)?;
+        if !self.is_defined(from, at, defined) {
+            return None;
+        }
         let source = self.sources.get_mut(&from)?;
-        let at = source.first(from, me)?;
         let item = source.queue.remove(at)?;
         // Of positions in a row the first one is the one to come next, and the last one holds all others.
         let is_end = |at: usize| matches!(source.queue.get(at), Some(Item::End(_)));

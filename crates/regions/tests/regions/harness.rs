@@ -19,6 +19,7 @@ use telesto_regions::{
 };
 use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
 use telesto_testkit::{Process, World};
+use telesto_txn::regions::Definitions;
 use telesto_txn::service::{BeginRequest, Freshness, GetRequest};
 use telesto_txn::{
     Database as _, Engine, EngineOptions, Level, MemoryLimits, ReadFor, ScanOptions, Staleness,
@@ -112,6 +113,8 @@ pub struct Sites {
     pub inbox_bytes: usize,
     /// Regions that are gone for good.
     pub lost: Vec<u16>,
+    /// What rows mean; nothing: every key is applied as it comes.
+    pub tables: Option<Arc<dyn Definitions>>,
     /// Processes that carry a region's streams although another one has begun to.
     beside: RefCell<Vec<Running>>,
 }
@@ -164,6 +167,7 @@ impl Sites {
             latency: None,
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
+            tables: None,
             beside: RefCell::default(),
         }
     }
@@ -297,7 +301,8 @@ impl Sites {
         let transport: Arc<dyn Transport> =
             Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
         let (engine, bucket) = (Arc::clone(&on.engine), Arc::clone(&on.bucket));
-        let regions = Regions::start(&on.env, engine, bucket, transport, config, None);
+        let tables = self.tables.clone();
+        let regions = Regions::start(&on.env, engine, bucket, transport, config, tables);
         regions.await.expect("starts")
     }
 

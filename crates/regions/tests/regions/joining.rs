@@ -78,6 +78,45 @@ fn range_that_a_region_gains_comes_with_the_rows_it_had() {
     });
 }
 
+/// Deletes that are too many for an entry stand in parts beside the log. A region that has rows from before, and is filled anew, gets the
+/// marks of those, too.
+#[test]
+fn range_that_a_region_gains_again_has_no_row_that_a_large_delete_removed() {
+    World::run(25, false, async |world| {
+        let sites = Sites::running(&world, 3).await;
+        let place = async |with: &[u16]| {
+            let mut rules = usual_rules().rules().to_vec();
+            rules[1] = rule("b", with);
+            for region in 0..3 {
+                let rules = Rules::new(rules.clone());
+                sites.at(region).regions.set_placement(&rules).await.expect("set");
+            }
+            sites.quiet().await;
+        };
+        place(&[0, 1, 2]).await;
+        let keys: Vec<String> =
+            (0..1200).map(|number| format!("b{number:04}{}", "k".repeat(1000))).collect();
+        for keys in keys.chunks(300) {
+            let writes: Vec<_> = keys.iter().map(|key| (key.as_str(), Some("x"))).collect();
+            write(&sites.at(0).engine, &writes, Label::default()).await.expect("commits");
+        }
+        sites.quiet().await;
+        assert_eq!(sites.contents(2, "b").await.len(), 1200);
+        place(&[0, 1]).await;
+        let gone: Vec<_> = keys[1..].iter().map(|key| (key.as_str(), None)).collect();
+        write(&sites.at(0).engine, &gone, Label::default()).await.expect("commits");
+        sites.quiet().await;
+        assert_eq!(sites.contents(2, "b").await.len(), 1200, "it was not told");
+        place(&[0, 1, 2]).await;
+        let first = sites.contents(0, "b").await;
+        assert_eq!(first.len(), 1);
+        for region in 1..3 {
+            let there = sites.contents(region, "b").await;
+            assert!(there == first, "region {region} has {} rows", there.len());
+        }
+    });
+}
+
 #[test]
 fn region_that_begins_again_is_filled_anew_and_has_what_the_others_have() {
     World::run(23, false, async |world| {

@@ -2,6 +2,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod causal;
+mod defined;
 mod harness;
 mod joining;
 mod lost;

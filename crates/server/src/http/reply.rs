@@ -118,6 +118,7 @@ impl ApiError {
             | TxnError::Ended(_)
             | TxnError::NoSavepoint
             | TxnError::Unexpected { .. }
+            | TxnError::Outgoing { .. }
             | TxnError::TwoHomes(_)
             | TxnError::NotPlaced(_)
             | TxnError::TooLarge(_) => {

@@ -26,6 +26,7 @@ use crate::advisory::registry::AdvisoryLocks;
 use crate::advisory::remote::Remote;
 use crate::advisory::session::AdvisorySession;
 use crate::analyze::Refresh;
+use crate::catalog::placed::StoredRules;
 use crate::catalog::sequence::SequenceCache;
 use crate::catalog::sizes::TableSizes;
 use crate::catalog::statistics::KnownStatistics;
@@ -159,6 +160,7 @@ impl SqlEngine {
     ) -> Result<Arc<Self>> {
         crate::expr::registry::install(&crate::system::FUNCTIONS)?;
         database.add_with(Arc::new(RowAdditions));
+        database.place_by(Arc::new(StoredRules));
         // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
         let mut attempt = 0;
         loop {

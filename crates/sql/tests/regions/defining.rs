@@ -62,7 +62,15 @@ fn definitions_are_given_to_another_region_and_back() {
             sites.must(region, &format!("UPDATE old SET more = 1 WHERE id = {}", region + 1)).await;
             sites.must(region, &format!("INSERT INTO idle (name) VALUES ('{region}')")).await;
         }
-        assert_eq!(sites.run_at_home(0, "INSERT INTO new VALUES (9, 'x')").await.expect_err("elsewhere").code().0, "25006");
+        assert_eq!(
+            sites
+                .run_at_home(0, "INSERT INTO new VALUES (9, 'x')")
+                .await
+                .expect_err("elsewhere")
+                .code()
+                .0,
+            "25006"
+        );
         sites.run_at_home(1, "INSERT INTO new VALUES (9, 'x')").await.expect("at home");
         sites.quiet().await;
         assert_eq!(sites.check("new").await.len(), 4);
@@ -141,8 +149,13 @@ fn definitions_wander_under_work_and_all_regions_end_with_the_same() {
                 let table = below(&world, tables + 1);
                 let any = NAMES[below(&world, REGIONS as u64) as usize];
                 let (kind, sql) = match below(&world, 12) {
-                    0 => (0, format!("ALTER DATABASE telesto SET telesto.defining_region = '{any}'")),
-                    1..=3 => (1, format!("CREATE TABLE t{tables} (id int PRIMARY KEY, name text UNIQUE)")),
+                    0 => {
+                        (0, format!("ALTER DATABASE telesto SET telesto.defining_region = '{any}'"))
+                    }
+                    1..=3 => (
+                        1,
+                        format!("CREATE TABLE t{tables} (id int PRIMARY KEY, name text UNIQUE)"),
+                    ),
                     4 => (2, format!("ALTER TABLE t{table} ADD COLUMN c{step} int")),
                     5 => (2, format!("ALTER TABLE t{table} SET (telesto.home = '{any}')")),
                     6 => (3, format!("DROP TABLE t{table}")),
@@ -245,8 +258,12 @@ fn another_region_takes_over_from_the_one_that_is_lost() {
             }
             for region in 1..REGIONS {
                 assert_eq!(sites.defining(region).await, "eu", "seed {seed}");
-                sites.must(region, &format!("INSERT INTO new VALUES ({region}, 'r{region}')")).await;
-                sites.must(region, &format!("INSERT INTO a VALUES (20{region}, 'r{region}')")).await;
+                sites
+                    .must(region, &format!("INSERT INTO new VALUES ({region}, 'r{region}')"))
+                    .await;
+                sites
+                    .must(region, &format!("INSERT INTO a VALUES (20{region}, 'r{region}')"))
+                    .await;
                 sites.must(region, &format!("INSERT INTO b VALUES ({region}, 'r{region}')")).await;
                 sites.must(region, &format!("INSERT INTO late VALUES (20{region}, 'r')")).await;
             }

@@ -9,6 +9,7 @@
 //! - Part objects of a transaction that certainly did not commit are deleted; those of one that may
 //!   have committed are kept. What a crash leaves behind is collected by age
 //!   ([`crate::maintenance`]).
+//! - What is more than passes to another region at once is refused before it is asked for ([`crate::outgoing`]).
 //! - An external write set is asked for within half the retention window of its first part's upload and appended
 //!   within the whole of it, or not at all: collection never meets a part that may still be named by a commit.
 //!
@@ -35,13 +36,12 @@ use tokio::sync::oneshot;
 
 use crate::buffer::Merged;
 use crate::error::{Error, Result};
+use crate::outgoing::{self, MAX_OUTGOING_BYTES, OUTGOING_OVERHEAD_BYTES};
 use crate::service::CheckedWrite;
 use crate::transaction::{Core, conflict};
 
 /// Places between two of its own keys with changes of others that one check of an external write set looks through.
 const MAX_FOREIGN_CHANGES: usize = 1_000;
-/// Memory a write costs beside its key and value, in an entry.
-const WRITE_OVERHEAD_BYTES: usize = 16;
 
 /// Bytes at a part's begin that tell it from every other: head and writer token.
 const HEAD_BYTES: usize = 24;
@@ -92,15 +92,22 @@ pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
     let mut inline: Vec<CheckedWrite> = Vec::new();
     let mut bytes = 0;
     while let Some(merged) = scan.next().await? {
-        bytes +=
-            merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len) + WRITE_OVERHEAD_BYTES;
+        bytes += size(&merged);
         inline.push(checked(merged));
-        if bytes > inline_bytes {
+        // What fits into a request is far from what does not pass between regions.
+        if bytes > inline_bytes.min(MAX_OUTGOING_BYTES) {
             let mut upload = Upload::new(core);
             for write in inline {
                 upload.push(write).await?;
             }
-            while let Some(merged) = scan.next().await? {
+            let mut counted = false;
+            loop {
+                if bytes > MAX_OUTGOING_BYTES && !counted {
+                    counted = true;
+                    outgoing::check(core).await?;
+                }
+                let Some(merged) = scan.next().await? else { break };
+                bytes += size(&merged);
                 upload.push(checked(merged)).await?;
             }
             return Ok(Some(WriteSet::External(upload.finish().await?)));
@@ -127,6 +134,11 @@ pub(crate) async fn collect_at_most(
         writes.push(checked(merged));
     }
     Ok((!writes.is_empty()).then_some(writes))
+}
+
+/// What a write takes in an entry.
+fn size(merged: &Merged) -> usize {
+    merged.key.len() + merged.value.as_ref().map_or(0, Bytes::len) + OUTGOING_OVERHEAD_BYTES
 }
 
 fn checked(merged: Merged) -> CheckedWrite {

@@ -9,6 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use telesto_common::wait::{self, Wait};
 use telesto_common::{Lsn, Timestamp};
 
@@ -118,6 +119,11 @@ impl Core {
             cost.puts += external.puts();
         }
         Ok(Committed { timestamp, lsn, label: self.label(timestamp), cost, elsewhere: None })
+    }
+
+    /// The commit is valid only if nobody has changed `key` after `at`.
+    pub(crate) fn rests_on_read(&self, key: Bytes, at: Timestamp) {
+        self.reads.lock().point(key, at, false);
     }
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough

@@ -18,6 +18,7 @@ mod mends;
 mod middlebox;
 mod model;
 mod new_keys;
+mod outgoing;
 mod quorum;
 mod requests;
 mod slate;

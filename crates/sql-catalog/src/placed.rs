@@ -1,0 +1,37 @@
+//! Which keys go to other regions, as transactions ask when they commit.
+//!
+//! # Invariants
+//! By the rules as they are stored, which are those of the streams between regions; not by a catalog.
+//!
+//! # On failure
+//! Rules that do not decode are told with the reason.
+//!
+//! # Limits
+//! Those of [`telesto_geo::placement`].
+
+use bytes::Bytes;
+use telesto_geo::placement::{Placement as _, Rules, rules_row};
+use telesto_txn::{Placed, Receivers};
+
+/// By the stored rules.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredRules;
+
+#[derive(Debug)]
+struct ByRules(Rules);
+
+impl Placed for StoredRules {
+    fn rules(&self) -> Bytes {
+        rules_row()
+    }
+
+    fn read(&self, rules: Bytes) -> std::result::Result<Box<dyn Receivers>, String> {
+        Ok(Box::new(ByRules(Rules::decode(rules)?)))
+    }
+}
+
+impl Receivers for ByRules {
+    fn of(&self, key: &[u8]) -> u64 {
+        self.0.regions(key).0
+    }
+}

@@ -1,0 +1,74 @@
+//! Transactions that are too large to pass between regions at once, and those that are not.
+
+use telesto_testkit::World;
+
+use super::{Sites, run};
+
+/// Rows of 100 kB each.
+fn rows(table: &str, first: u32, last: u32) -> String {
+    format!(
+        "INSERT INTO {table} SELECT g, repeat('x', 100000) FROM generate_series({first}, {last}) g"
+    )
+}
+
+async fn count(sites: &Sites, region: usize, table: &str) -> Option<String> {
+    sites.must(region, &format!("SELECT count(*) FROM {table}")).await[0][0].clone()
+}
+
+/// What a region cannot be sent is refused at the commit, and only that; the streams go on.
+#[test]
+fn transaction_that_is_too_large_for_another_region_is_refused() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for table in ["t", "own", "eu", "ap"] {
+            sites.must(0, &format!("CREATE TABLE {table} (id int PRIMARY KEY, v text)")).await;
+        }
+        for (table, regions) in [("own", "us"), ("eu", "us, eu"), ("ap", "us, ap")] {
+            let sql = format!("ALTER TABLE {table} SET (telesto.regions = '{regions}')");
+            sites.must(0, &sql).await;
+        }
+        sites.settles().await;
+        sites.quiet().await;
+        for statement in [rows("t", 1, 400), rows("eu", 1, 400)] {
+            let error = sites.run(0, &statement).await.expect_err("40 MB");
+            assert_eq!(error.code().0, "54000", "{error}");
+            assert!(error.to_string().contains("32 MiB"), "{error}");
+            assert!(error.fields().hint.as_deref().is_some_and(|hint| hint.contains("COPY")));
+        }
+        // Nothing that is in one region alone, nor what passes.
+        sites.must(0, &rows("own", 1, 400)).await;
+        sites.must(0, &rows("t", 1, 300)).await;
+        // Of a block the commit tells it, of all that was written.
+        let mut session = sites.session(0).await;
+        for sql in ["BEGIN", &rows("t", 1001, 1200), &rows("t", 1201, 1400)] {
+            run(&mut session, sql).await.expect(sql);
+        }
+        let error = run(&mut session, "COMMIT").await.expect_err("40 MB");
+        assert_eq!(error.code().0, "54000", "{error}");
+        // No region gets all of it.
+        for sql in ["BEGIN", &rows("eu", 1, 200), &rows("ap", 1, 200), "COMMIT"] {
+            run(&mut session, sql).await.expect(sql);
+        }
+        // Rows of a new table go as such, and deletes are small.
+        sites.must(0, "CREATE TABLE made AS SELECT * FROM own").await;
+        sites.must(0, "ALTER TABLE own SET (telesto.regions = 'all')").await;
+        sites.settles().await;
+        sites.quiet().await;
+        for (region, table, rows) in [
+            (1, "t", "300"),
+            (2, "t", "300"),
+            (1, "eu", "200"),
+            (2, "ap", "200"),
+            (1, "made", "400"),
+            (2, "own", "400"),
+        ] {
+            assert_eq!(count(&sites, region, table).await.as_deref(), Some(rows), "{table}");
+        }
+        sites.must(0, "DELETE FROM own").await;
+        sites.must(0, "TRUNCATE made").await;
+        sites.quiet().await;
+        assert_eq!(count(&sites, 1, "own").await.as_deref(), Some("0"));
+        assert_eq!(count(&sites, 2, "made").await.as_deref(), Some("0"));
+        sites.verify().await;
+    });
+}
