@@ -25,10 +25,6 @@ struct Defined(Bytes);
 
 #[async_trait]
 impl Definitions for Letters {
-    fn defining(&self) -> RegionId {
-        RegionId(0)
-    }
-
     fn stamp(&self) -> Bytes {
         Bytes::from_static(STAMP.as_bytes())
     }
@@ -47,6 +43,10 @@ impl Definitions for Letters {
 }
 
 impl Meaning for Defined {
+    fn defining(&self) -> Option<RegionId> {
+        Some(RegionId(0))
+    }
+
     fn standing(&self, key: &[u8]) -> Standing {
         let known = key.first().is_none_or(|letter| *letter == 0 || self.0.contains(letter));
         if known { Standing::Known } else { Standing::NotYet }

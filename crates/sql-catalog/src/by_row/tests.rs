@@ -75,7 +75,13 @@ fn catalog(me: u16, table: Table) -> CatalogSnapshot {
     };
     for (id, name) in [(0, "us"), (1, "eu"), (2, "ap")] {
         let (oid, name) = (19_000 + u32::from(id), name.to_owned());
-        catalog.insert(Object::Region(Region { oid, id, name, address: String::new() }));
+        catalog.insert(Object::Region(Region {
+            oid,
+            id,
+            name,
+            address: String::new(),
+            defines: None,
+        }));
     }
     catalog.insert(Object::Table(table));
     catalog.index();

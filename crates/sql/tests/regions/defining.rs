@@ -163,8 +163,8 @@ fn definitions_wander_under_work_and_all_regions_end_with_the_same() {
                 };
                 // Most definitions are made where a client would find that they can be.
                 if kind < 4 && below(&world, 4) > 0 {
-                    for other in 0..REGIONS {
-                        if sites.defining(other).await == NAMES[other] {
+                    for (other, name) in NAMES.iter().enumerate() {
+                        if sites.defining(other).await == *name {
                             region = other;
                         }
                     }
@@ -186,8 +186,8 @@ fn definitions_wander_under_work_and_all_regions_end_with_the_same() {
             sites.settles().await;
             sites.quiet().await;
             let first = sites.defined(0).await;
-            for region in 0..REGIONS {
-                assert_eq!(sites.defined(region).await, first, "seed {seed}: {}", NAMES[region]);
+            for (region, name) in NAMES.iter().enumerate() {
+                assert_eq!(sites.defined(region).await, first, "seed {seed}: {name}");
                 assert_eq!(sites.defining(region).await, sites.defining(0).await, "seed {seed}");
             }
             let names = sites.must(0, "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relkind = 'r' AND nspname = 'public'").await;

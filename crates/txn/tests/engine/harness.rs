@@ -83,12 +83,14 @@ impl Random for TestRandom {
     }
 }
 
+type Work = Box<dyn FnOnce() + Send + 'static>;
+
 /// The tasks of one process.
 #[derive(Default)]
 pub struct Tasks {
     handles: Mutex<Vec<tokio::task::AbortHandle>>,
     /// What was asked of the local disk since it does not answer any more.
-    unanswered: Mutex<Option<Vec<Box<dyn FnOnce() + Send>>>>,
+    unanswered: Mutex<Option<Vec<Work>>>,
 }
 
 impl std::fmt::Debug for Tasks {
@@ -117,7 +119,7 @@ impl Spawn for Tasks {
         Arc::new(TestTask(handle))
     }
 
-    fn spawn_blocking(&self, _name: &'static str, work: Box<dyn FnOnce() + Send + 'static>) {
+    fn spawn_blocking(&self, _name: &'static str, work: Work) {
         match &mut *self.unanswered.lock() {
             Some(unanswered) => unanswered.push(work),
             None => work(),
