@@ -66,7 +66,7 @@ impl Regions {
     /// can come to any of them any more.
     ///
     /// # Errors
-    /// Who does not answer; [`Error::Config`] when one was told something else.
+    /// Who does not answer; [`crate::Error::Config`] when one was told something else.
     pub async fn inherits_from(&self, lost: RegionId) -> Result<bool> {
         take_back::inherits_from(self.shared(), lost).await
     }
