@@ -8,16 +8,20 @@ use telesto_net::Caller;
 use telesto_regions::{Error, Registry};
 use telesto_testkit::World;
 
+fn bucket(world: &World) -> Arc<dyn Bucket> {
+    let store = Arc::new(MemoryStore::new(Arc::clone(&world.env.clock)));
+    let bucket = over(store, "memory://test", &BucketOptions::default(), world.env.clone());
+    bucket.expect("a bucket")
+}
+
+fn caller(node: u128) -> Caller {
+    Caller { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
 #[test]
 fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
     World::run(31, false, async |world| {
-        let bucket = || {
-            let store = Arc::new(MemoryStore::new(Arc::clone(&world.env.clock)));
-            let options = BucketOptions::default();
-            let bucket = over(store, "memory://test", &options, world.env.clone());
-            bucket.expect("a bucket") as Arc<dyn Bucket>
-        };
-        let (here, there) = (bucket(), bucket());
+        let (here, there) = (bucket(&world), bucket(&world));
         assert!(Registry::load(&here).await.expect("read").is_none());
         let first = Registry::init(&world.env, "eu", NodeId(1), "eu:1");
         first.save(&here, 0).await.expect("saved");
@@ -34,7 +38,6 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         second.save(&there, 0).await.expect("saved");
         assert!(first.accept(&acceptance[2..]).is_err(), "cut off");
         first.accept(&acceptance).expect("accepted");
-        let caller = |node| Caller { node: NodeId(node), incarnation: Incarnation(1) };
         let (one, two) =
             (first.config(caller(1)).expect("fits"), second.config(caller(2)).expect("fits"));
         assert_eq!((one.me, two.me), (RegionId(0), RegionId(1)));
@@ -74,7 +77,7 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         assert_eq!(read, first);
         let config = read.config(caller(1)).expect("fits");
         assert_eq!((config.plane.name(), config.tree.as_ref()), ("tree", first.tree()));
-        let newer = text(number + 3).await.replace("version = 2", "version = 3\nmore = 1");
+        let newer = text(number + 3).await.replace("version = 2", "version = 4\nmore = 1");
         let newer = bytes::Bytes::from(newer);
         let key = format!("regions/registry/{:016}", number + 4);
         let put = here.put_if_absent(telesto_bucket::Cause::Admin, &key, newer).await;
@@ -87,5 +90,32 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         assert!(first.accept(&acceptance).is_err(), "it was removed");
         first.invite("us").expect("its name is free");
         assert_eq!(first.members().last().map(|member| member.id), Some(2), "its number is not");
+    });
+}
+
+/// Who makes the definitions in the place of a lost region is kept, and is one that stays.
+#[test]
+fn successor_of_a_lost_region_is_kept_with_it() {
+    World::run(1, false, async |world| {
+        let bucket = bucket(&world);
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let text = us.invite("eu").expect("invites");
+        let (mut eu, _) = Registry::join(&text, NodeId(2), "eu:1").expect("joins");
+        let refused = eu.remove_lost("us", None).expect_err("nobody would define").to_string();
+        assert!(refused.contains("--successor"), "{refused}");
+        for none in ["mars", "us"] {
+            let refused = eu.remove_lost("us", Some(none)).expect_err(none).to_string();
+            assert!(refused.contains("that stays"), "{refused}");
+        }
+        eu.remove_lost("us", Some("eu")).expect("lost");
+        eu.save(&bucket, 0).await.expect("saved");
+        let (_, read) = Registry::load(&bucket).await.expect("reads").expect("is there");
+        let config = read.config(caller(2)).expect("fits");
+        assert_eq!(config.lost, [RegionId(0)]);
+        assert_eq!(config.heirs.get(&RegionId(0)), Some(&RegionId(1)));
+        // Said once more, without a name, the name stays.
+        let mut again = read;
+        again.remove_lost("us", None).expect("lost already");
+        assert_eq!(again.config(caller(2)).expect("fits").heirs, config.heirs);
     });
 }
