@@ -110,7 +110,7 @@ impl Applier {
             };
             let now = shared.env.clock.wall_micros();
             let makes = |all: &[Remote]| all.iter().any(|one| defined.is_made_by(&one.writes));
-            let (work, passed) = {
+            let (work, passed, undefined) = {
                 let mut inbox = shared.inbox.lock();
                 // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
                 let (part, waits) = self.taken(&mut inbox, &defined);
@@ -123,7 +123,7 @@ impl Applier {
                 if shared.is_definition(&transactions) {
                     inbox.defines();
                 }
-                self.wait_for_definitions(waits.or(inbox.undefined()), looked);
+                let undefined = waits.or(inbox.undefined());
                 let passed = inbox.passed();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
@@ -135,8 +135,11 @@ impl Applier {
                 let newest = transactions.iter().map(|remote| remote.label.timestamp).max();
                 let after = newest.max(wanted).unwrap_or_default();
                 let state = must.then(|| inbox.encode());
-                (state.map(|state| Work { ends, transactions, state, known, after }), passed)
+                let work = state.map(|state| Work { ends, transactions, state, known, after });
+                (work, passed, undefined)
             };
+            // Without the inbox: whoever shows the status takes the two locks the other way round.
+            self.wait_for_definitions(undefined, looked);
             shared.drained.notify_waiters();
             if let Some(work) = work {
                 if !self.insist(&work).await || !self.learn(&work).await {
