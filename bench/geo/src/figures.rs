@@ -17,12 +17,12 @@ use telesto_common::RegionId;
 use telesto_geo::solver::{Problem, draw, grow, solve};
 use telesto_geo::{Latencies, PlaneConfig, PlaneKind, Tree};
 use telesto_geo_sim::{Happening, World, WorldConfig};
-use telesto_social::PLACEMENTS;
+use telesto_social::{Correlation, PLACEMENTS};
 
 use crate::measure::{Measure, Setup, run};
 use crate::plot::{Series, lines};
 use crate::sites::{self, F, I, NAMES, O, S, T, planes};
-use crate::workload::{Correlation, Social, Synthetic, Workload};
+use crate::workload::{Social, Synthetic, Workload};
 
 /// How the study is run.
 pub struct Study {

@@ -13,7 +13,7 @@ use rand::Rng as _;
 use rand::rngs::SmallRng;
 use telesto_common::RegionId;
 use telesto_geo::{Latencies, RegionSet};
-use telesto_social::Graph;
+use telesto_social::{Correlation, Graph, Sharing};
 
 /// What the regions do.
 pub trait Workload {
@@ -24,90 +24,28 @@ pub trait Workload {
     fn remote(&mut self, region: RegionId, random: &mut SmallRng) -> RegionId;
 }
 
-/// How much data regions share (§7.3.2), as the authors' load generator draws it: a region of rank r (1 is the nearest) replicates an item
-/// with probability 2^-r (exponential) or (N - r) / N (proportional); every group that holds the writer is as likely (uniform); all (full).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Correlation {
-    Exponential,
-    Proportional,
-    Uniform,
-    Full,
-    /// The writer's region and this many nearest ones (Figure 1b).
-    Nearest(usize),
-}
-
-impl Correlation {
-    pub fn name(self) -> String {
-        match self {
-            Self::Nearest(others) => format!("{} copies", others + 1),
-            other => format!("{other:?}").to_lowercase(),
-        }
-    }
-
-    /// The chance that the region of rank `rank` of `members` replicates an item.
-    fn chance(self, rank: usize, members: usize) -> f64 {
-        match self {
-            Self::Exponential => 0.5_f64.powi(rank as i32),
-            Self::Proportional => (members - rank) as f64 / members as f64,
-            Self::Uniform => 0.5,
-            Self::Full => 1.0,
-            Self::Nearest(others) => f64::from(u8::from(rank <= others)),
-        }
-    }
-}
-
-/// A synthetic workload.
-pub struct Synthetic {
-    correlation: Correlation,
-    /// By region: the others, nearest first.
-    ranked: Vec<Vec<RegionId>>,
-}
+/// A synthetic workload: data are shared as a correlation says.
+pub struct Synthetic(Sharing);
 
 impl Synthetic {
     pub fn new(correlation: Correlation, latencies: &Latencies) -> Self {
-        let all = || (0..latencies.sites() as u16).map(RegionId);
-        let rank = |from: RegionId| {
-            let mut others: Vec<_> = all().filter(|other| *other != from).collect();
-            others.sort_by_key(|other| latencies.get(from, *other));
-            others
-        };
-        Self { correlation, ranked: all().map(rank).collect() }
+        Self(Sharing::new(correlation, latencies))
     }
 
     /// How often a pair is used, by source and target.
     pub fn weights(&self) -> Vec<Vec<f64>> {
-        let members = self.ranked.len();
-        let row = |ranked: &Vec<RegionId>| {
-            let mut row = vec![0.0; members];
-            for (at, region) in ranked.iter().enumerate() {
-                row[usize::from(region.0)] = self.correlation.chance(at + 1, members);
-            }
-            row
-        };
-        self.ranked.iter().map(row).collect()
+        self.0.weights()
     }
 }
 
 impl Workload for Synthetic {
     fn update(&mut self, region: RegionId, random: &mut SmallRng) -> (u32, RegionSet) {
-        let ranked = &self.ranked[usize::from(region.0)];
-        let mut placement = RegionSet::only(region);
-        for (at, other) in ranked.iter().enumerate() {
-            if random.random_bool(self.correlation.chance(at + 1, self.ranked.len())) {
-                placement = placement.with(*other);
-            }
-        }
+        let placement = self.0.placement(region, random);
         (random.random_range(0..1024), placement)
     }
 
     fn remote(&mut self, region: RegionId, random: &mut SmallRng) -> RegionId {
-        let ranked = &self.ranked[usize::from(region.0)];
-        for (at, other) in ranked.iter().enumerate() {
-            if random.random_bool(self.correlation.chance(at + 1, self.ranked.len())) {
-                return *other;
-            }
-        }
-        ranked[0]
+        self.0.elsewhere(region, random)
     }
 }
 

@@ -44,6 +44,7 @@ pub struct Proxy {
     /// Where it listens on 127.0.0.1.
     pub port: u16,
     delay_micros: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
     link: watch::Sender<Link>,
     accepting: JoinHandle<()>,
 }
@@ -59,7 +60,8 @@ impl Proxy {
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         let delay_micros = Arc::new(AtomicU64::new(micros));
         let (link, watched) = watch::channel(Link::Up);
-        let delay = Arc::clone(&delay_micros);
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (delay, counted) = (Arc::clone(&delay_micros), Arc::clone(&bytes));
         let accepting = tokio::spawn(async move {
             loop {
                 // Out of file descriptors: there may be some in a moment.
@@ -67,15 +69,21 @@ impl Proxy {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                     continue;
                 };
-                tokio::spawn(connection(near, target, Arc::clone(&delay), watched.clone()));
+                let (delay, counted) = (Arc::clone(&delay), Arc::clone(&counted));
+                tokio::spawn(connection(near, target, delay, counted, watched.clone()));
             }
         });
-        Ok(Self { port, delay_micros, link, accepting })
+        Ok(Self { port, delay_micros, bytes, link, accepting })
     }
 
     /// Lets the link be so from now on.
     pub fn set(&self, link: Link) {
         self.link.send_replace(link);
+    }
+
+    /// Bytes that came in so far, both ways.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Lets what comes in from now on take so long, each way.
@@ -102,6 +110,7 @@ async fn connection(
     near: TcpStream,
     target: u16,
     delay: Arc<AtomicU64>,
+    bytes: Arc<AtomicU64>,
     mut watched: watch::Receiver<Link>,
 ) {
     until(&mut watched, |link| link != Link::Silent).await;
@@ -115,8 +124,8 @@ async fn connection(
     let (near_read, near_write) = near.into_split();
     let (far_read, far_write) = far.into_split();
     tokio::select! {
-        () = one_way(near_read, far_write, Arc::clone(&delay), watched.clone()) => {}
-        () = one_way(far_read, near_write, delay, watched.clone()) => {}
+        () = one_way(near_read, far_write, [&delay, &bytes], watched.clone()) => {}
+        () = one_way(far_read, near_write, [&delay, &bytes], watched.clone()) => {}
         () = until(&mut watched, |link| link == Link::Refused) => {}
     }
 }
@@ -125,7 +134,7 @@ async fn connection(
 async fn one_way(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    delay: Arc<AtomicU64>,
+    [delay, bytes]: [&AtomicU64; 2],
     mut watched: watch::Receiver<Link>,
 ) {
     let (came, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES);
@@ -133,6 +142,7 @@ async fn one_way(
         let mut piece = vec![0; PIECE];
         while let Ok(length @ 1..) = from.read(&mut piece).await {
             let at = Instant::now() + Duration::from_micros(delay.load(Ordering::Relaxed));
+            bytes.fetch_add(length as u64, Ordering::Relaxed);
             if came.send((at, piece[..length].to_vec())).await.is_err() {
                 break;
             }

@@ -18,6 +18,7 @@ mod bookstore;
 mod cluster;
 mod link;
 mod mediawiki;
+mod planes;
 mod regions;
 mod sites;
 mod social;
@@ -80,7 +81,8 @@ enum Command {
     /// The bookstore as a benchmark: load one server with it, or compare several. telesto bench loads a database of your own.
     #[command(after_help = "Examples:
   telesto-demo bench tpcw --mix ordering --rate 200 --seconds 60
-  telesto-demo bench compare telesto=postgres://… postgresql=postgres://… --workload point-read,join-2")]
+  telesto-demo bench compare telesto=postgres://… postgresql=postgres://… --workload point-read,join-2
+  telesto-demo bench regions --experiments reads,social")]
     Bench {
         #[command(subcommand)]
         what: Bench,
@@ -101,6 +103,10 @@ enum Bench {
     Tpcw(Box<tpcw::Tpcw>),
     /// Several servers side by side: the same work in turns, medians and ratios.
     Compare(Box<tpcw::Compare>),
+    /// The causal planes on real regions, beside Saturn's throughput (Figures 5 and 8a).
+    ///
+    /// Starts the regions on this machine, with links as slow as between the paper's sites; planes take turns, ratios are to the first one.
+    Regions(Box<planes::Planes>),
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,6 +153,7 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Social(asked) => social::run(asked).await,
         Command::Bench { what: Bench::Tpcw(asked) } => tpcw::tpcw(*asked).await,
         Command::Bench { what: Bench::Compare(asked) } => tpcw::compare(*asked).await,
+        Command::Bench { what: Bench::Regions(asked) } => planes::run(*asked).await,
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             mediawiki::run(&file, &url, batch_pages).await
         }

@@ -67,8 +67,13 @@ async fn free_port() -> Result<(TcpListener, u16), String> {
 
 /// Runs `telesto region`; what it printed.
 async fn registry(arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(program()?).arg("region").args(arguments).output().await;
-    let output = output.map_err(|error| format!("telesto region cannot be run: {error}"))?;
+    telesto(&[&["region"], arguments].concat()).await
+}
+
+/// Runs `telesto`; what it printed.
+async fn telesto(arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program()?).args(arguments).output().await;
+    let output = output.map_err(|error| format!("telesto cannot be run: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     match output.status.success() {
         true => Ok(text(&output.stdout)),
@@ -159,12 +164,13 @@ impl World {
         Ok(())
     }
 
-    /// Has every region begin its streams anew, as after any change of its registry: what was measured before is forgotten.
-    pub async fn begin_anew(&self) -> Result<(), String> {
+    /// Has every region go by `plane` and begin its streams anew, as after any change of its registry: what was measured before is
+    /// forgotten.
+    pub async fn begin_anew(&self, plane: &str) -> Result<(), String> {
         for site in &self.sites {
             let begun = Instant::now();
             // A node may change its registry at the same moment.
-            while let Err(error) = registry(&["plane", "matrix", "--bucket", &site.bucket]).await {
+            while let Err(error) = registry(&["plane", plane, "--bucket", &site.bucket]).await {
                 if begun.elapsed() > PATIENCE {
                     return Err(error);
                 }
@@ -179,6 +185,25 @@ impl World {
             until(&client, &fresh).await?;
         }
         Ok(())
+    }
+
+    /// Has the regions use the best tree for what they have measured of each other, when they go by one.
+    pub async fn plan_tree(&self) -> Result<(), String> {
+        let (first, members) = (&self.sites[0], self.names.len());
+        let client = connect(&first.url()).await?;
+        let pairs = members * (members - 1);
+        let measured = format!(
+            "SELECT 1 FROM telesto_links WHERE round_trip_ms IS NOT NULL HAVING count(*) = {pairs}"
+        );
+        until(&client, &measured).await?;
+        let arguments =
+            ["geo", "plan", "--url", &first.url(), "--apply", "--bucket", &first.bucket];
+        telesto(&arguments).await.map(|_| ())
+    }
+
+    /// Bytes that went over all links so far.
+    pub fn link_bytes(&self) -> u64 {
+        pairs(self.names.len()).map(|(from, to)| self.links[from][to].bytes()).sum()
     }
 
     /// Lets links take their time from now on.
@@ -224,6 +249,11 @@ impl Site {
 
     pub fn url(&self) -> String {
         format!("postgres://telesto@127.0.0.1:{}/telesto", self.port)
+    }
+
+    /// The process of its node.
+    pub fn process(&self) -> Option<u32> {
+        self.child.as_ref().and_then(Child::id)
     }
 
     async fn start(&mut self, name: &str) -> Result<(), String> {

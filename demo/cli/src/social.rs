@@ -131,7 +131,7 @@ async fn show(asked: &Social, graph: Graph, world: &mut World) -> Result<(), Str
     );
     world.slow_down();
     // Loading is not what is to be measured.
-    world.begin_anew().await?;
+    world.begin_anew("matrix").await?;
     println!("From now on links take half a round trip between the real sites.");
     let seen = Arc::new(Seen::new());
     let clients = users::start(&network, &seen, asked);
