@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-s3db bench-failover bench-cluster bench-commit bench-encryption dist lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-commit bench-encryption dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -39,6 +39,8 @@ bench: ## benchmarks, as ratios measured side by side in one run
 bench-geo: ## the causal planes between regions beside Saturn's figures: tables, and plots in OUT
 	@cargo run --release --quiet -p telesto-geo-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-geo)
 
+bench-regions: ## the causal planes on real regions of this machine beside Saturn's throughput (Figures 5 and 8a): make bench-regions ARGS="--regions 3"
+	@scripts/bench_regions.sh $(ARGS)
 bench-s3db: ## dollars and seconds of each level of consistency beside "Building a Database on S3": tables, and plots in OUT
 	@cargo run --release --quiet -p telesto-s3db-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-s3db) $(ARGS)
 bench-failover: ## for how long commits stop when a node of three fails, by the way it fails: make bench-failover RUNS=9 (takes root)

@@ -153,6 +153,7 @@ beside bookstore tests/e2e/bookstore.sh
 beside orms tests/e2e/orms.sh
 beside encryption tests/e2e/encryption.sh
 beside table_keys tests/e2e/table_keys.sh
+beside kms tests/e2e/kms.sh
 beside hangup tests/e2e/hangup.sh
 beside console tests/e2e/console.sh
 beside middlebox cargo test --workspace --test middlebox -- --nocapture

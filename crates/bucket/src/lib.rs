@@ -26,6 +26,7 @@
 //! Whole bodies are held in memory; ask for ranges of large objects.
 
 mod api;
+mod aws_kms;
 mod clock;
 mod encrypted;
 mod encrypted_upload;
@@ -53,6 +54,7 @@ pub mod table_keys;
 pub mod turning;
 
 pub use api::{Bucket, Cause, ListedObject, Object, PutOutcome};
+pub use aws_kms::AwsKms;
 pub use clock::StoreClock;
 pub use error::{Error, Result};
 pub use faults::{Fault, FaultRates, FaultRule, Faults};

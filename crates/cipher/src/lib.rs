@@ -5,7 +5,7 @@
 //! with it is decided here and nowhere else. `docs/architecture/encryption.md` has the whole.
 //!
 //! ```text
-//!  key file or key service: key-encryption keys, by name
+//!  key file, or AWS KMS by its names: key-encryption keys, by name
 //!     | wraps
 //!  key ring (one object per version in the bucket): data keys, by epoch
 //!     | HKDF-SHA-256                         drawn at start, never stored
@@ -37,6 +37,7 @@ mod chunk;
 mod error;
 mod key_file;
 mod keys;
+mod kms;
 mod record;
 mod ring;
 mod rows;
@@ -47,6 +48,7 @@ pub use chunk::{CHUNK, Chunks, HEADER, Header, STORED_CHUNK, decrypt, plain_size
 pub use error::{Damage, Error, Result};
 pub use key_file::{KeyFile, check_table_key_name};
 pub use keys::{Epoch, Keys, Ring};
+pub use kms::{Kms, KmsError, KmsKey};
 pub use record::{RECORD_OVERHEAD, RecordCipher, SALT};
 pub use ring::{DataKey, KeyService, StoredRing, WrappingKey};
 pub use rows::{Closed, ROW_OVERHEAD, RowError, RowKeys};

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use telesto_bucket::keyring::{self, NoRing};
 use telesto_bucket::table_keys::TableKeys;
-use telesto_bucket::{Bucket as _, BucketOptions, Cause, Hedging, OpenBucket, PriceSheet};
-use telesto_cipher::{KeyFile, KeyService, Keys, Scratch};
+use telesto_bucket::{AwsKms, Bucket as _, BucketOptions, Cause, Hedging, OpenBucket, PriceSheet};
+use telesto_cipher::{KeyFile, KeyService, Keys, Kms, Scratch};
 use telesto_common::{Env, Incarnation, ShardId};
 use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
@@ -134,13 +134,21 @@ async fn unlocked(env: &Env, options: &Options, otherwise: NoRing) -> Result<Unl
     Ok((keyring::unlock(clear_bucket(env, options)?, whole, otherwise).await?, service))
 }
 
-/// The keys in `file`.
+/// The keys in `file`, and those that it says are in a key management service.
 ///
 /// # Errors
 /// [`Error::Bucket`].
 pub fn key_service(env: &Env, file: &Path) -> Result<Arc<dyn KeyService>> {
     let read = KeyFile::read(file, Arc::clone(&env.random));
-    Ok(Arc::new(read.map_err(telesto_bucket::Error::from)?))
+    Ok(Arc::new(read.map_err(telesto_bucket::Error::from)?.with_kms(kms(env))))
+}
+
+/// A client of the key management service. `AWS_ENDPOINT_URL`, which many set for a bucket of their own, does not count: keys are not sent
+/// to whoever that is.
+#[must_use]
+pub fn kms(env: &Env) -> Arc<dyn Kms> {
+    let endpoint = std::env::var("AWS_ENDPOINT_URL_KMS").ok().filter(|url| !url.is_empty());
+    Arc::new(AwsKms::new(env.clone(), endpoint))
 }
 
 /// Opens the bucket of `options` as it is stored, without encryption; makes no request.

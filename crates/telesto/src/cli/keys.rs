@@ -11,7 +11,8 @@ use telesto::Options;
 use telesto::open::{clear_bucket, key_service};
 use telesto_bucket::table_keys::{self, Listed};
 use telesto_bucket::{Bucket as _, keyring};
-use telesto_cipher::{KeyFile, KeyService, StoredRing};
+use telesto_cipher::{KeyFile, KeyService, KmsKey, StoredRing, WrappingKey};
+use telesto_common::Env;
 
 use super::encrypt::{Asked, encrypt};
 use super::table::Table;
@@ -37,7 +38,8 @@ pub enum Command {
     #[command(after_help = "Examples:
   telesto keys create telesto.keys
   telesto keys create telesto.keys --name 2027
-  telesto keys create telesto.keys --name group_a --for-tables")]
+  telesto keys create telesto.keys --name group_a --for-tables
+  telesto keys create telesto.keys --kms arn:aws:kms:eu-west-1:111122223333:key/1234abcd-…")]
     Create {
         /// The file
         file: PathBuf,
@@ -47,6 +49,9 @@ pub enum Command {
         /// A key for tables: ALTER TABLE … SET (telesto.key = 'NAME'). Nodes whose key file has it serve these tables
         #[arg(long, requires = "name")]
         for_tables: bool,
+        /// A key that stays in AWS KMS, by its ARN: the file only names it. KMS is asked to wrap and unwrap by it, as a trial
+        #[arg(long, value_name = "ARN")]
+        kms: Option<String>,
     },
     /// Show the database's data keys (not the keys themselves): epochs, ages, what they are wrapped with; and the keys of tables.
     Show {
@@ -127,7 +132,9 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
 /// Why it could not be done.
 pub async fn run(command: Command) -> Result<(), String> {
     match command {
-        Command::Create { file, name, for_tables } => create(&file, name, for_tables),
+        Command::Create { file, name, for_tables, kms } => {
+            create(&file, name, for_tables, kms).await
+        }
         Command::Show { place } => {
             let env = telesto_runtime::env();
             let service = key_service(&env, &place.encryption_key_file).map_err(text)?;
@@ -222,13 +229,26 @@ fn time(micros: u64) -> Option<String> {
     Some(at.format("%Y-%m-%d %H:%M:%SZ").to_string())
 }
 
-fn create(file: &Path, name: Option<String>, for_tables: bool) -> Result<(), String> {
+async fn create(
+    file: &Path,
+    name: Option<String>,
+    for_tables: bool,
+    kms: Option<String>,
+) -> Result<(), String> {
     let env = telesto_runtime::env();
     let known = match file.exists() {
         true => KeyFile::read(file, env.random.clone()).map_err(text)?.names().len(),
         false => 0,
     };
     let name = name.unwrap_or_else(|| format!("key-{}", known + 1));
+    if let Some(arn) = kms {
+        let key = KmsKey::parse(&arn)?;
+        try_kms(&env, &key).await?;
+        KeyFile::add_kms_key(file, &name, &key, for_tables).map_err(text)?;
+        println!("key {name} of {} is {key}, which stays in AWS KMS", file.display());
+        println!("whoever deletes that key there makes what it wrapped unreadable for ever");
+        return Ok(());
+    }
     match for_tables {
         true => KeyFile::add_table_key(file, &name, &*env.random),
         false => KeyFile::add_key(file, &name, &*env.random),
@@ -239,6 +259,19 @@ fn create(file: &Path, name: Option<String>, for_tables: bool) -> Result<(), Str
         "keep a copy of that file in another safe place: without it nobody can read the database"
     );
     Ok(())
+}
+
+/// Whether KMS wraps and unwraps by `key` for this machine.
+async fn try_kms(env: &Env, key: &KmsKey) -> Result<(), String> {
+    let (kms, object) = (telesto::open::kms(env), "trial");
+    let mut drawn = WrappingKey::new([0; 32]);
+    drawn[..16].copy_from_slice(&env.random_u128().to_be_bytes());
+    let wrapped = kms.wrap(key, &drawn, object).await.map_err(text)?;
+    let opened = kms.unwrap(key, &wrapped, object).await.map_err(text)?;
+    match opened == drawn {
+        true => Ok(()),
+        false => Err(format!("AWS KMS does not give back what it wrapped with {key}")),
+    }
 }
 
 pub(super) fn show(ring: &StoredRing) {
