@@ -52,6 +52,7 @@ else
     say "the node goes on (process $node). Try:"
     echo "   psql 'host=${listen%:*} port=${listen#*:} user=telesto dbname=telesto sslmode=disable'"
     echo "   $telesto sql --url $url"
+    echo "   $DEMO wiki --url $url      to read and edit the wiki in a browser"
     echo "   curl http://$http/metrics"
     echo "   kill $node    to stop it; kill -9 loses nothing either"
 fi

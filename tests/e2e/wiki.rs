@@ -1,5 +1,6 @@
 //! A real Wikipedia dump imported by the command line into Telesto and into PostgreSQL gives the same
-//! answers; an import that was killed goes on where it stopped.
+//! answers; an import that was killed goes on where it stopped. Both wikis are read and edited then: every acknowledged edit is there, with
+//! its links and categories.
 //!
 //! Needs `TELESTO_WIKI_DUMP` (scripts/fetch_dump.sh) and `TELESTO_POSTGRES_URL` (tests/servers/postgres.sh).
 
@@ -92,4 +93,21 @@ async fn killed_import_goes_on_and_answers_as_postgres_does() {
         assert_eq!(*our, their);
         assert!(our.lines().count() > 1, "no rows: {our}");
     }
+    for url in [&url, &postgres] {
+        let edits = ["bench", "wiki", "--url", url, "--time", "2s", "--edits", "40"];
+        let told = demo(&edits).output().expect("it runs");
+        let said = String::from_utf8_lossy(&told.stdout);
+        assert!(told.status.success(), "{said}{}", String::from_utf8_lossy(&told.stderr));
+        assert!(
+            said.contains("acknowledged edits are there") && !said.contains("\n0 ack"),
+            "{said}"
+        );
+    }
+    // A link that its page does not have, as an edit of half a transaction would leave it.
+    let client = node.connect().await.expect("connects");
+    let planted = "INSERT INTO wiki_link SELECT min(page_id), 'Nowhere' FROM wiki_page";
+    client.batch_execute(planted).await.expect("planted");
+    let reads = ["bench", "wiki", "--url", &url, "--time", "0s", "--edits", "0"];
+    let told = demo(&reads).output().expect("it runs");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("are not those of its newest text"));
 }

@@ -25,6 +25,7 @@ mod social;
 mod sql;
 mod telesto;
 mod tpcw;
+mod wiki;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,11 +79,17 @@ enum Command {
   telesto-demo social --time 5m --copies 5 --clients 4
   telesto-demo social --users 5000 --writes 4")]
     Social(social::Social),
+    /// A wiki to read and edit in a browser, on nodes that run: content, backlinks and categories of a page change in one transaction.
+    #[command(after_help = "Examples:
+  telesto-demo wiki
+  telesto-demo wiki --url postgres://telesto@127.0.0.1:5433/telesto --url postgres://telesto@127.0.0.1:5434/telesto")]
+    Wiki(wiki::Serve),
     /// The bookstore as a benchmark: load one server with it, or compare several. telesto bench loads a database of your own.
     #[command(after_help = "Examples:
   telesto-demo bench tpcw --mix ordering --rate 200 --seconds 60
   telesto-demo bench compare telesto=postgres://… postgresql=postgres://… --workload point-read,join-2
-  telesto-demo bench regions --experiments reads,social")]
+  telesto-demo bench regions --experiments reads,social
+  telesto-demo bench wiki --clients 16 --edits 20")]
     Bench {
         #[command(subcommand)]
         what: Bench,
@@ -107,6 +114,8 @@ enum Bench {
     ///
     /// Starts the regions on this machine, with links as slow as between the paper's sites; planes take turns, ratios are to the first one.
     Regions(Box<planes::Planes>),
+    /// Readers and editors of a wiki, beside Scalaris' figures; acknowledged edits and all links are checked at the end.
+    Wiki(wiki::Load),
 }
 
 #[derive(Debug, Subcommand)]
@@ -153,6 +162,8 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Social(asked) => social::run(asked).await,
         Command::Bench { what: Bench::Tpcw(asked) } => tpcw::tpcw(*asked).await,
         Command::Bench { what: Bench::Compare(asked) } => tpcw::compare(*asked).await,
+        Command::Wiki(asked) => wiki::run(asked).await,
+        Command::Bench { what: Bench::Wiki(asked) } => wiki::bench(asked).await,
         Command::Bench { what: Bench::Regions(asked) } => planes::run(*asked).await,
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             mediawiki::run(&file, &url, batch_pages).await

@@ -246,7 +246,7 @@ async fn write_all(
     Ok(try_join_all(inserts).await?.into_iter().sum())
 }
 
-fn failed(doing: &str, error: &tokio_postgres::Error) -> Error {
+pub(crate) fn failed(doing: &str, error: &tokio_postgres::Error) -> Error {
     let reason = error.as_db_error().map_or_else(
         || error.to_string(),
         |e| match e.detail() {

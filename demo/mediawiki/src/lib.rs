@@ -3,7 +3,7 @@
 //! # Purpose
 //! The wiki of Scalaris (Reinefeld et al. 2009, §5): page content, backlinks and categories, changed
 //! together in one transaction. [`dump`] reads a dump as a stream, [`markup`] finds links and
-//! categories, [`schema`] holds the tables, [`import`] writes them, batch by batch, resumable.
+//! categories, [`schema`] holds the tables, [`import`] writes them, batch by batch, resumable; [`wiki`] reads and edits pages.
 //!
 //! # Invariants
 //! - A page, its revision, links and categories and the mark "imported up to here" change in one
@@ -23,5 +23,6 @@ mod error;
 pub mod import;
 pub mod markup;
 pub mod schema;
+pub mod wiki;
 
 pub use error::{Error, Result};

@@ -38,3 +38,9 @@ pub const CREATE: [&str; 7] = [
         finished boolean NOT NULL
     )",
 ];
+
+/// What a wiki that is edited needs besides; each may be run again.
+pub const SERVE: [&str; 2] = [
+    "CREATE SEQUENCE IF NOT EXISTS wiki_number START 1000000000000",
+    "CREATE INDEX IF NOT EXISTS wiki_history ON wiki_revision (page_id, revision_id)",
+];
