@@ -27,7 +27,7 @@ use datafusion::error::{DataFusionError, Result as DfResult};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
-use datafusion::logical_expr::expr::Placeholder;
+use datafusion::logical_expr::expr::{Placeholder, ScalarFunction};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, Operator,
@@ -93,12 +93,15 @@ struct Apply {
     state: Arc<SessionState>,
     /// Of a subquery without outer references.
     once: OnceCell<Gathered>,
-    /// Whether its plan has calls that wait.
-    draws: bool,
+    /// Tells what its plan calls.
+    name: &'static str,
 }
 
 /// The name of a call whose subquery has no calls that wait.
 const STEADY: &str = "subquery";
+
+/// The name of a call whose subquery has no calls that wait, but others that give another value each time.
+const CHANGING: &str = "changing subquery";
 
 /// The name of a call whose subquery has calls that wait: what is computed beside it is computed row by row.
 pub(crate) const DRAWING: &str = "drawing subquery";
@@ -120,7 +123,11 @@ pub(crate) fn call(
     // One more where the row may not ask for it ([`crate::asked`]).
     let signature =
         Signature::one_of(vec![own, TypeSignature::Any(args + 1)], Volatility::Volatile);
-    let draws = row_by_row::within(&plan);
+    let name = match row_by_row::within(&plan) {
+        true => DRAWING,
+        false if outer::changes(&plan).unwrap_or(true) => CHANGING,
+        false => STEADY,
+    };
     AsyncScalarUDF::new(Arc::new(Apply {
         id,
         shape,
@@ -130,7 +137,7 @@ pub(crate) fn call(
         signature,
         state: Arc::clone(state),
         once: OnceCell::new(),
-        draws,
+        name,
     }))
     .into_scalar_udf()
 }
@@ -151,7 +158,7 @@ impl Hash for Apply {
 
 impl ScalarUDFImpl for Apply {
     fn name(&self) -> &str {
-        if self.draws { DRAWING } else { STEADY }
+        self.name
     }
 
     fn signature(&self) -> &Signature {
@@ -371,8 +378,13 @@ pub(crate) fn is_awaited(expr: &Expr) -> bool {
 }
 
 /// Whether a call is a subquery's.
-pub(crate) fn is_subquery(call: &datafusion::logical_expr::expr::ScalarFunction) -> bool {
-    call.func.as_async().is_some() && [STEADY, DRAWING].contains(&call.func.name())
+pub(crate) fn is_subquery(call: &ScalarFunction) -> bool {
+    call.func.as_async().is_some() && [STEADY, CHANGING, DRAWING].contains(&call.func.name())
+}
+
+/// Whether a call is a subquery's that may give something else in each run.
+pub(crate) fn is_changing(call: &ScalarFunction) -> bool {
+    is_subquery(call) && call.func.name() != STEADY
 }
 
 /// Whether a plan has such a call where nothing awaits it.

@@ -8,7 +8,8 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Subquery};
 
-use super::apply::is_awaited;
+use super::apply::{self, is_awaited};
+use telesto_sql_expr::registry::registry;
 
 /// The columns that a plan refers to as outer ones, each once, with the reference. Those of levels between a subquery inside of it
 /// and the plan are among them.
@@ -61,17 +62,36 @@ fn whole_aggregate(plan: &LogicalPlan) -> bool {
     }
 }
 
+/// Whether two runs of a plan may give different rows over the same data: a function in it gives another value each time.
+pub(crate) fn changes(plan: &LogicalPlan) -> DfResult<bool> {
+    let changing = |part: &Expr| match part {
+        Expr::ScalarFunction(call) => {
+            Ok(apply::is_changing(call) || registry().is_volatile(call.func.name()))
+        }
+        _ => Ok(false),
+    };
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        for expr in node.expressions() {
+            found |= expr.exists(changing)?;
+        }
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    Ok(found)
+}
+
 /// Whether a join would not give what running the plan for each outer row gives. `visible` tells the columns of the query
 /// around it, and of those further out.
 ///
 /// - Outer references stand below an operator that looks at all rows of one outer row: DataFusion pulls their condition above it,
 ///   and the operator would see the rows of all outer rows. An aggregate that uses them itself it does not know at all.
 /// - A subquery or a call inside of it uses them: that is two levels.
+/// - It changes from run to run: PostgreSQL runs it for each outer row, a join computes it once, or once for each value compared.
 pub(crate) fn joins_wrongly(
     plan: &LogicalPlan,
     visible: impl Fn(&Column) -> bool,
 ) -> DfResult<bool> {
-    let mut wrongly = false;
+    let mut wrongly = changes(plan)?;
     plan.apply(|node| {
         let whole = match node {
             LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => true,

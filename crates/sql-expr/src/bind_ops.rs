@@ -1,6 +1,9 @@
 //! Binding of operators, comparisons and calls.
 
+use std::borrow::Cow;
+
 use super::bind::{Binder, number};
+use super::bind_rows::row_of;
 use super::bound::{Comparison, Expr, Node};
 use super::fault;
 use super::registry::registry;
@@ -107,14 +110,8 @@ impl Binder<'_> {
             E::IsNotDistinctFrom(a, b) => self.distinct(a, b, true),
             E::InList { expr, list, negated } => self.in_list(expr, list, *negated),
             E::Between { expr, negated, low, high } => {
-                let above = {
-                    let (value, low) = (self.bind(expr)?, self.bind(low)?);
-                    self.compare(Comparison::GtEq, value, low)?
-                };
-                let below = {
-                    let (value, high) = (self.bind(expr)?, self.bind(high)?);
-                    self.compare(Comparison::LtEq, value, high)?
-                };
+                let above = self.compared(Comparison::GtEq, expr, low)?;
+                let below = self.compared(Comparison::LtEq, expr, high)?;
                 Ok(negate(Expr::bool(Node::And(vec![above, below])), *negated))
             }
             E::Like { negated, any: false, expr, pattern, escape_char } => {
@@ -218,17 +215,10 @@ impl Binder<'_> {
             _ => {}
         }
         let symbol = symbol_of(op)?;
-        if let (BinaryOperator::Overlaps, ast::Expr::Tuple(a), ast::Expr::Tuple(b)) =
-            (op, left, right)
-        {
-            return self.call_exprs("overlaps", &a.iter().chain(b).collect::<Vec<_>>());
-        }
-        if let (ast::Expr::Tuple(a), ast::Expr::Tuple(b)) = (left, right) {
-            let comparison = Comparison::of_symbol(&symbol)
-                .ok_or_else(|| fault::unsupported("this operator on rows"))?;
-            return self.row_comparison(comparison, a, b);
-        }
         if let Some((a, b)) = rows(left, right) {
+            if *op == BinaryOperator::Overlaps {
+                return self.call_exprs("overlaps", &a.iter().chain(&*b).collect::<Vec<_>>());
+            }
             let comparison = Comparison::of_symbol(&symbol)
                 .ok_or_else(|| fault::unsupported("this operator on rows"))?;
             return self.row_comparison(comparison, &a, &b);
@@ -266,6 +256,20 @@ impl Binder<'_> {
             Some(comparison) => self.compare(comparison, left, right),
             None => self.resolve_call(symbol, vec![left, right]),
         }
+    }
+
+    /// The comparison of two operands; of rows that are written out field by field.
+    fn compared(
+        &mut self,
+        comparison: Comparison,
+        left: &ast::Expr,
+        right: &ast::Expr,
+    ) -> Result<Expr> {
+        if let Some((left, right)) = rows(left, right) {
+            return self.row_comparison(comparison, &left, &right);
+        }
+        let (left, right) = (self.bind(left)?, self.bind(right)?);
+        self.compare(comparison, left, right)
     }
 
     fn row_comparison(
@@ -350,11 +354,11 @@ impl Binder<'_> {
     }
 
     fn distinct(&mut self, a: &ast::Expr, b: &ast::Expr, negated: bool) -> Result<Expr> {
-        if let (ast::Expr::Tuple(a), ast::Expr::Tuple(b)) = (a, b) {
+        if let Some((a, b)) = rows(a, b) {
             if a.len() != b.len() {
                 return Err(Error::syntax("unequal number of entries in row expressions"));
             }
-            let fields = a.iter().zip(b).map(|(a, b)| self.distinct(a, b, true));
+            let fields = a.iter().zip(&*b).map(|(a, b)| self.distinct(a, b, true));
             let same = Expr::bool(Node::And(fields.collect::<Result<_>>()?));
             return Ok(if negated { same } else { Expr::bool(Node::Not(Box::new(same))) });
         }
@@ -365,14 +369,13 @@ impl Binder<'_> {
     }
 
     fn in_list(&mut self, expr: &ast::Expr, list: &[ast::Expr], negated: bool) -> Result<Expr> {
-        if let ast::Expr::Tuple(left) = expr {
-            let mut any = Vec::with_capacity(list.len());
-            for item in list {
-                let ast::Expr::Tuple(right) = item else {
-                    return Err(Error::syntax("a list of rows is needed after IN"));
-                };
-                any.push(self.row_comparison(Comparison::Eq, left, right)?);
-            }
+        // Rows that are written out are compared field by field, and a NULL among them decides nothing; as values they would be equal
+        // or not.
+        if let Some(left) = row_of(expr)
+            && let Some(rights) = list.iter().map(row_of).collect::<Option<Vec<_>>>()
+        {
+            let any = rights.iter().map(|right| self.row_comparison(Comparison::Eq, &left, right));
+            let any = any.collect::<Result<Vec<_>>>()?;
             return Ok(negate(Expr::bool(Node::Or(any)), negated));
         }
         let value = self.bind(expr)?;
@@ -500,25 +503,12 @@ fn flatten<'e>(expr: &'e ast::Expr, op: &BinaryOperator, out: &mut Vec<&'e ast::
     }
 }
 
-/// `ROW(…) op ROW(…)` parses as function calls.
-fn rows(left: &ast::Expr, right: &ast::Expr) -> Option<(Vec<ast::Expr>, Vec<ast::Expr>)> {
-    fn row(expr: &ast::Expr) -> Option<Vec<ast::Expr>> {
-        match expr {
-            ast::Expr::Tuple(items) => Some(items.clone()),
-            ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
-                let ast::FunctionArguments::List(list) = &call.args else { return None };
-                list.args
-                    .iter()
-                    .map(|a| match a {
-                        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(e)) => Some(e.clone()),
-                        _ => None,
-                    })
-                    .collect()
-            }
-            _ => None,
-        }
-    }
-    Some((row(left)?, row(right)?))
+/// The fields of two rows that are written out.
+fn rows<'a>(
+    left: &'a ast::Expr,
+    right: &'a ast::Expr,
+) -> Option<(Cow<'a, [ast::Expr]>, Cow<'a, [ast::Expr]>)> {
+    Some((row_of(left)?, row_of(right)?))
 }
 
 /// The digits of a number, and whether it is negated already.

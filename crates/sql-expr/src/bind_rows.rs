@@ -6,6 +6,8 @@
 //! # On failure
 //! 42703 for a field that is not there, 42809 for what is no row.
 
+use std::borrow::Cow;
+
 use super::bind::Binder;
 use super::bound::{Expr, Node};
 use super::fault;
@@ -14,6 +16,24 @@ use crate::{ROW_FIELD, ROW_TEXT, ROW_WITH};
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType, record};
+
+/// The fields of a row that is written out: `(a, b)`, or `ROW(a, b)`, which is parsed as a call.
+#[must_use]
+pub fn row_of(expr: &ast::Expr) -> Option<Cow<'_, [ast::Expr]>> {
+    match expr {
+        ast::Expr::Tuple(items) => Some(Cow::Borrowed(items)),
+        ast::Expr::Nested(inner) => row_of(inner),
+        ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
+            let ast::FunctionArguments::List(list) = &call.args else { return None };
+            let fields = list.args.iter().map(|arg| match arg {
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
+                _ => None,
+            });
+            fields.collect::<Option<Vec<_>>>().map(Cow::Owned)
+        }
+        _ => None,
+    }
+}
 
 /// Where in a row of type `ty` the field called `name` stands, and its type.
 ///

@@ -185,10 +185,22 @@ pub fn to_text<'a>(value: &'a Datum, call: &Call<'_>, at: usize) -> Result<Cow<'
     }
 }
 
-/// Microseconds since 1970 of a stored timestamp; `None` for the infinities.
+/// Whether a stored timestamp is one of the infinities.
 #[must_use]
-pub fn unix_micros(stored: i64) -> Option<i64> {
-    if stored == i64::MIN || stored == i64::MAX { None } else { stored.checked_add(EPOCH_MICROS) }
+pub fn is_infinite(stored: i64) -> bool {
+    stored == i64::MIN || stored == i64::MAX
+}
+
+/// Microseconds since 1970 of a stored timestamp; `None` for the infinities.
+///
+/// # Errors
+/// 22008 for the last thirty years that a timestamp can be in: they have no such number, and are not to be taken for infinite.
+pub fn unix_micros(stored: i64) -> Result<Option<i64>> {
+    if is_infinite(stored) {
+        return Ok(None);
+    }
+    let unix = stored.checked_add(EPOCH_MICROS);
+    unix.map(Some).ok_or_else(|| fault::time_out_of_range("timestamp"))
 }
 
 /// A stored timestamp of microseconds since 1970.

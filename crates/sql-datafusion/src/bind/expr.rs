@@ -7,8 +7,6 @@
 //! - An untyped literal or parameter keeps the type "unknown" until its context decides; then it is a constant of
 //!   that type.
 
-use std::borrow::Cow;
-
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::expr::Exists;
@@ -23,7 +21,7 @@ use crate::apply::Shape;
 use crate::fault;
 use crate::types::scalar;
 use telesto_sql_expr::type_name::{interval_fields, literal_type};
-use telesto_sql_expr::{known_collation, substring_name};
+use telesto_sql_expr::{known_collation, row_of, substring_name};
 use telesto_sql_parser::rewrite::calls_in_from;
 use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{BitString, Datum, SqlType};
@@ -550,23 +548,6 @@ fn array_of_query(query: &ast::Query) -> ast::Expr {
         over: None,
         within_group: Vec::new(),
     })
-}
-
-/// The fields of a row that is written out.
-pub(super) fn row_of(expr: &ast::Expr) -> Option<Cow<'_, [ast::Expr]>> {
-    match expr {
-        ast::Expr::Tuple(items) => Some(Cow::Borrowed(items)),
-        ast::Expr::Nested(inner) => row_of(inner),
-        ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
-            let ast::FunctionArguments::List(list) = &call.args else { return None };
-            let fields = list.args.iter().map(|arg| match arg {
-                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
-                _ => None,
-            });
-            fields.collect::<Option<Vec<_>>>().map(Cow::Owned)
-        }
-        _ => None,
-    }
 }
 
 /// The operator's name as PostgreSQL's catalog spells it.

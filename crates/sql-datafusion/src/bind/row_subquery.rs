@@ -9,10 +9,10 @@
 
 use datafusion::sql::sqlparser::ast::{self, Ident};
 
-use super::expr::row_of;
 use super::scope::Scope;
 use super::{Binder, Typed};
 use crate::fault;
+use telesto_sql_expr::row_of;
 use telesto_sql_types::error::Result;
 
 impl Binder<'_> {

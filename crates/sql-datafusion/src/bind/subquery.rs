@@ -129,7 +129,18 @@ impl Binder<'_> {
         let nullable = relation.plan.schema().field(0).is_nullable();
         let call =
             self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope)?;
-        Ok(call.unwrap_or_else(|| Expr::ScalarSubquery(subquery_of(relation))))
+        if let Some(call) = call {
+            return Ok(call);
+        }
+        let mut relation = relation;
+        // DataFusion computes equal subqueries once; PostgreSQL each one. A name of its own makes it another one.
+        if outer::changes(&relation.plan).map_err(fault::from_datafusion)? {
+            relation.plan = LogicalPlanBuilder::from(relation.plan)
+                .alias(self.unique("changing"))
+                .and_then(LogicalPlanBuilder::build)
+                .map_err(fault::from_datafusion)?;
+        }
+        Ok(Expr::ScalarSubquery(subquery_of(relation)))
     }
 
     /// The subquery as a call: when no join gives what it gives (`joins`), or when correlated ones are run row by row.

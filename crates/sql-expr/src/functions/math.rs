@@ -85,6 +85,12 @@ pub const TABLE: &[Function] = &[
     function("~", &[Int2], Int2, |a, _| int2(!i64_of(&a[0])?)),
     function("~", &[Int4], Int4, |a, _| int4(!i64_of(&a[0])?)),
     function("~", &[Int8], Int8, |a, _| int8(Some(!i64_of(&a[0])?))),
+    function("<<", &[Int2, Int4], Int2, |a, _| {
+        Ok(Datum::Int2((i64_of(&a[0])? as i32).wrapping_shl(i64_of(&a[1])? as u32) as i16))
+    }),
+    function(">>", &[Int2, Int4], Int2, |a, _| {
+        Ok(Datum::Int2((i64_of(&a[0])? as i32).wrapping_shr(i64_of(&a[1])? as u32) as i16))
+    }),
     function("<<", &[Int4, Int4], Int4, |a, _| {
         Ok(Datum::Int4((i64_of(&a[0])? as i32).wrapping_shl(i64_of(&a[1])? as u32)))
     }),

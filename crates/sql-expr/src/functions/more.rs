@@ -115,7 +115,7 @@ pub const TABLE: &[Function] = &[
     function("ltrim", &[Bytea, Bytea], Bytea, |a, _| trim(a, true, false)),
     function("rtrim", &[Bytea, Bytea], Bytea, |a, _| trim(a, false, true)),
     function("position", &[Bytea, Bytea], Tag::Int4, |a, _| {
-        let (needle, hay) = (bytes_of(&a[0])?, bytes_of(&a[1])?);
+        let (hay, needle) = (bytes_of(&a[0])?, bytes_of(&a[1])?);
         let found = if needle.is_empty() {
             Some(0)
         } else {

@@ -6,6 +6,7 @@
 //! - The infinities pass through arithmetic with finite intervals.
 
 mod compute;
+mod justify;
 mod overlap;
 mod zoned;
 
@@ -21,7 +22,8 @@ use crate::ty::Tag::{
     Timestamp as Ts, TimestampTz as Tz,
 };
 use crate::value::{
-    EPOCH_DAYS, f64_of, i64_of, interval_of, numeric_of, stored_micros, str_of, text, unix_micros,
+    EPOCH_DAYS, f64_of, i64_of, interval_of, is_infinite, numeric_of, stored_micros, str_of, text,
+    unix_micros,
 };
 use telesto_sql_types::error::Result;
 use telesto_sql_types::interval::parse_interval_of;
@@ -33,6 +35,7 @@ pub(super) use compute::{combine, scale};
 pub use compute::{
     date_to_timestamp, micros_of, timestamp_to_date, timestamp_to_time, to_local, to_zoned,
 };
+use justify::{justify_days, justify_hours, justify_interval};
 use overlap::{overlaps, overlaps_spans, overlaps_times};
 pub use zoned::zoned_cast;
 use zoned::{instant_of, time_elsewhere, time_of_instant, zoned_add};
@@ -277,23 +280,19 @@ pub const TABLE: &[Function] = &[
     }),
     function("make_interval", &[], Iv, |_, _| Ok(Datum::Interval(Interval::default()))),
     function("justify_days", &[Iv], Iv, |a, _| {
-        Ok(Datum::Interval(justify_days(interval_of(&a[0])?)))
+        justify_days(interval_of(&a[0])?).map(Datum::Interval)
     }),
     function("justify_hours", &[Iv], Iv, |a, _| {
-        Ok(Datum::Interval(justify_hours(interval_of(&a[0])?)))
+        justify_hours(interval_of(&a[0])?).map(Datum::Interval)
     }),
     function("justify_interval", &[Iv], Iv, |a, _| {
-        Ok(Datum::Interval(justify_interval(interval_of(&a[0])?)))
+        justify_interval(interval_of(&a[0])?).map(Datum::Interval)
     }),
     function("isfinite", &[Date], Bool, |a, _| {
         Ok(Datum::Bool(!matches!(a[0], Datum::Date(i32::MIN | i32::MAX))))
     }),
-    function("isfinite", &[Ts], Bool, |a, _| {
-        Ok(Datum::Bool(unix_micros(micros_of(&a[0])?).is_some()))
-    }),
-    function("isfinite", &[Tz], Bool, |a, _| {
-        Ok(Datum::Bool(unix_micros(micros_of(&a[0])?).is_some()))
-    }),
+    function("isfinite", &[Ts], Bool, |a, _| Ok(Datum::Bool(!is_infinite(micros_of(&a[0])?)))),
+    function("isfinite", &[Tz], Bool, |a, _| Ok(Datum::Bool(!is_infinite(micros_of(&a[0])?)))),
     function("isfinite", &[Iv], Bool, |_, _| Ok(Datum::Bool(true))),
     function("date_bin", &[Iv, Ts, Ts], Ts, |a, _| date_bin(a).map(Datum::Timestamp)),
     function("date_bin", &[Iv, Tz, Tz], Tz, |a, _| date_bin(a).map(Datum::TimestampTz)),

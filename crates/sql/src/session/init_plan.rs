@@ -14,7 +14,8 @@
 //!
 //! # Invariants
 //! - Only subqueries that read, or lock what they read, are taken; each runs once for each execution, in the statement's transaction
-//!   and before its first write. Equal texts share a value.
+//!   and before its first write. Equal texts share a value, but those that call
+//!   what gives another value each time (`gen_random_uuid()`): each of them has its own.
 //! - PostgreSQL runs such a subquery when its value is first asked for. One that fails here, where it might never have been
 //!   asked for, makes the statement run as it is written.
 //!
@@ -140,7 +141,10 @@ impl Found {
     async fn take_out(&mut self, gives: Gives, context: &PlanContext<'_>) {
         let mut at = 0;
         while let Some(query) = nth(&self.rest, at, gives) {
-            let known = self.taken.iter().position(|(q, g)| *g == gives && *q == query);
+            let known = match changes(&query) {
+                true => None,
+                false => self.taken.iter().position(|(q, g)| *g == gives && *q == query),
+            };
             let number = match known {
                 Some(before) => self.own + before + 1,
                 None => {
@@ -206,6 +210,13 @@ fn concerns(statement: &Statement, context: &PlanContext<'_>) -> bool {
     let mut found = Shape::default();
     let _ = statement.visit(&mut found);
     found.subqueries > 0 && !found.with
+}
+
+/// Whether a subquery calls what gives another value each time.
+fn changes(query: &Query) -> bool {
+    let mut found = Shape::default();
+    let _ = query.visit(&mut found);
+    found.changes
 }
 
 /// Plans a subquery by itself; `None`: it stays where it is.
@@ -399,6 +410,8 @@ struct Shape {
     with: bool,
     /// Functions that do more than compute.
     effects: bool,
+    /// Functions that give another value each time.
+    changes: bool,
 }
 
 impl Visitor for Shape {
@@ -415,7 +428,9 @@ impl Visitor for Shape {
         if let Expr::Function(call) = expr
             && let Some(name) = call.name.0.last().and_then(|part| part.as_ident())
         {
-            self.effects |= registry().waits(&fold(name));
+            let name = fold(name);
+            self.effects |= registry().waits(&name);
+            self.changes |= registry().is_volatile(&name);
         }
         ControlFlow::Continue(())
     }

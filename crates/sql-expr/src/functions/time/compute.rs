@@ -4,7 +4,7 @@
 //! Results outside the range of their type give 22008; nothing wraps.
 
 use super::*;
-use crate::value::{EPOCH_MICROS, zoned_time_of};
+use crate::value::{EPOCH_MICROS, is_infinite, zoned_time_of};
 
 /// 400 years, after which the calendar repeats.
 const CYCLE: i64 = 146_097 * DAY;
@@ -84,7 +84,7 @@ pub fn timestamp_to_time(value: &Datum) -> Result<Datum> {
 /// Instant to local time.
 pub fn to_local(value: &Datum, zone: Zone) -> Result<Datum> {
     let stored = micros_of(value)?;
-    Ok(Datum::Timestamp(match unix_micros(stored) {
+    Ok(Datum::Timestamp(match unix_micros(stored)? {
         None => stored,
         Some(utc) => stored_micros(zone.to_local(utc))?,
     }))
@@ -93,7 +93,7 @@ pub fn to_local(value: &Datum, zone: Zone) -> Result<Datum> {
 /// Local time to instant.
 pub fn to_zoned(value: &Datum, zone: Zone) -> Result<Datum> {
     let stored = micros_of(value)?;
-    Ok(Datum::TimestampTz(match unix_micros(stored) {
+    Ok(Datum::TimestampTz(match unix_micros(stored)? {
         None => stored,
         Some(local) => stored_micros(zone.to_utc(local))?,
     }))
@@ -101,25 +101,24 @@ pub fn to_zoned(value: &Datum, zone: Zone) -> Result<Datum> {
 
 pub(super) fn date_time(date: &Datum, time: &Datum) -> Result<Datum> {
     let start = micros_of(&date_to_timestamp(date)?)?;
-    match unix_micros(start) {
+    match unix_micros(start)? {
         None => Ok(Datum::Timestamp(start)),
         Some(unix) => Ok(Datum::Timestamp(stored_micros(unix + micros_of(time)?)?)),
     }
 }
 
 pub(super) fn shifted(local: i64, by: Interval, sign: i64) -> Result<i64> {
-    calendar::add(
-        local,
-        sign * i64::from(by.months),
-        sign * i64::from(by.days),
-        by.micros.wrapping_mul(sign),
-    )
-    .ok_or_else(|| fault::time_out_of_range("timestamp"))
+    by.micros
+        .checked_mul(sign)
+        .and_then(|micros| {
+            calendar::add(local, sign * i64::from(by.months), sign * i64::from(by.days), micros)
+        })
+        .ok_or_else(|| fault::time_out_of_range("timestamp"))
 }
 
 pub(super) fn shift_local(value: &Datum, by: Interval, sign: i64) -> Result<Datum> {
     let stored = micros_of(value)?;
-    match unix_micros(stored) {
+    match unix_micros(stored)? {
         None => Ok(Datum::Timestamp(stored)),
         Some(local) => Ok(Datum::Timestamp(stored_micros(shifted(local, by, sign)?)?)),
     }
@@ -133,25 +132,28 @@ pub(super) fn shift_zoned(
     call: &Call<'_>,
 ) -> Result<Datum> {
     let stored = micros_of(value)?;
-    let Some(utc) = unix_micros(stored) else { return Ok(Datum::TimestampTz(stored)) };
+    let Some(utc) = unix_micros(stored)? else { return Ok(Datum::TimestampTz(stored)) };
     let zone = call.context.zone();
     let civil = if by.months == 0 && by.days == 0 {
         utc
     } else {
         zone.to_utc(shifted(zone.to_local(utc), Interval { micros: 0, ..by }, sign)?)
     };
-    let moved = civil
-        .checked_add(by.micros.wrapping_mul(sign))
+    let moved = by
+        .micros
+        .checked_mul(sign)
+        .and_then(|micros| civil.checked_add(micros))
         .ok_or_else(|| fault::time_out_of_range("timestamp"))?;
     Ok(Datum::TimestampTz(stored_micros(moved)?))
 }
 
 pub(super) fn difference(a: &Datum, b: &Datum) -> Result<Datum> {
     let (a, b) = (micros_of(a)?, micros_of(b)?);
-    let infinite = || fault::error("22008", "cannot subtract infinite timestamps");
-    let (a, b) = (unix_micros(a).ok_or_else(infinite)?, unix_micros(b).ok_or_else(infinite)?);
+    if is_infinite(a) || is_infinite(b) {
+        return Err(fault::error("22008", "cannot subtract infinite timestamps"));
+    }
     let micros = a.checked_sub(b).ok_or_else(|| fault::time_out_of_range("interval"))?;
-    Ok(Datum::Interval(justify_hours(Interval { micros, ..Interval::default() })))
+    justify_hours(Interval { micros, ..Interval::default() }).map(Datum::Interval)
 }
 
 pub(super) fn time_add(value: &Datum, micros: i64) -> Result<Datum> {
@@ -185,7 +187,7 @@ pub(in crate::functions) fn scale(value: Interval, by: f64) -> Result<Datum> {
         round((days - f64::from(day_part) + month_days - month_days.trunc()) * 86_400.0);
     month_days = month_days.trunc();
     if rest_seconds.abs() >= 86_400.0 {
-        day_part += (rest_seconds / 86_400.0) as i32;
+        day_part = day_part.checked_add((rest_seconds / 86_400.0) as i32).ok_or_else(out)?;
         rest_seconds -= (rest_seconds / 86_400.0).trunc() * 86_400.0;
     }
     let micros = (value.micros as f64 * by + rest_seconds * SECOND as f64).round_ties_even();
@@ -238,7 +240,7 @@ pub(super) fn not_supported(name: &str, ty: &str) -> telesto_sql_types::error::E
 pub(super) fn trunc_local(name: &str, value: &Datum) -> Result<Datum> {
     let field = truncated_field(name, "timestamp without time zone")?;
     let stored = micros_of(value)?;
-    let Some(local) = unix_micros(stored) else { return Ok(Datum::Timestamp(stored)) };
+    let Some(local) = unix_micros(stored)? else { return Ok(Datum::Timestamp(stored)) };
     let cut = calendar::truncate(field, local)
         .ok_or_else(|| not_supported(name, "timestamp without time zone"))?;
     Ok(Datum::Timestamp(stored_micros(cut)?))
@@ -247,7 +249,7 @@ pub(super) fn trunc_local(name: &str, value: &Datum) -> Result<Datum> {
 pub(super) fn trunc_zoned(name: &str, value: &Datum, zone: Zone) -> Result<Datum> {
     let field = truncated_field(name, "timestamp with time zone")?;
     let stored = micros_of(value)?;
-    let Some(utc) = unix_micros(stored) else { return Ok(Datum::TimestampTz(stored)) };
+    let Some(utc) = unix_micros(stored)? else { return Ok(Datum::TimestampTz(stored)) };
     let local = zone.to_local(utc);
     let cut = calendar::truncate(field, local)
         .ok_or_else(|| not_supported(name, "timestamp with time zone"))?;
@@ -307,14 +309,11 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
                 scale: 6,
             })
         }
-        Part::Timestamp | Part::Zoned(_) if beyond_unix(&a[1])? => {
-            return Err(fault::time_out_of_range("timestamp"));
-        }
-        Part::Timestamp => match unix_micros(micros_of(&a[1])?) {
+        Part::Timestamp => match unix_micros(micros_of(&a[1])?)? {
             None => return Ok(infinite_field(field, micros_of(&a[1])? > 0)),
             Some(local) => calendar::extract(field, local, Source::Timestamp),
         },
-        Part::Zoned(zone) => match unix_micros(micros_of(&a[1])?) {
+        Part::Zoned(zone) => match unix_micros(micros_of(&a[1])?)? {
             None => return Ok(infinite_field(field, micros_of(&a[1])? > 0)),
             Some(utc) => calendar::extract(
                 field,
@@ -330,7 +329,7 @@ pub(super) fn extract(a: &[Datum], part: Part) -> Result<Datum> {
 /// Whether a moment is finite and has no number of microseconds since 1970 that fits.
 fn beyond_unix(value: &Datum) -> Result<bool> {
     let stored = micros_of(value)?;
-    Ok(unix_micros(stored).is_none() && stored != i64::MAX && stored != i64::MIN)
+    Ok(!is_infinite(stored) && unix_micros(stored).is_err())
 }
 
 /// Fields that grow without bound are infinite, the others NULL.
@@ -404,7 +403,7 @@ pub(super) fn civil_at(utc: i64, zone: Zone) -> to_char::Civil {
 }
 
 pub(super) fn format_time(value: &Datum, template: &str, zone: Option<Zone>) -> Result<Datum> {
-    let Some(unix) = unix_micros(micros_of(value)?) else { return Ok(Datum::Null) };
+    let Some(unix) = unix_micros(micros_of(value)?)? else { return Ok(Datum::Null) };
     if template.is_empty() {
         return Ok(Datum::Null);
     }
@@ -499,52 +498,6 @@ pub(super) fn make_interval(a: &[Datum]) -> Result<Datum> {
     }))
 }
 
-pub(super) fn justify_days(mut value: Interval) -> Interval {
-    value.months += value.days / 30;
-    value.days %= 30;
-    if value.months > 0 && value.days < 0 {
-        value.days += 30;
-        value.months -= 1;
-    } else if value.months < 0 && value.days > 0 {
-        value.days -= 30;
-        value.months += 1;
-    }
-    value
-}
-
-pub(super) fn justify_hours(mut value: Interval) -> Interval {
-    value.days = value.days.saturating_add(i32::try_from(value.micros / DAY).unwrap_or(i32::MAX));
-    value.micros %= DAY;
-    if value.days > 0 && value.micros < 0 {
-        value.micros += DAY;
-        value.days -= 1;
-    } else if value.days < 0 && value.micros > 0 {
-        value.micros -= DAY;
-        value.days += 1;
-    }
-    value
-}
-
-pub(super) fn justify_interval(value: Interval) -> Interval {
-    let mut value = justify_days(justify_hours(value));
-    // All three parts get one sign, that of the greatest part that is not zero.
-    if value.months > 0 && (value.days < 0 || (value.days == 0 && value.micros < 0)) {
-        value.days += 30;
-        value.months -= 1;
-    } else if value.months < 0 && (value.days > 0 || (value.days == 0 && value.micros > 0)) {
-        value.days -= 30;
-        value.months += 1;
-    }
-    if value.days > 0 && value.micros < 0 {
-        value.micros += DAY;
-        value.days -= 1;
-    } else if value.days < 0 && value.micros > 0 {
-        value.micros -= DAY;
-        value.days += 1;
-    }
-    value
-}
-
 pub(super) fn date_bin(a: &[Datum]) -> Result<i64> {
     let stride = interval_of(&a[0])?;
     if stride.months != 0 {
@@ -552,13 +505,23 @@ pub(super) fn date_bin(a: &[Datum]) -> Result<i64> {
             "timestamps cannot be binned into intervals containing months or years",
         ));
     }
-    let micros = i64::from(stride.days) * DAY + stride.micros;
+    let days = i64::from(stride.days).checked_mul(DAY);
+    let micros = days
+        .and_then(|days| days.checked_add(stride.micros))
+        .ok_or_else(|| fault::time_out_of_range("interval"))?;
     if micros <= 0 {
         return Err(fault::error("22008", "stride must be greater than zero"));
     }
     let (at, origin) = (micros_of(&a[1])?, micros_of(&a[2])?);
+    if is_infinite(at) {
+        return Ok(at);
+    }
+    if is_infinite(origin) {
+        return Err(fault::error("22008", "origin out of range"));
+    }
     let offset = at.checked_sub(origin).ok_or_else(|| fault::time_out_of_range("interval"))?;
-    Ok(at - offset.rem_euclid(micros))
+    let bin = at.checked_sub(offset.rem_euclid(micros));
+    bin.ok_or_else(|| fault::time_out_of_range("timestamp"))
 }
 
 /// A span's end: itself, or its length behind the start.

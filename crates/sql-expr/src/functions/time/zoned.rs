@@ -32,7 +32,7 @@ pub fn zoned_cast(value: &Datum, context: &EvalContext<'_>) -> Result<Datum> {
 
 /// Cast of timestamptz to timetz.
 pub fn time_of_instant(value: &Datum, zone: Zone) -> Result<Datum> {
-    match unix_micros(micros_of(value)?) {
+    match unix_micros(micros_of(value)?)? {
         None => Ok(Datum::Null),
         Some(utc) => zoned_time(zone.to_local(utc).rem_euclid(DAY), zone.offset_at(utc)),
     }
@@ -47,7 +47,7 @@ pub(super) fn time_elsewhere(value: &Datum, zone: Zone, call: &Call<'_>) -> Resu
 /// A date and a time at an offset: an instant.
 pub(super) fn instant_of(date: &Datum, time: &Datum) -> Result<Datum> {
     let start = micros_of(&date_to_timestamp(date)?)?;
-    match unix_micros(start) {
+    match unix_micros(start)? {
         None => Ok(Datum::TimestampTz(start)),
         Some(unix) => Ok(Datum::TimestampTz(stored_micros(unix + zoned_time_of(time)?.utc())?)),
     }
