@@ -78,7 +78,8 @@ fn info(number: u128, address: &str) -> ServerInfo {
 async fn served(env: &Env, folder: &Path, number: u128) -> (String, Arc<LocalLogServer>, Tcp) {
     let commits = env.commits();
     let disk = LocalDisk::new(folder, env.clone());
-    let opening = LocalLogServer::open_shared(disk, commits.clone(), SHARD, SEGMENT_BYTES, LIFE);
+    let (disk, env) = (disk as _, commits.clone());
+    let opening = LocalLogServer::open_shared(disk, env, SHARD, SEGMENT_BYTES, LIFE, None);
     let own = opening.await.expect("a log server");
     let service = LogService::default();
     service.add(SHARD, Arc::clone(&own));

@@ -6,8 +6,8 @@
 //! (`docs/architecture/cluster.md`).
 //!
 //! ```text
-//!             ┌ nodes/<node>/<life> in the bucket: who there is          (once a start)
-//! Node::join ─┤ pings: who lives, where clients reach it, who is new     (every 100 ms)
+//! Admitted::begin ─ nodes/<node>/<life> in the bucket: who there is, and which life of its log server this is   (once a start)
+//! Node::join ─┬ pings: who lives, where clients reach it, who is new     (every 100 ms)
 //!             └ the chain in the bucket: who owns the log                (when somebody seems dead)
 //! Node::serve ─ with the engine open: looks after the owner, takes over, hands over
 //! ```
@@ -22,6 +22,7 @@
 //! # Limits
 //! Every node pings every other: some hundred nodes, not thousands. One log (shard 0).
 
+mod admitted;
 mod error;
 mod handover;
 mod medium;
@@ -36,6 +37,7 @@ mod status;
 mod succession;
 mod wire;
 
+pub use admitted::Admitted;
 pub use error::{Error, Result};
 pub use node::{CLUSTER_SERVICE, Node, Settings};
 pub use owners::TXN_SERVICE;

@@ -1,9 +1,9 @@
 //! A node of a cluster: joins, pings, answers.
 //!
 //! ```text
-//! join: register ─► list ─► ping everybody ┐
-//!                                          ├─ router(): copies of the log, commits, pings   (before the engine opens)
-//! serve(engine) ───────────────────────────┴─ succession, hand-over
+//! join: list ─► ping everybody ┐
+//!                              ├─ router(): copies of the log, commits, pings   (before the engine opens)
+//! serve(engine) ───────────────┴─ succession, hand-over
 //! ```
 //! # Invariants
 //! - The router is served before the engine is opened: opening may need the copies that other nodes keep, and theirs may need
@@ -26,7 +26,6 @@ use futures::future::{BoxFuture, Either, select};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
 use parking_lot::Mutex;
-use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, NodeId, ShardId};
 use telesto_log::chain::Medium;
@@ -34,12 +33,12 @@ use telesto_log::server::{LOG_SERVICE, LocalLogServer, LogService, Neighbours};
 use telesto_net::{Caller, Class, Client, Handler, Router, Service, Transport};
 use telesto_txn::{ClusterOptions, Database as _, Engine};
 
+use crate::admitted::Admitted;
 use crate::error::{Error, Result};
 use crate::medium::Medial;
 use crate::members::{Answer, Due, Members, TICK};
 use crate::owners::{Answering, Carrier, TXN_SERVICE};
 use crate::questions::Others;
-use crate::record::Record;
 use crate::registry::Registry;
 use crate::status::{Event, Live, Phase, ServerStatus, Status};
 use crate::wire::{self, Ping, Reply, Request};
@@ -116,22 +115,18 @@ pub struct Node {
 }
 
 impl Node {
-    /// Joins the cluster of `bucket` as `record`, whose copies of the log are kept by `own_log`
-    /// ([`LocalLogServer::open_shared`]). Other nodes are reached by `transport`.
+    /// Joins the cluster as `admitted`, which is registered before the others are listed: of two nodes that start at once one at least
+    /// sees the other. Other nodes are reached by `transport`.
     ///
     /// # Errors
-    /// [`Error::Removed`], [`Error::Twin`], [`Error::Malformed`], those of the bucket.
+    /// [`Error::Removed`], [`Error::Malformed`], those of the bucket.
     pub async fn join(
         env: Env,
-        bucket: Arc<dyn Bucket>,
         transport: Arc<dyn Transport>,
-        own_log: Arc<LocalLogServer>,
-        record: Record,
+        admitted: Admitted,
         settings: Settings,
     ) -> Result<Arc<Self>> {
-        let registry = Registry::new(bucket);
-        // Before the others are listed: of two nodes that start at once one at least sees the other.
-        registry.register(&env, &record).await?;
+        let Admitted { registry, record, own_log } = admitted;
         let me = Caller { node: record.node, incarnation: record.incarnation };
         let own = Some(Arc::clone(&own_log));
         let neighbours = Neighbours::new(env.commits(), Arc::clone(&transport), me, own);

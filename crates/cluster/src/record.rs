@@ -1,10 +1,12 @@
 //! What a node says of itself when it starts.
 //!
 //! # Stored form
-//! TOML; `version` is 1. A program refuses versions it does not know, and keys it does not know of version 1.
+//! TOML; `version` is 1. A program refuses versions it does not know, and, of a node's record, keys it does not know of version 1.
+//! Those of a life of its log server may become more.
 
 use serde::{Deserialize, Serialize};
 use telesto_common::{Incarnation, NodeId, WriterToken};
+use telesto_log::server::CountedLife;
 
 use crate::error::{Error, Result};
 
@@ -50,6 +52,37 @@ struct Stored {
     /// Tells the object of this process from that of another one with the same identity.
     writer: WriterToken,
     record: Record,
+}
+
+/// A life of a node's log server.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct LifeRecord {
+    version: u32,
+    number: u64,
+    /// 16 hexadecimal digits: TOML has no number of 64 bits without a sign.
+    mark: String,
+}
+
+impl LifeRecord {
+    /// The stored form of `life`, which nobody else writes: it has a mark of its own.
+    pub(crate) fn text(life: CountedLife) -> Result<String> {
+        let CountedLife { number, mark } = life;
+        let stored = Self { version: VERSION, number, mark: format!("{mark:016x}") };
+        toml::to_string(&stored).map_err(|error| Error::malformed("a log server's life", error))
+    }
+
+    /// Reads the stored form, an object named `object`.
+    pub(crate) fn parse(object: &str, bytes: &[u8]) -> Result<CountedLife> {
+        let malformed = |reason: String| Error::malformed(object, reason);
+        let text = std::str::from_utf8(bytes).map_err(|error| malformed(error.to_string()))?;
+        let stored: Self = toml::from_str(text).map_err(|error| malformed(error.to_string()))?;
+        if stored.version != VERSION {
+            return Err(malformed(format!("version {} is not known", stored.version)));
+        }
+        let mark = u64::from_str_radix(&stored.mark, 16);
+        let mark = mark.map_err(|error| malformed(error.to_string()))?;
+        Ok(CountedLife { number: stored.number, mark })
+    }
 }
 
 impl Record {

@@ -3,11 +3,14 @@
 //! ```text
 //! nodes/<node>/<life, 20 digits>    one object a start; the greatest life counts
 //! nodes/<node>/removed              the node is not let in again
+//! cluster/lives/<node>/<number, 20 digits>    the newest life of the node's log server, under the mark that its folder has
 //! cluster/token                     what every node derives its certificate from
 //! ```
 //! # Invariants
 //! - A node writes its own record before it lists the others: of two that start at once, one at least sees the other.
 //! - Objects are written put-if-absent; a life is registered once.
+//! - What counts the lives of a log server goes only when a later one is there. It is no field of the node's record: a version before
+//!   refuses records with fields that it does not know, and could not list the nodes.
 //!
 //! # On failure
 //! Those of the bucket; an object that does not decode is named.
@@ -23,12 +26,14 @@ use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::{Env, Incarnation, NodeId};
+use telesto_log::server::CountedLife;
 
 use crate::error::{Error, Result};
-use crate::record::Record;
+use crate::record::{LifeRecord, Record};
 
 const PREFIX: &str = "nodes";
 const TOKEN: &str = "cluster/token";
+const LIVES: &str = "cluster/lives";
 /// Where this bucket is, for who has a copy of it.
 const HOME: &str = "cluster/home";
 /// Objects listed at a time.
@@ -68,6 +73,10 @@ fn name_of(key: &str) -> Option<Name> {
 
 fn key_of(node: NodeId, life: Incarnation) -> String {
     format!("{PREFIX}/{node}/{:020}", life.0)
+}
+
+fn life_key(node: NodeId, number: u64) -> String {
+    format!("{LIVES}/{node}/{number:020}")
 }
 
 impl Registry {
@@ -126,19 +135,24 @@ impl Registry {
     /// Those of the bucket.
     pub async fn leave_home(&self) -> Result<()> {
         let Err(Error::Copied { .. }) = self.check_home().await else { return Ok(()) };
-        loop {
-            let listed = self.bucket.list_after(Cause::Registry, PREFIX, None, LIST).await?;
-            for object in &listed {
-                self.bucket.delete(Cause::Registry, &object.key).await?;
-            }
-            if listed.len() < LIST {
-                break;
-            }
-        }
+        self.delete_all(PREFIX).await?;
+        self.delete_all(LIVES).await?;
         self.bucket.delete(Cause::Registry, TOKEN).await?;
         // Last: whoever is stopped before this begins again.
         self.bucket.delete(Cause::Registry, HOME).await?;
         self.check_home().await
+    }
+
+    async fn delete_all(&self, prefix: &str) -> Result<()> {
+        loop {
+            let listed = self.bucket.list_after(Cause::Registry, prefix, None, LIST).await?;
+            for object in &listed {
+                self.bucket.delete(Cause::Registry, &object.key).await?;
+            }
+            if listed.len() < LIST {
+                return Ok(());
+            }
+        }
     }
 
     /// The token, if the cluster has made one.
@@ -177,6 +191,52 @@ impl Registry {
             }
         }
         Ok(())
+    }
+
+    /// The newest life of `node`'s log server that was counted here.
+    ///
+    /// # Errors
+    /// Those of the bucket; [`Error::Malformed`].
+    pub async fn counted_life(&self, node: NodeId) -> Result<Option<CountedLife>> {
+        loop {
+            let Some(key) = self.counted_lives(node).await?.pop() else { return Ok(None) };
+            // One that is gone again has another one behind it.
+            if let Some(object) = self.bucket.get(Cause::Registry, &key, None).await? {
+                return LifeRecord::parse(&key, &object.body).map(Some);
+            }
+        }
+    }
+
+    async fn counted_lives(&self, node: NodeId) -> Result<Vec<String>> {
+        let of = format!("{LIVES}/{node}");
+        let listed = self.bucket.list_after(Cause::Registry, &of, None, LIST).await?;
+        Ok(listed.into_iter().map(|object| object.key).collect())
+    }
+
+    /// Counts `life` of `node`'s log server, which answers nobody before; forgets the lives before it.
+    ///
+    /// # Errors
+    /// [`Error::Twin`] when another folder of this node has begun that life, those of the bucket.
+    pub async fn count_life(&self, node: NodeId, life: CountedLife) -> Result<()> {
+        let key = life_key(node, life.number);
+        let body = Bytes::from(LifeRecord::text(life)?);
+        let put = self.bucket.put_if_absent(Cause::Registry, &key, body).await?;
+        if put == PutOutcome::Exists {
+            return Err(Error::Twin { node, life: life.number });
+        }
+        for old in self.counted_lives(node).await?.into_iter().filter(|old| *old < key) {
+            self.bucket.delete(Cause::Registry, &old).await?;
+        }
+        Ok(())
+    }
+
+    /// What this bucket says of the lives of `node`'s log server counts no more: it was put back to an earlier state on purpose, and says
+    /// what is as old; or the node is not let in again.
+    ///
+    /// # Errors
+    /// Those of the bucket.
+    pub async fn forget_lives(&self, node: NodeId) -> Result<()> {
+        self.delete_all(&format!("{LIVES}/{node}")).await
     }
 
     /// Everybody.
@@ -229,6 +289,6 @@ impl Registry {
         let body = Bytes::from(format!("removed {}\n", env.writer_token()));
         // Removed twice is removed.
         self.bucket.put_if_absent(Cause::Registry, &key, body).await?;
-        Ok(())
+        self.forget_lives(node).await
     }
 }

@@ -23,7 +23,8 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesOrdered, FuturesUnordered, StreamExt as _};
 use telesto_bucket::Cause;
-use telesto_common::{Lsn, RegionId};
+use telesto_common::key::KeyRange;
+use telesto_common::{Lsn, RegionId, Timestamp};
 use telesto_log::Error as LogError;
 use telesto_shard::Read;
 use telesto_txn::service::Freshness;
@@ -135,7 +136,8 @@ impl Sender {
                 let mut fold = shared.fold_at_tail().await?;
                 let ranges = fold.rules.gained(&Rules::default(), self.to);
                 peer.filling.store(true, Ordering::Relaxed);
-                self.fill(&mut fold, ranges).await?;
+                let of_old = ranges.clone();
+                self.fill(&mut fold, ranges, of_old).await?;
                 self.ask(Request::Filled(fold.position.clone())).await?;
                 peer.filling.store(false, Ordering::Relaxed);
                 fold
@@ -196,17 +198,41 @@ impl Sender {
         Ok(shared.fold(position, rules))
     }
 
-    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position.
+    /// Those of `ranges` whose tables had a number at `before`, so that something of them may have been deleted up to then: the others
+    /// belong to tables that were made behind it. No row of a table comes before its definition but with rows of a snapshot, in which
+    /// marks of deletes stand behind the definitions.
+    async fn of_old(&self, ranges: &[KeyRange], before: Timestamp) -> Vec<KeyRange> {
+        let shared = &self.shared;
+        let read = async {
+            let snapshot = shared.store.begin(Freshness::Applied, Some(before)).await?;
+            let (at, mut reads) = (snapshot.snapshot, Reads::default());
+            let meaning = meaning(&shared.store, &shared.tables, at, &mut reads).await;
+            shared.store.release(&snapshot).await;
+            meaning
+        };
+        // Definitions that cannot be read any more say nothing of what is new.
+        let meaning = read.await.unwrap_or_default();
+        let later =
+            |range: &KeyRange| meaning.as_ref().is_some_and(|meaning| meaning.is_later(range));
+        ranges.iter().filter(|range| !later(range)).cloned().collect()
+    }
+
+    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position. Deletes are looked for, in all of the log, of those
+    /// ranges alone that are `of_old`.
     async fn fill(
         &self,
         fold: &mut Fold,
-        ranges: Vec<telesto_common::key::KeyRange>,
+        ranges: Vec<KeyRange>,
+        of_old: Vec<KeyRange>,
     ) -> Result<()> {
         let shared = &self.shared;
         if ranges.is_empty() {
             return Ok(());
         }
-        let deleted = shared.deleted(&ranges, fold.position.lsn).await?;
+        let deleted = match &of_old[..] {
+            [] => Vec::new(),
+            of_old => shared.deleted(of_old, fold.position.lsn).await?,
+        };
         let snapshot = shared.store.begin(Freshness::Tail, None).await?;
         let sent = async {
             let (at, mut reads) = (snapshot.snapshot, Reads::default());
@@ -218,7 +244,7 @@ impl Sender {
                 loop {
                     let found = shared.store.scan(range.clone(), snapshot.snapshot).await?;
                     let Some(last) = found.last() else { break };
-                    range.start = telesto_common::key::KeyRange::point(&last.key).end;
+                    range.start = KeyRange::point(&last.key).end;
                     let keys = found.into_iter().map(|row| row.key).collect();
                     for rows in self.own_rows(keys, snapshot.snapshot).await? {
                         under_way.push(self.ask(Request::Rows { of, rows }));
@@ -248,7 +274,7 @@ impl Sender {
     async fn own_rows(
         &self,
         keys: Vec<bytes::Bytes>,
-        at: telesto_common::Timestamp,
+        at: Timestamp,
     ) -> Result<Vec<Vec<LabelledRow>>> {
         let shared = &self.shared;
         let store = &shared.store;
@@ -264,7 +290,7 @@ impl Sender {
                     meaning.merges(key, value) || meaning.is_sent_by_all(key)
                 });
                 // What was removed here because it belongs here no more says nothing of the row.
-                let removed = at == telesto_common::Timestamp::ZERO;
+                let removed = at == Timestamp::ZERO;
                 if removed
                     || !by_all && source != shared.config.me && shared.peers.contains_key(&source)
                 {
@@ -389,6 +415,7 @@ impl Stream<'_> {
             if self.fold.may_bring_rules(entry) && !self.flush().await? {
                 return Ok(false);
             }
+            let before = self.fold.position.at;
             let folded = self.fold.entry(entry, Some(self.sender.to)).await?;
             for element in folded.elements {
                 self.bytes += element.writes.iter().map(KeyWrite::bytes).sum::<usize>();
@@ -397,7 +424,8 @@ impl Stream<'_> {
             if !folded.gained.is_empty() {
                 // Rows first: the position behind the change is told only when they are there.
                 self.peer.filling.store(true, Ordering::Relaxed);
-                self.sender.fill(&mut self.fold, folded.gained).await?;
+                let of_old = self.sender.of_old(&folded.gained, before).await;
+                self.sender.fill(&mut self.fold, folded.gained, of_old).await?;
                 self.peer.filling.store(false, Ordering::Relaxed);
             }
             if self.is_of_old() {

@@ -212,6 +212,9 @@ impl TableMeaning {
     }
 }
 
+/// Database, table and index, which every key begins with.
+const PREFIX_BYTES: usize = 12;
+
 fn place(key: &[u8]) -> Option<(telesto_common::DatabaseId, TableId, u32)> {
     KeyReader::new(key).prefix().ok()
 }
@@ -230,6 +233,13 @@ impl Meaning for TableMeaning {
             return Standing::Known;
         }
         if storage.0 >= self.catalog.next_oid() { Standing::NotYet } else { Standing::Gone }
+    }
+
+    fn is_later(&self, range: &KeyRange) -> bool {
+        // A table's range begins with its database and number alone; its first key has an index, too.
+        let mut first = range.start.to_vec();
+        first.resize(first.len().max(PREFIX_BYTES), 0);
+        self.standing(&first) == Standing::NotYet
     }
 
     fn entries(

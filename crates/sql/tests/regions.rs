@@ -30,7 +30,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::ObjectStoreExt as _;
 use support::Collected;
-use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
+use telesto_bucket::{Bucket, BucketOptions, MemoryStore, Meter, over};
 use telesto_common::{Incarnation, Label, NodeId, RegionId};
 use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
@@ -51,6 +51,7 @@ struct Site {
     sql: Arc<SqlEngine>,
     regions: Arc<Regions>,
     process: Arc<Process>,
+    meter: Arc<Meter>,
 }
 
 struct Place {
@@ -103,7 +104,9 @@ impl Sites {
         let env = process.env.clone();
         let store: Arc<dyn object_store::ObjectStore> = Arc::new(place.store.clone());
         let bucket = over(store, "memory://test", &BucketOptions::default(), env.clone());
-        let bucket = bucket.expect("a bucket") as Arc<dyn Bucket>;
+        let bucket = bucket.expect("a bucket");
+        let meter = Arc::clone(bucket.meter());
+        let bucket = bucket as Arc<dyn Bucket>;
         let node = NodeId(100 + region as u128);
         let identity = Identity {
             node,
@@ -173,7 +176,7 @@ impl Sites {
             let named = named.map(|(id, name)| (id as u16, (*name).to_owned(), String::new()));
             sql.name_regions(&named.collect::<Vec<_>>()).await.expect("named");
         }
-        self.places[region].site = Some(Site { engine, sql, regions, process });
+        self.places[region].site = Some(Site { engine, sql, regions, process, meter });
     }
 
     /// Waits until a region has what was to be sent to it at first.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use telesto_bucket::{Bucket, OpenBucket};
-use telesto_cluster::{Node as Member, NodeRole, Record, Registry, Settings};
+use telesto_cluster::{Admitted, Node as Member, NodeRole, Record, Registry, Settings};
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, NodeId, ShardId};
 use telesto_log::chain::Medium;
@@ -185,15 +185,14 @@ pub(crate) async fn join(
         }
         registry.check_home().await.map_err(wrong)?;
     }
+    if options.accept_copy {
+        registry.forget_lives(node.id).await.map_err(wrong)?;
+    }
     let took_in = take_in(env, &bucket, node, &disk).await?;
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;
     // What a commit waits for on any node.
     let commits = env.commits();
     let tcp = Tcp::new(commits.clone(), Some(certificates));
-    let life = node.next_log_life()?;
-    let own = LocalLogServer::open_shared(disk, commits.clone(), SHARD, SEGMENT_BYTES, life);
-    let own = own.await.map_err(TxnError::from)?;
-    node.log_life_begun(life)?;
     let who = identity(env, Some(node), None);
     let record = Record {
         node: node.id,
@@ -209,8 +208,15 @@ pub(crate) async fn join(
     let on_disks_from = if bucket.url().starts_with("file:") { 1 } else { options.replicas };
     let on_disks_from = Some(on_disks_from);
     let settings = Settings { replicas: options.replicas, on_disks_from, ..Settings::default() };
+    let life = node.next_log_life()?;
+    let on = commits.clone();
+    let admitting = Admitted::begin(env, registry, record, |counting| {
+        LocalLogServer::open_shared(disk, on, SHARD, SEGMENT_BYTES, life, counting)
+    });
+    let admitted = admitting.await.map_err(wrong)?;
+    node.log_life_begun(life)?;
     let transport = Arc::new(tcp.clone());
-    let joining = Member::join(env.clone(), bucket, transport, own, record, settings);
+    let joining = Member::join(env.clone(), transport, admitted, settings);
     let member = joining.await.map_err(wrong)?;
     let (me, router) = (member.caller(), member.router());
     let serving =

@@ -284,6 +284,11 @@ pub trait Meaning: Debug + Send + Sync {
     /// Whether a write of `key` can be applied.
     fn standing(&self, key: &[u8]) -> Standing;
 
+    /// Whether what the keys of `range` belong to was defined later than these definitions, so that nobody who went by them has written any.
+    fn is_later(&self, _range: &KeyRange) -> bool {
+        false
+    }
+
     /// The entries that follow from a row written by `source`; none when the writer sends them itself, or the key is no row's.
     ///
     /// # Errors

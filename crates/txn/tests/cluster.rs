@@ -178,7 +178,7 @@ impl Nodes {
         self.disks.push(Arc::clone(&disk));
         let disk = disk as Arc<dyn Disk>;
         let life = Incarnation(1);
-        let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, 1 << 20, life).await;
+        let own = LocalLogServer::open_shared(disk, env.clone(), SHARD, 1 << 20, life, None).await;
         let own = own.expect("a log server");
         let service = LogService::default();
         service.add(SHARD, Arc::clone(&own));

@@ -7,7 +7,7 @@ pub use std::time::Duration;
 
 pub use bytes::Bytes;
 pub use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
-pub use telesto_cluster::{Error, Node, NodeRole, Record, Registry, Settings, Status};
+pub use telesto_cluster::{Admitted, Error, Node, NodeRole, Record, Registry, Settings, Status};
 pub use telesto_common::planted::{Bug, Planted};
 pub use telesto_common::{Incarnation, NodeId, ShardId};
 pub use telesto_log::disk::{Disk, SimDisk};
@@ -84,27 +84,27 @@ impl Beginning {
         let Self { process, record, log_life, disk, bucket, checkpoints, directory, net, settings } =
             self;
         let (env, incarnation) = (process.env.clone(), record.incarnation);
+        let (node_id, address) = (record.node, record.address.clone());
+        let (registry, of) = (Registry::new(Arc::clone(&bucket)), env.clone());
+        let life = Incarnation(log_life.load(Ordering::SeqCst) + 1);
         // The process before may not have let go of the directory yet.
-        let own = loop {
-            let life = Incarnation(log_life.load(Ordering::SeqCst) + 1);
-            let opening =
-                LocalLogServer::open_shared(Arc::clone(&disk), env.clone(), SHARD, 1 << 20, life);
-            match opening.await {
-                Err(LogError::LocalDisk { .. }) => {
-                    env.clock.sleep(Duration::from_millis(10)).await;
-                }
-                opened => {
-                    let opened = opened?;
-                    log_life.store(life.0, Ordering::SeqCst);
-                    break opened;
+        let admitting = Admitted::begin(&env, registry, record, async |counting| {
+            loop {
+                let (disk, of) = (Arc::clone(&disk), of.clone());
+                match LocalLogServer::open_shared(disk, of.clone(), SHARD, 1 << 20, life, counting)
+                    .await
+                {
+                    Err(LogError::LocalDisk { .. }) => {
+                        of.clock.sleep(Duration::from_millis(10)).await;
+                    }
+                    opened => return opened,
                 }
             }
-        };
-        let (node_id, address) = (record.node, record.address.clone());
+        });
+        let admitted = admitting.await?;
+        log_life.store(life.0, Ordering::SeqCst);
         let transport = net.transport(&address);
-        let joining =
-            Node::join(env.clone(), Arc::clone(&bucket), transport, own, record, settings);
-        let node = joining.await?;
+        let node = Node::join(env.clone(), transport, admitted, settings).await?;
         let (router, me, on) = (node.router(), node.caller(), env.clone());
         let mut incoming = net.listen(&address);
         env.spawn("accepting", async move {

@@ -22,7 +22,7 @@ use telesto_common::{Deadline, Env, Incarnation, Lsn, ShardId};
 use tokio::sync::oneshot;
 
 use super::hosted::Hosted;
-use super::life::Life;
+use super::life::{CountedLife, Counting, Life};
 use super::loglet::StoredLoglet;
 use super::protocol::{LogServer, LogletKey, MAX_LEASE, Reply, Request};
 use super::segment::{lock_name, loglet_of, shard_directory};
@@ -88,7 +88,8 @@ impl LocalLogServer {
     }
 
     /// As [`Self::open`], to serve the nodes of a cluster. `life` is one more than the last that has begun,
-    /// which the caller counts outside of the directory after this has returned.
+    /// which the caller counts outside of the directory after this has returned. Where the bucket counts lives, too,
+    /// nobody is answered before it counts [`Self::counted_life`].
     ///
     /// # Errors
     /// As [`Self::open`], and those of the local disk.
@@ -98,9 +99,10 @@ impl LocalLogServer {
         shard: ShardId,
         segment_bytes: u64,
         life: Incarnation,
+        counting: Option<Counting>,
     ) -> Result<Arc<Self>> {
         let lock = disk.lock(&lock_name(shard)).await?;
-        let life = Life::begin(&*disk, &env, shard, life).await?;
+        let life = Life::begin(&*disk, &env, shard, life, counting).await?;
         Ok(Arc::new(Self {
             unpromised: env.clock.monotonic() + MAX_LEASE,
             disk,
@@ -179,6 +181,14 @@ impl LocalLogServer {
         match &self.life {
             Some(life) => life.lock().await.incarnation,
             None => Incarnation(0),
+        }
+    }
+
+    /// How the bucket is to count this server's life, if it does.
+    pub async fn counted_life(&self) -> Option<CountedLife> {
+        match &self.life {
+            Some(life) => life.lock().await.counted,
+            None => None,
         }
     }
 

@@ -18,6 +18,7 @@ mod wire;
 pub(crate) use loglet::StoredLoglet;
 pub(crate) use segment::loglet_directory;
 
+pub use life::{CountedLife, Counting};
 pub use local::LocalLogServer;
 pub use protocol::{LogServer, LogletKey, MAX_LEASE, Reply, Request, Terms};
 pub use remote::{Neighbours, RemoteLogServer, Servers};

@@ -195,6 +195,7 @@ impl Nodes {
                 SHARD,
                 shape.segment_bytes,
                 life,
+                None,
             );
             match opening.await {
                 Ok(own) => break own,

@@ -277,6 +277,7 @@ async fn store_that_nobody_waits_for_any_more_is_written_and_the_server_goes_on(
         SHARD,
         1 << 20,
         telesto_common::Incarnation(1),
+        None,
     );
     let server = opening.await.unwrap();
     server.call(Request::Create { key, start: Lsn(1), server: None }, soon(&env)).await.unwrap();

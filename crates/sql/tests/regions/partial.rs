@@ -103,3 +103,35 @@ fn steps_of_a_sequence_stay() {
         }
     });
 }
+
+/// Of a table that is made nobody has deleted anything, so no stream looks for that in the log of all the time that is kept.
+#[test]
+fn table_that_is_made_has_no_region_read_its_log_again() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        sites.must(0, "CREATE TABLE t (id int PRIMARY KEY)").await;
+        sites.must(0, "ALTER TABLE t SET (telesto.home = 'any')").await;
+        sites.settles().await;
+        for id in 0..300 {
+            sites.must(id % 3, &format!("INSERT INTO t VALUES ({id})")).await;
+        }
+        sites.quiet().await;
+        let read = |region: usize| sites.at(region).meter.snapshot().total(|_, _| true);
+        let before = [0, 1, 2].map(|region| read(region).downloaded_bytes);
+        sites.must(0, "CREATE TABLE made AS SELECT id FROM t WHERE id < 100").await;
+        sites.must(0, "CREATE TABLE more (id int PRIMARY KEY)").await;
+        sites.must(0, "INSERT INTO more VALUES (1), (2)").await;
+        sites.must(0, "DELETE FROM more WHERE id = 1").await;
+        sites.settles().await;
+        sites.quiet().await;
+        for (region, before) in before.into_iter().enumerate() {
+            let bytes = read(region).downloaded_bytes - before;
+            assert!(bytes < 100_000, "region {region} read {bytes} bytes");
+            for (table, rows) in [("made", "100"), ("more", "1")] {
+                let count = format!("SELECT count(*) FROM {table}");
+                assert_eq!(sites.must(region, &count).await[0][0].as_deref(), Some(rows));
+            }
+        }
+        sites.verify().await;
+    });
+}

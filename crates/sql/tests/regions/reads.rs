@@ -601,8 +601,8 @@ fn rows_come_once_and_in_order_over_a_foul_network() {
         sites.net.set_weather(Weather { lost: 0, repeated: 300, ..Weather::FOUL });
         let mut session = sites.session(0).await;
         let sql = "SELECT g, repeat('r', 100) FROM e, generate_series(1, 40000) g WHERE id = 1 ORDER BY g";
-        // Over such a network an execution may come to its end there before all of its rows are here: then it is to be run again, and never
-        // are rows of two put together.
+        // A request for the last rows that comes twice finds the execution ended by its first, and that answer may be here sooner: then the
+        // statement is to be run again, and never are rows of two put together, or some taken for all.
         let mut tries = 0;
         let rows = loop {
             match run(&mut session, sql).await {
