@@ -5,6 +5,7 @@
 //! (Dean and Barroso, "The Tail at Scale", 2013).
 //!
 //! # Invariants
+//! - An answer that nothing is there, or nothing new, is a read that took its time, too.
 //! - No hedging before [`MIN_SAMPLES`] reads were seen.
 //! - Hedges stay below a tenth of the reads: when the whole store is slow, a second request only
 //!   makes it slower.

@@ -2,6 +2,8 @@
 //!
 //! # Invariants
 //! - Every request is metered under this store's [`Cause`] and in the task's scope.
+//! - Whoever stands in the way of that scope is asked before a read, a page of a listing and a PUT go out. A second request for a slow
+//!   read is not asked for: the first one was.
 //! - No request waits longer than the request time-out.
 //! - Bodies of reads are fetched whole before the call returns, inside the time-out.
 //!
@@ -38,6 +40,20 @@ const PAGE: u64 = 1000;
 
 /// Time-out allowance where a request may move an object of unknown size, bytes.
 const WHOLE_OBJECT: u64 = 1 << 30;
+
+/// Whether the store has answered a read. That nothing is there, or nothing new, is an answer like another: looks at the log's tail
+/// get little else.
+fn is_answer<T>(result: &Result<T>) -> bool {
+    result
+        .as_ref()
+        .err()
+        .is_none_or(|error| matches!(classify(error), Failure::Missing | Failure::Taken))
+}
+
+/// What became of a read that was asked for twice, when the earlier one of the two to end has failed.
+fn first_answer<T>(earlier: Result<T>, later: Result<T>) -> Result<T> {
+    if is_answer(&later) { later } else { earlier }
+}
 
 /// A metered store.
 #[derive(Clone)]
@@ -130,7 +146,6 @@ impl Metered {
         hedged: bool,
     ) -> Result<GetResult> {
         let class = if options.head { Class::Head } else { Class::Get };
-        scope::toll(&*self.env.clock, Resource::Gets).await;
         let work = async {
             // The answer must begin in time; its size then says how long the body may take.
             let begin = self.env.deadline(self.request_timeout);
@@ -163,9 +178,10 @@ impl Metered {
         let start = self.env.clock.monotonic();
         // Both stages bound themselves; this only caps the sum.
         let result = self.send(self.request(class, 0), hedged, WHOLE_OBJECT, size, work).await;
-        if let (Some(hedge), Ok(result)) = (&self.hedge, &result)
+        if let Some(hedge) = &self.hedge
             && class == Class::Get
-            && size(result) <= hedge::MAX_BYTES
+            && is_answer(&result)
+            && result.as_ref().map_or(0, size) <= hedge::MAX_BYTES
         {
             hedge.observe(self.env.clock.monotonic().saturating_sub(start));
         }
@@ -191,11 +207,12 @@ impl Metered {
         }
         let second = self.get_once(location, options, true);
         pin_mut!(second);
-        // The first success wins; a failure waits for the other.
+        // The first answer wins; a failure waits for the other.
         match select(first, second).await {
-            Either::Left((Ok(result), _)) | Either::Right((Ok(result), _)) => Ok(result),
-            Either::Left((Err(error), other)) => other.await.map_err(|_| error),
-            Either::Right((Err(error), other)) => other.await.map_err(|_| error),
+            Either::Left((result, _)) if is_answer(&result) => result,
+            Either::Right((result, _)) if is_answer(&result) => result,
+            Either::Left((failed, other)) => first_answer(failed, other.await),
+            Either::Right((failed, other)) => first_answer(failed, other.await),
         }
     }
 
@@ -211,6 +228,7 @@ impl Metered {
             let next = async { items.next().await.transpose() };
             // The store is asked once a page; the rest comes from what it answered.
             let item = if seen % PAGE == 0 {
+                scope::toll(&*this.env.clock, Resource::Lists).await;
                 this.send(this.request(Class::List, 0), false, 0, |_| 0, next).await
             } else {
                 next.await
@@ -247,6 +265,8 @@ impl ObjectStore for Metered {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        // Before the time is taken that a second request waits for: a read that its cap slows is not slow.
+        scope::toll(&*self.env.clock, Resource::Gets).await;
         let small = match &options.range {
             Some(GetRange::Bounded(range)) => {
                 range.end.saturating_sub(range.start) <= hedge::MAX_BYTES
@@ -296,6 +316,7 @@ impl ObjectStore for Metered {
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        scope::toll(&*self.env.clock, Resource::Lists).await;
         let work = self.inner.list_with_delimiter(prefix);
         self.send(self.request(Class::List, 0), false, 0, |_| 0, work).await
     }

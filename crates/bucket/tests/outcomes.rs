@@ -380,3 +380,75 @@ async fn slow_read_is_hedged_and_the_hedge_is_metered() {
     let counted = bucket.meter().snapshot().since(&before).total(|_, _| true);
     assert_eq!((counted.requests, counted.hedges), (2, 1));
 }
+
+#[tokio::test]
+async fn reads_that_find_nothing_are_hedged_by_their_own_times() {
+    use telesto_bucket::Hedging;
+
+    let env = telesto_runtime::env();
+    let faults = Faults::new(env.clone(), FaultRates::NONE);
+    let options = BucketOptions {
+        hedging: Hedging::On,
+        faults: Some(Arc::clone(&faults)),
+        ..BucketOptions::default()
+    };
+    let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+    let bucket = over(store, "memory://missing", &options, env.clone()).expect("opens");
+    for _ in 0..128 {
+        assert!(bucket.get(Cause::Read, "k", None).await.expect("get").is_none());
+    }
+    let before = bucket.meter().snapshot();
+    faults.add(FaultRule::next(Class::Get, "k", Fault::Slow(Duration::from_secs(8))));
+    let get = bucket.get(Cause::Read, "k", None);
+    let deadline = env.deadline(Duration::from_secs(4));
+    let found = env.within(deadline, "the read", get).await.expect("hedged");
+    assert!(found.expect("get").is_none());
+    let counted = bucket.meter().snapshot().since(&before).total(|_, _| true);
+    assert_eq!((counted.requests, counted.hedges), (2, 1));
+}
+
+/// Slows each request down once, and notes what it was asked for.
+#[derive(Debug, Default)]
+struct Slowing(std::sync::Mutex<Vec<telesto_meter::Resource>>);
+
+impl telesto_bucket::meter::Guard for Slowing {
+    fn ask(&self, resource: telesto_meter::Resource, attempt: u32) -> telesto_bucket::meter::Toll {
+        use telesto_bucket::meter::Toll;
+        if attempt > 0 {
+            return Toll::Free;
+        }
+        self.0.lock().expect("no panic").push(resource);
+        Toll::Wait(Duration::from_millis(50))
+    }
+
+    fn spent(&self, _: &telesto_meter::Charge) {}
+}
+
+#[tokio::test]
+async fn read_that_its_cap_slows_is_not_asked_for_twice_and_listings_are_asked_for() {
+    use telesto_bucket::meter::scoped;
+    use telesto_bucket::{Hedging, ScopeMeter};
+    use telesto_meter::Resource;
+
+    let env = telesto_runtime::env();
+    let options = BucketOptions { hedging: Hedging::On, ..BucketOptions::default() };
+    let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
+    store.put(&Path::from("k"), "v".into()).await.expect("put");
+    let bucket = over(store, "memory://slowed", &options, env.clone()).expect("opens");
+    // What is usual is far below the time that the cap has reads wait.
+    for _ in 0..128 {
+        bucket.get(Cause::Read, "k", None).await.expect("get").expect("there");
+    }
+    let guard = Arc::new(Slowing::default());
+    let scope = ScopeMeter::for_cause(Cause::Read);
+    scope.set_guard(Some(Arc::clone(&guard) as Arc<_>));
+    let before = bucket.meter().snapshot();
+    scoped(scope, async {
+        bucket.get(Cause::Read, "k", None).await.expect("get").expect("there");
+        bucket.list_after(Cause::Read, "", None, 10).await.expect("lists");
+    })
+    .await;
+    let counted = bucket.meter().snapshot().since(&before).total(|_, _| true);
+    assert_eq!((counted.requests, counted.hedges), (2, 0));
+    assert_eq!(*guard.0.lock().expect("no panic"), [Resource::Gets, Resource::Lists]);
+}

@@ -78,17 +78,33 @@ impl Subject {
         }
     }
 
-    /// Whether an account's spending counts.
+    /// Whether what this payer spends counts.
     #[must_use]
-    pub fn covers(&self, entry: &crate::Entry) -> bool {
-        let principal = &entry.principal;
+    pub fn covers(&self, payer: &Payer<'_>) -> bool {
         match self {
-            Self::Database(name) => *principal.database == **name,
-            Self::Role(name) => *principal.role == **name,
-            Self::Application(name) => *principal.application == **name,
-            Self::Statement(pattern) => like(pattern, &entry.text),
+            Self::Database(name) => payer.database == name,
+            // Whoever logged in pays whatever it acts as since: SET ROLE leaves no cap behind, and meets those of the role.
+            Self::Role(name) => payer.login == name || payer.role == name,
+            Self::Application(name) => payer.application == name,
+            Self::Statement(pattern) => like(pattern, payer.text),
         }
     }
+}
+
+/// Who is about to spend. Not the principal of its account: where the books are full an account is that of `(others)`, and whoever
+/// filled them would have no cap any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Payer<'a> {
+    /// The role of the session (`session_user`).
+    pub login: &'a str,
+    /// The role whose rights count (`current_user`).
+    pub role: &'a str,
+    /// The database.
+    pub database: &'a str,
+    /// `application_name`.
+    pub application: &'a str,
+    /// The statement, normalized.
+    pub text: &'a str,
 }
 
 /// Whether `text` is LIKE `pattern`, letters in either case: `%` for anything, `_` for one character.
@@ -183,6 +199,18 @@ pub struct Window {
     pub begin_micros: u64,
     /// The first moment of the next one.
     pub end_micros: u64,
+}
+
+impl Window {
+    /// The window whose slices are handed out when the clock says this one and `stored` was the last that anybody handed slices out of.
+    /// None is begun again: of two clocks on two sides of a border, the one behind takes its slices from the window that the other one
+    /// has begun. Else each would wipe out what the other one took.
+    #[must_use]
+    pub fn or_begun(self, stored: Self, per: Per) -> Self {
+        let newer = stored.begin_micros > self.begin_micros;
+        // A cap that was per hour and is per month now begins anew.
+        if newer && per.window(stored.begin_micros) == stored { stored } else { self }
+    }
 }
 
 /// What a cap does.
@@ -499,6 +527,45 @@ mod tests {
         assert_eq!(window(Per::Hour), (micros("2024-02-29T23:00:00Z"), march));
         assert_eq!(window(Per::Day), (midnight, march));
         assert_eq!(window(Per::Month), (micros("2024-02-01T00:00:00Z"), march));
+    }
+
+    #[test]
+    fn window_that_another_clock_has_begun_is_not_left_again() {
+        let (before, after) = (Per::Hour.window(HOUR), Per::Hour.window(2 * HOUR));
+        assert_eq!(after.or_begun(before, Per::Hour), after, "time goes on");
+        assert_eq!(before.or_begun(after, Per::Hour), after, "a clock that is behind");
+        assert_eq!(before.or_begun(Window::default(), Per::Hour), before, "nothing was handed out");
+        let day = Per::Day.window(HOUR);
+        assert_eq!(day.or_begun(after, Per::Day), day, "the cap was per hour then");
+
+        // Two processes, an hour apart by their clocks, take turns: both together get what two windows allow.
+        let cap = cap(Mode::Enforce, 1000, 0);
+        let purses = [Purse::new(cap.clone()), Purse::new(cap.clone())];
+        let (mut stored, mut granted) = (Window::default(), Dollars::ZERO);
+        let mut all = Dollars::ZERO;
+        for turn in 0..200 {
+            let (purse, now) = (&purses[turn % 2], HOUR * (1 + turn as u64 % 2));
+            let own = Per::Hour.window(now);
+            let Some(wanted) = purse.wants(cap.slice(), now) else { continue };
+            let window = own.or_begun(stored, Per::Hour);
+            if window != stored {
+                (stored, granted) = (window, Dollars::ZERO);
+            }
+            let amount = cap.hands_out(granted, wanted);
+            granted += amount;
+            all += amount;
+            purse.grant(own, amount, granted, now);
+            purse.spend(amount, now);
+        }
+        assert!(all <= cap.usable() + cap.usable(), "{all:?}");
+    }
+
+    #[test]
+    fn role_pays_whatever_it_acts_as() {
+        let payer = |login, role| Payer { login, role, database: "d", application: "", text: "" };
+        let cap = Subject::Role("bob".to_owned());
+        assert!(cap.covers(&payer("bob", "bob")) && cap.covers(&payer("bob", "staff")));
+        assert!(cap.covers(&payer("pool", "bob")) && !cap.covers(&payer("ada", "staff")));
     }
 
     #[test]

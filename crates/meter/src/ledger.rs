@@ -7,7 +7,8 @@
 //! # Invariants
 //! - What was recorded stays: an entry that is evicted or reset moves what it holds to its principal's rest, under one lock, and
 //!   passes on what comes later.
-//! - Bounded: [`ENTRIES`] statements and [`PRINCIPALS`] principals. What finds no place counts for the rest of all.
+//! - Bounded: [`ENTRIES`] statements and [`PRINCIPALS`] principals; what finds no place counts for its role, and for the rest of all
+//!   where as many roles again have none.
 //!
 //! # On failure
 //! Nothing fails.
@@ -26,7 +27,7 @@ use crate::fingerprint::normalized;
 
 /// Statements kept (PostgreSQL's `pg_stat_statements.max`).
 pub const ENTRIES: usize = 5000;
-/// Principals kept.
+/// Principals kept; and as many roles, once there are so many.
 pub const PRINCIPALS: usize = 1000;
 /// Of the entries, the part that makes room when there is none: a twentieth, as in PostgreSQL.
 const EVICTED: usize = 20;
@@ -283,21 +284,28 @@ impl Books {
         if let Some(rest) = self.rests.get(principal) {
             return Arc::clone(rest);
         }
-        let full = self.rests.len() >= PRINCIPALS;
-        let principal = if full {
-            let others: Arc<str> = OTHERS.into();
-            Principal {
-                role: Arc::clone(&others),
-                database: Arc::clone(&principal.database),
-                application: Arc::clone(&others),
-                tag: others,
-            }
-        } else {
-            principal.clone()
-        };
-        let principal = Arc::new(principal);
+        let principal = Arc::new(self.told_apart(principal));
         let made = || Entry::new(Arc::clone(&principal), 0, OTHERS.into());
         Arc::clone(self.rests.entry(Arc::clone(&principal)).or_insert_with(made))
+    }
+
+    /// Whom it counts for while the books are this full. Tags and names of applications are whatever clients say: who makes up
+    /// ever new ones fills the books, and so a role stays told apart from others for as many again.
+    fn told_apart(&self, principal: &Principal) -> Principal {
+        if self.rests.len() < PRINCIPALS {
+            return principal.clone();
+        }
+        let others: Arc<str> = OTHERS.into();
+        let of_role = Principal {
+            role: Arc::clone(&principal.role),
+            database: Arc::clone(&principal.database),
+            application: Arc::clone(&others),
+            tag: Arc::clone(&others),
+        };
+        if self.rests.len() < 2 * PRINCIPALS || self.rests.contains_key(&of_role) {
+            return of_role;
+        }
+        Principal { role: others, ..of_role }
     }
 
     fn retire(&mut self, key: &(Arc<Principal>, i64)) {
@@ -390,12 +398,18 @@ mod tests {
         assert_eq!(held(&ledger).calls, ENTRIES as u64 + 1);
         assert!(ledger.entries().iter().any(|entry| entry.query_id == 1), "used throughout");
         assert!(!ledger.entries().iter().any(|entry| entry.query_id == 2));
-        for role in 0..PRINCIPALS + 10 {
+        let tagged = |tag: usize| Principal { tag: format!("t{tag}").into(), ..principal(7) };
+        for tag in 0..PRINCIPALS + 10 {
+            ledger.entry(&tagged(tag), 1, "").record(|stats| stats.ran(5, 1));
+        }
+        let entry = ledger.entry(&principal(8), 1, "");
+        assert_eq!(&*entry.principal.role, "r8", "whoever makes up tags hides no other role");
+        for role in 0..2 * PRINCIPALS {
             ledger.entry(&principal(role), 1, "").record(|stats| stats.ran(5, 1));
         }
-        let roles = ledger.entries().iter().filter(|entry| entry.is_rest()).count();
-        assert_eq!(roles, PRINCIPALS + 1);
-        assert_eq!(held(&ledger).calls, (ENTRIES + 1 + PRINCIPALS + 10) as u64);
+        let rests = ledger.entries().iter().filter(|entry| entry.is_rest()).count();
+        assert_eq!(rests, 2 * PRINCIPALS + 1);
+        assert_eq!(held(&ledger).calls, (ENTRIES + 1 + 3 * PRINCIPALS + 10) as u64);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::{DatabaseId, Env, RegionId};
+use telesto_meter::Resource;
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
 use super::model::Sequence;
@@ -354,6 +355,10 @@ impl SequenceSession {
                     write_position(&txn, catalog, sequence.oid, position).await.map(|()| Vec::new())
                 }
             };
+            if done.is_ok() {
+                // No statement says that it will take numbers, so that no cap was asked for what they cost.
+                telesto_bucket::meter::toll(&*self.env.clock, Resource::Puts).await;
+            }
             let result = match done {
                 Ok(value) => txn.commit().await.map(|_| value).map_err(Error::from),
                 Err(error) => {

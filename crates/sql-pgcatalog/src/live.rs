@@ -294,7 +294,7 @@ pub async fn read(
         return Ok(out.into_rows());
     }
     if super::regions::is_of_streams(table) {
-        super::regions::ask(&mut out, catalog, live).await?;
+        super::regions::ask(&mut out, catalog, settings, live).await?;
         return Ok(out.into_rows());
     }
     if table.name == "pg_stat_activity" {

@@ -16,10 +16,11 @@ use super::SystemTable;
 use super::rows::RowSet;
 use telesto_common::key::KeyReader;
 use telesto_common::{RegionId, Timestamp};
-use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::merging::Merging;
 use telesto_sql_catalog::regions::Home;
-use telesto_sql_plan::SessionView;
+use telesto_sql_catalog::{Actor, CatalogSnapshot, Guarded, Rights, Table};
+use telesto_sql_expr::Settings;
+use telesto_sql_plan::{SessionView, row_security};
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
 use telesto_txn::regions::{ConflictView, LinkView, RegionView, RegionsView};
@@ -56,13 +57,15 @@ pub(super) fn is_asked(table: &SystemTable, positions: &[usize]) -> bool {
 pub(super) async fn ask(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,
+    settings: &Settings,
     live: &SessionView,
 ) -> Result<()> {
     let control = live.database.as_ref().and_then(|database| database.regions());
     match (out.name(), control) {
         ("telesto_links", Some(control)) => links(out, catalog, control.links().await?),
         ("telesto_conflicts", Some(control)) => {
-            conflicts(out, catalog, control.conflicts().await?);
+            let actor = catalog.actor(settings.current_role);
+            conflicts(out, catalog, &actor, control.conflicts().await?);
         }
         ("telesto_regions", Some(control)) => regions(out, catalog, Some(control.view().await?)),
         ("telesto_regions", None) => regions(out, catalog, None),
@@ -146,7 +149,17 @@ fn links(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, links: Vec<LinkView>) 
     }
 }
 
-fn conflicts(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, conflicts: Vec<ConflictView>) {
+/// A row's key has values of the row in it: it is shown to who may read the whole table, and to a superuser where the table is gone.
+fn conflicts(
+    out: &mut RowSet<'_>,
+    catalog: &CatalogSnapshot,
+    actor: &Actor,
+    conflicts: Vec<ConflictView>,
+) {
+    let may_see = |table: &Table| {
+        Guarded::table(table).rights_of(actor).has(Rights::SELECT)
+            && !row_security::applies(table, catalog, actor)
+    };
     for conflict in conflicts {
         let place = KeyReader::new(&conflict.key).prefix().ok();
         let table = place.and_then(|(database, storage, _)| {
@@ -156,13 +169,15 @@ fn conflicts(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, conflicts: Vec<Con
             };
             catalog.tables().find(own)
         });
+        let told = table.map_or(actor.superuser, |table| may_see(table));
+        let key = if told { Datum::Bytea(conflict.key[..].into()) } else { Datum::Null };
         let text = |text: &str| Datum::text(text);
         let name = |region: RegionId| catalog.region_name(region.0);
         out.row()
             .set("type", &*conflict.kind)
             .set("schema_name", table.map_or(Datum::Null, |t| text(catalog.schema_name(t.schema))))
             .set("table_name", table.map_or(Datum::Null, |t| text(&t.name)))
-            .set("row_key", Datum::Bytea(conflict.key[..].into()))
+            .set("row_key", key)
             .set("kept_region", name(conflict.kept.1))
             .set("kept_at", time(conflict.kept.0))
             .set("passed_over_region", name(conflict.passed_over.1))

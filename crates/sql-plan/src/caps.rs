@@ -8,7 +8,9 @@
 //! - What is no statement's (fencing, chain, archive, checkpoints, collection, the slices themselves) is never asked.
 //! - A write is asked for before it begins and sets aside what it may cost until its transaction ends.
 //! - A read that needs a request of the bucket waits for its guard; what is in memory never meets it.
-//! - Whoever changes caps (`telesto_cap_set`, `telesto_cap_drop`) is not stopped by one.
+//! - A superuser who changes caps (`telesto_cap_set`, `telesto_cap_drop`) is not stopped by one. What others call a column or a
+//!   function of theirs lifts no cap.
+//! - A cap that only warns takes slices too, in the background: they tell what all processes have spent together.
 //!
 //! # On failure
 //! A slice that cannot be had in time leaves the purse as it is: writes are told so (53400), reads go on after 2 s.
@@ -26,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use telesto_bucket::meter::{Guard, Toll, scoped};
 use telesto_bucket::{Cause, ScopeMeter};
 use telesto_common::{Env, Timestamp};
-use telesto_meter::caps::{Cap, Class, Mode, Purse, Refusal, Subject, Verdict, Window};
+use telesto_meter::caps::{Cap, Class, Mode, Payer, Purse, Refusal, Subject, Verdict, Window};
 use telesto_meter::{Charge, Dollars, Entry, REQUEST, Rates, Resource};
 use telesto_sql_catalog::store::{CatalogCache, CatalogChange, Object, spent_key};
 use telesto_sql_catalog::{CatalogSnapshot, Stamp};
@@ -43,6 +45,8 @@ const TRIES: u32 = 50;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a request that was refused waits for its statement to go away.
 const STOPPED: Duration = Duration::from_secs(1);
+/// What a statement that changes caps begins with.
+const CHANGE: &str = "SELECT telesto_cap_";
 const VERSION: u8 = 1;
 
 /// How much of a cap was handed out in a window, as it is stored.
@@ -122,18 +126,19 @@ impl CapBook {
     }
 
     /// The purses that a statement is paid from. `jobs`: what the bucket's jobs have cost by now, which counts for the database.
-    fn paying(&self, entry: &Entry, jobs: Dollars) -> Vec<Arc<Purse>> {
+    fn paying(&self, payer: &Payer<'_>, jobs: Dollars) -> Vec<Arc<Purse>> {
         let now = self.env.clock.wall_micros();
         let mut state = self.state.lock();
         let more = jobs.less(state.jobs);
-        state.jobs = jobs;
+        // Whoever asked before and comes later has an older sum, which does not count what came since once more.
+        state.jobs = state.jobs.max(jobs);
         let purses = Arc::clone(&state.all);
         drop(state);
         if more > Dollars::ZERO {
             let whole = |purse: &&Arc<Purse>| matches!(purse.cap.subject, Subject::Database(_));
             purses.iter().filter(whole).for_each(|purse| purse.spend(more, now));
         }
-        purses.iter().filter(|purse| purse.cap.subject.covers(entry)).cloned().collect()
+        purses.iter().filter(|purse| purse.cap.subject.covers(payer)).cloned().collect()
     }
 
     /// Fills a purse, if it is time to.
@@ -161,11 +166,12 @@ impl CapBook {
 
     async fn take(&self, purse: &Purse, wanted: Dollars, now: u64) -> Result<()> {
         let cap = &purse.cap;
-        let window = cap.per.window(now);
+        let own = cap.per.window(now);
         let txn = self.database.begin(TxnOptions::default()).await?;
         let key = spent_key(telesto_sql_catalog::store::DEFAULT_DATABASE_ID, cap.oid);
         let stored = txn.get(&key, ReadFor::Constraint).await?;
         let before = stored.map(|bytes| decode(&bytes)).transpose()?.unwrap_or_default();
+        let window = own.or_begun(before.window, cap.per);
         let nanos = if before.window == window { before.nanos } else { 0 };
         let granted = Dollars(u128::from(nanos) * 1_000_000_000);
         // Up to whole nanodollars, but not beyond the cap.
@@ -174,14 +180,14 @@ impl CapBook {
         let amount_nanos = u64::try_from(amount.0 / 1_000_000_000).unwrap_or(u64::MAX);
         if amount_nanos == 0 {
             txn.rollback();
-            purse.grant(window, Dollars::ZERO, granted.max(cap.usable()), now);
+            purse.grant(own, Dollars::ZERO, granted.max(cap.usable()), now);
             return Ok(());
         }
         let after = HandedOut { window, nanos: nanos.saturating_add(amount_nanos) };
         txn.put(key, encode(&after)?).await?;
         txn.commit().await?;
         let all = Dollars(u128::from(after.nanos) * 1_000_000_000);
-        purse.grant(window, Dollars(u128::from(amount_nanos) * 1_000_000_000), all, now);
+        purse.grant(own, Dollars(u128::from(amount_nanos) * 1_000_000_000), all, now);
         Ok(())
     }
 }
@@ -255,6 +261,19 @@ impl SetAside {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Whether something of this purse is.
+    fn has_of(&self, purse: &Arc<Purse>) -> bool {
+        self.0.iter().any(|(of, _)| Arc::ptr_eq(of, purse))
+    }
+
+    /// So much more of this purse is: one sum for each, however many statements a transaction has.
+    fn add(&mut self, purse: &Arc<Purse>, price: Dollars) {
+        match self.0.iter_mut().find(|(of, _)| Arc::ptr_eq(of, purse)) {
+            Some((_, sum)) => *sum += price,
+            None => self.0.push((Arc::clone(purse), price)),
+        }
+    }
 }
 
 impl Drop for SetAside {
@@ -294,16 +313,19 @@ impl Accounts {
         }
     }
 
-    /// The guard of a statement of this account; `None`: no cap concerns it.
-    pub fn guard(self: &Arc<Self>, entry: &Entry, cancel: &Arc<Shared>) -> Option<Arc<CapGuard>> {
-        if entry
-            .text
-            .get(..19)
-            .is_some_and(|begin| begin.eq_ignore_ascii_case("SELECT telesto_cap_"))
-        {
+    /// The guard of what this payer runs; `None`: no cap concerns it. `boss`: it is a superuser's session, which is not kept from
+    /// changing caps.
+    pub fn guard(
+        self: &Arc<Self>,
+        payer: &Payer<'_>,
+        boss: bool,
+        cancel: &Arc<Shared>,
+    ) -> Option<Arc<CapGuard>> {
+        let begin = payer.text.get(..CHANGE.len());
+        if boss && begin.is_some_and(|begin| begin.eq_ignore_ascii_case(CHANGE)) {
             return None;
         }
-        let purses = self.caps().paying(entry, self.jobs_cost());
+        let purses = self.caps().paying(payer, self.jobs_cost());
         if purses.is_empty() {
             return None;
         }
@@ -327,7 +349,15 @@ impl Accounts {
 }
 
 impl CapGuard {
-    /// Lets a write begin and sets aside what it may cost: a commit, or what this statement costs on the average.
+    /// Has a purse that only warns take a slice when it is time to. Nobody waits for it, and none that is not had stops anybody.
+    fn tell(&self, purse: &Arc<Purse>, price: Dollars, now: u64) {
+        if purse.cap.mode == Mode::Warn && purse.wants(price, now).is_some() {
+            self.accounts.fill_soon(purse, price);
+        }
+    }
+
+    /// Lets a write begin and sets aside what it may cost: what this statement costs on the average, and at least a commit, which all
+    /// of a transaction share.
     ///
     /// # Errors
     /// 53400 when a cap is reached.
@@ -340,19 +370,22 @@ impl CapGuard {
         let stats = entry.stats();
         let computed = Charge::of(Resource::Cpu, stats.charge.get(Resource::Cpu));
         let mean = self.rates.price(&(stats.charge - computed)).part(1, stats.calls.max(1));
-        let price = mean.max(self.rates.of(Resource::Puts, REQUEST));
+        let commit = self.rates.of(Resource::Puts, REQUEST);
         let clock = &self.accounts.caps().env.clock;
         for purse in &self.purses {
+            let price = if aside.has_of(purse) { mean } else { mean.max(commit) };
             for attempt in 0.. {
                 let now = clock.wall_micros();
                 match purse.ask(Class::Write, price, attempt, now) {
                     Verdict::Go | Verdict::Slow(_) if purse.reserve(price, now) => {
-                        aside.0.push((Arc::clone(purse), price));
+                        self.tell(purse, price, now);
+                        aside.add(purse, price);
                         break;
                     }
                     Verdict::Warn => {
                         let refusal = refusal(purse, Class::Write, price, now);
                         notices.warning(SqlState::WARNING, told(&refusal).0);
+                        self.tell(purse, price, now);
                         break;
                     }
                     Verdict::Refuse => {
@@ -375,7 +408,7 @@ impl Guard for CapGuard {
         let class = if resource == Resource::Puts { Class::Write } else { Class::ColdRead };
         for purse in &self.purses {
             match purse.ask(class, price, attempt, now) {
-                Verdict::Go | Verdict::Warn => {}
+                Verdict::Go | Verdict::Warn => self.tell(purse, price, now),
                 Verdict::Slow(time) => return Toll::Wait(time),
                 Verdict::Ask => {
                     self.accounts.fill_soon(purse, price);

@@ -599,6 +599,20 @@ fn conflict_is_listed_in_both_terms() {
             "SELECT type, table_name, kept_region, passed_over_region FROM telesto_conflicts";
         let row = ["update_deleted", "t", "eu", "us"].map(|text| Some(text.to_owned())).to_vec();
         assert_eq!(sites.must(1, listed).await, vec![row]);
+
+        // Who watches the database is not told the keys of what it may not read.
+        let keys = "SELECT count(*), count(row_key) FROM telesto_conflicts";
+        let counts = |keys: &str| vec![vec![Some("1".to_owned()), Some(keys.to_owned())]];
+        assert_eq!(sites.must(1, keys).await, counts("1"));
+        sites.must(0, "CREATE ROLE watcher IN ROLE pg_monitor").await;
+        sites.quiet().await;
+        let watched = "SET ROLE watcher";
+        let mut session = sites.session(1).await;
+        run(&mut session, watched).await.expect("becomes");
+        assert_eq!(run(&mut session, keys).await.expect("reads"), counts("0"));
+        sites.must(0, "GRANT SELECT ON t TO watcher").await;
+        sites.quiet().await;
+        assert_eq!(run(&mut session, keys).await.expect("reads"), counts("1"));
     });
 }
 

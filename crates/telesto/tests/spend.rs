@@ -362,3 +362,131 @@ async fn two_processes_share_a_cap_and_a_warning_one_only_counts() {
     close(first).await;
     close(second).await;
 }
+
+/// Two sessions of a capped role that has nothing left; the second one has become another role before.
+async fn bob_has_spent_all(opened: &Opened, admin: &mut Session) -> (Session, Session) {
+    for sql in [
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "INSERT INTO t VALUES (1, 0), (2, 0)",
+        "CREATE SEQUENCE s",
+        "CREATE ROLE bob LOGIN",
+        "CREATE ROLE staff",
+        "GRANT staff, pg_monitor TO bob",
+        "GRANT ALL ON t, s TO bob, staff",
+        "SELECT telesto_cap_set('bob', 'role', 'bob', 0.0005, 'month', 'enforce')",
+    ] {
+        run(admin, sql).await;
+    }
+    let mut acting = session(opened, "bob", "psql").await;
+    run(&mut acting, "SET ROLE staff").await;
+    let mut bob = session(opened, "bob", "psql").await;
+    spend_until_refused(&mut bob).await;
+    // What needs no look at the log does not stop there already.
+    for session in [&mut bob, &mut acting] {
+        run(session, "SET telesto.consistency = session").await;
+    }
+    (bob, acting)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cap_of_a_role_is_not_left_behind() {
+    const WRITE: &str = "UPDATE t SET v = v + 1 WHERE id = 2";
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = database(folder.path()).await;
+    let mut admin = session(&opened, "telesto", "admin").await;
+    let (mut bob, mut acting) = bob_has_spent_all(&opened, &mut admin).await;
+    let mut went_on = Vec::new();
+    if tried(&mut acting, WRITE).await.is_ok() {
+        went_on.push(("as another role", Ok(Vec::new())));
+    }
+    for (before, sql, after) in [
+        ("SET application_name = 'another'", WRITE, "RESET application_name"),
+        ("PREPARE p AS UPDATE t SET v = 7 WHERE id = 2", "EXECUTE p", "DEALLOCATE p"),
+        ("BEGIN", WRITE, "ROLLBACK"),
+        // A name of its own that looks like the function which changes caps.
+        (
+            "",
+            "SELECT telesto_cap_x FROM (SELECT 1 AS telesto_cap_x) q; UPDATE t SET v = 9 WHERE id = 2",
+            "",
+        ),
+        ("", "EXPLAIN ANALYZE UPDATE t SET v = v + 1 WHERE id = 2", ""),
+        // What writes and does not say so.
+        ("", "SELECT pg_notify('c', 'x')", ""),
+        ("", "NOTIFY c", ""),
+        ("", "SELECT setval('s', 7)", ""),
+        ("", "CREATE INDEX CONCURRENTLY i ON t (v)", ""),
+    ] {
+        if !before.is_empty() {
+            run(&mut bob, before).await;
+        }
+        let code = tried(&mut bob, sql).await.map_err(|error| error.code());
+        if code != Err(SqlState::CONFIGURATION_LIMIT_EXCEEDED) {
+            went_on.push((sql, code));
+        }
+        if !after.is_empty() {
+            run(&mut bob, after).await;
+        }
+    }
+    assert_eq!(went_on, []);
+    let mut other = session(&opened, "bob", "another").await;
+    refused(tried(&mut other, WRITE).await, "writes are refused");
+    // A page of a listing is a request, and a dear one.
+    let listed = "SELECT count(*) FROM telesto_storage";
+    refused(tried(&mut bob, listed).await, "at $0.000005 each");
+    // The books are filled with tags: from here on accounts are those of `(others)`.
+    for n in 0..telesto_meter::PRINCIPALS + 5 {
+        run(&mut bob, &format!("SELECT 1 /*a='{n}'*/")).await;
+    }
+    run(&mut bob, "SET application_name = 'nobody has heard of'").await;
+    refused(tried(&mut bob, WRITE).await, "writes are refused");
+    assert_eq!(one(&mut admin, "SELECT v FROM t WHERE id = 2").await, "0");
+    drop((admin, bob, acting, other));
+    close(opened).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn warning_cap_counts_what_all_processes_spend() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (first, second) = (database(folder.path()).await, database(folder.path()).await);
+    let mut admin = session(&first, "telesto", "admin").await;
+    run(&mut admin, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    run(&mut admin, "INSERT INTO t VALUES (1, 0)").await;
+    // 80 PUTs.
+    let cap = "SELECT telesto_cap_set('w', 'statement', 'update t%', 0.0004, 'month', 'warn')";
+    run(&mut admin, cap).await;
+    for opened in [&first, &second] {
+        let mut s = session(opened, "telesto", "a").await;
+        run(&mut s, "SELECT 1 FROM t").await;
+        for _ in 0..60 {
+            run(&mut s, "UPDATE t SET v = v + 1 WHERE id = 1").await;
+        }
+    }
+    // Each alone stayed below it.
+    let mut there = session(&second, "telesto", "b").await;
+    let dry = "SELECT would_refuse_writes > 5 FROM telesto_cap_dry_run";
+    assert_eq!(one(&mut there, dry).await, "t");
+    drop((admin, there));
+    close(first).await;
+    close(second).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_writes_of_one_transaction_set_aside_one_commit() {
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = database(folder.path()).await;
+    let mut admin = session(&opened, "telesto", "admin").await;
+    run(&mut admin, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    // 100 PUTs: more than the transaction costs, less than it has statements.
+    let set = "SELECT telesto_cap_set('jobs', 'application', 'jobs', 0.0005, 'month', 'enforce')";
+    run(&mut admin, set).await;
+    let mut jobs = session(&opened, "telesto", "jobs").await;
+    run(&mut jobs, "BEGIN").await;
+    for id in 0..150 {
+        run(&mut jobs, &format!("INSERT INTO t VALUES ({id}, 0)")).await;
+    }
+    run(&mut jobs, "COMMIT").await;
+    let spent = "SELECT spent_dollars < 0.0001, refused_writes FROM telesto_caps";
+    assert_eq!(run(&mut admin, spent).await, [["t", "0"]]);
+    drop((admin, jobs));
+    close(opened).await;
+}

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use telesto_bucket::meter::Guard;
 use telesto_common::Timestamp;
+use telesto_meter::caps::Payer;
 
 use super::Session;
 use crate::catalog::CatalogSnapshot;
@@ -72,7 +73,28 @@ impl Session {
 
     fn guard(&self) -> Option<Arc<CapGuard>> {
         let entry = self.spending.entry()?;
-        self.engine.accounts().guard(&entry, self.cancel.shared())
+        let settings = &self.settings;
+        let payer = Payer {
+            login: &settings.session_user,
+            role: &settings.current_user,
+            database: &settings.database,
+            application: &settings.application_name,
+            text: &entry.text,
+        };
+        let is_super = |known: &Arc<CatalogSnapshot>| {
+            known.role(settings.session_role).is_some_and(|role| role.superuser)
+        };
+        // Before its first statement a session knows what it was told when it began.
+        let boss = self.catalog.as_ref().map_or(settings.superuser, is_super);
+        self.engine.accounts().guard(&payer, boss, self.cancel.shared())
+    }
+
+    /// Lets a write go on that no statement said it would make, if its caps do: a notification, say.
+    pub(super) async fn admit_late(&mut self) -> Result<()> {
+        if self.set_aside.is_empty() && self.engine.accounts().caps().active() {
+            self.admit().boxed().await?;
+        }
+        Ok(())
     }
 
     /// Lets a write begin, if its caps do.

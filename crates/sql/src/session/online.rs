@@ -119,6 +119,7 @@ impl Session {
         if self.settings.default_read_only || matches!(asked, Asked::Drop) {
             return Ok(None);
         }
+        self.admit_late().await?;
         // Whether a plain one is large this process knows well enough without a request to the bucket.
         let level = match asked.concurrently() {
             Some(_) => Level::Serializable,

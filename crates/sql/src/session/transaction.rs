@@ -379,6 +379,7 @@ impl Session {
         if !self.channels.tells() {
             return Ok(());
         }
+        self.admit_late().await?;
         let messages =
             self.channels.messages(crate::expr::functions::system::pid_in(&self.settings));
         if let Some(txn) = txn {
