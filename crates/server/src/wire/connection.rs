@@ -41,7 +41,7 @@ use crate::wire::backend::Status;
 use crate::wire::extended::Extended;
 use crate::wire::frontend::{self, Frontend};
 use crate::wire::report::{Severity, error_fields, notice_fields};
-use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe};
+use crate::wire::rows::{Cursor, FLUSH_BYTES, Failure, copy_in, copy_out, describe};
 use crate::wire::stream::{End, Wire};
 use crate::wire::values;
 
@@ -171,6 +171,12 @@ impl Connection {
                 self.tell_denied().await;
             }
             if let Err(end) = stepped {
+                return end;
+            }
+            // Ten bytes ask for a description of a thousand columns: what waits for the rest of the input is bounded by itself.
+            if self.wire.output.len() >= FLUSH_BYTES
+                && let Err(end) = self.wire.flush().await
+            {
                 return end;
             }
         }

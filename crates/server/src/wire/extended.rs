@@ -5,6 +5,7 @@
 //! - A portal that is suspended does not hold the session: before another statement runs, the session puts the rows that it has
 //!   left aside. From then on it is one of the session's cursors, which FETCH, MOVE and CLOSE reach as well.
 //! - Portals and cursors have one space of names: a cursor that was declared is executed like a portal.
+//! - What a portal keeps of its client's bytes is charged to the memory of statements: ten thousand portals of 64 MiB are refused.
 //!
 //! # Limits
 //! `Limits::max_statements` statements and as many portals. A portal that has not been executed runs before a query string that
@@ -13,8 +14,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use telesto_common::limits::Reservation;
 use telesto_sql::catalog::FIRST_USER_OID;
 use telesto_sql::session::pg_micros;
+use telesto_sql::types::held::row_bytes;
 use telesto_sql::types::{EnumType, TextStyle};
 use telesto_sql::{
     Datum, Error, Prepared, Rows, SqlState, SqlType, StatementResult, TransactionStatus,
@@ -26,7 +29,7 @@ use crate::wire::rows::{Cursor, Failure, copy_in, copy_out, describe, format_of}
 use crate::wire::values;
 
 /// Size of all parameters that are read in next to no time, bytes.
-const LARGE_BIND: usize = 64 << 10;
+const LARGE_BIND: u64 = 64 << 10;
 
 /// Statements and portals of a session.
 #[derive(Debug, Default)]
@@ -41,6 +44,8 @@ struct Portal {
     prepared: Arc<Prepared>,
     formats: Vec<i16>,
     state: PortalState,
+    /// The memory of its parameters.
+    _charged: Option<Reservation>,
 }
 
 #[derive(Debug)]
@@ -260,7 +265,11 @@ impl Connection {
         let prepared = self.wire.during(self.session.prepare(query, &known)).await??;
         match name {
             "" => self.extended.unnamed = Some(prepared),
-            name => self.session.name_statement(name, prepared),
+            name => {
+                if let Err(error) = self.session.name_statement(name, prepared) {
+                    return Err(self.fail(error));
+                }
+            }
         }
         self.wire.output.parse_complete();
         Ok(())
@@ -293,6 +302,10 @@ impl Connection {
 
     fn bind(&mut self, bind: &Bind<'_>) -> Result<(), Failure> {
         let prepared = self.statement(bind.statement)?;
+        if bind.portal.is_empty() {
+            // The new one takes its place, and is not to be refused for the memory that it had.
+            self.extended.portals.remove("");
+        }
         if let Err(error) = self.session.configure() {
             return Err(self.fail(error));
         }
@@ -359,8 +372,9 @@ impl Connection {
                 })?,
             });
         }
+        let charged = self.session.charge_portal(row_bytes(&parameters).max(sent(bind)))?;
         let state = PortalState::Bound(parameters);
-        Ok(Portal { prepared, formats: bind.result_formats.clone(), state })
+        Ok(Portal { prepared, formats: bind.result_formats.clone(), state, _charged: charged })
     }
 
     fn describe_statement(&mut self, name: &str) -> Result<(), Failure> {
@@ -549,7 +563,12 @@ impl Connection {
 }
 
 fn is_large(bind: &Bind<'_>) -> bool {
-    bind.parameters.iter().flatten().map(|raw| raw.len()).sum::<usize>() > LARGE_BIND
+    sent(bind) > LARGE_BIND
+}
+
+/// Size of all parameters as they were sent, bytes.
+fn sent(bind: &Bind<'_>) -> u64 {
+    bind.parameters.iter().flatten().map(|raw| raw.len() as u64).sum()
 }
 
 fn too_many(what: &str, limit: usize) -> Error {

@@ -160,7 +160,14 @@ impl WireServer {
     async fn start(&self, socket: TcpStream, peer: SocketAddr) -> Option<(Wire, Client)> {
         // Without it small replies wait for the client's delayed acknowledgement.
         let _ = socket.set_nodelay(true);
-        match startup::start(self, socket, peer).await {
+        // Each wait of a start has its limit; all together have this one, or a byte at a time would keep a place for days.
+        let by = self.env.deadline(self.config.limits.startup * 2);
+        let started = startup::start(self, socket, peer);
+        let Ok(started) = self.env.within(by, "the start of a client", started).await else {
+            self.clients.metrics.refused.increment(1);
+            return None;
+        };
+        match started {
             Ok((wire, Started::Session(client))) => Some((wire, client)),
             Ok((wire, Started::Cancel { pid, secret })) => {
                 if !self.clients.cancels.cancel(pid, &secret) {

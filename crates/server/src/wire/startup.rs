@@ -14,7 +14,7 @@
 //! - Who may come in is for `authentication` to say.
 //!
 //! # Limits
-//! The whole takes at most `Limits::startup`.
+//! Each wait takes at most `Limits::startup`; the server bounds the whole by twice that.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -10,8 +10,10 @@ use bytes::BufMut as _;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use telesto_server::{Limits, ServerConfig};
+use telesto_sql::SqlOptions;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_postgres::error::SqlState;
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
@@ -269,4 +271,131 @@ async fn startup_requests_are_answered_as_postgres_does() {
     raw.send(&startup(&[])).await;
     let messages = raw.until(b'E').await;
     assert_eq!(error_field(&messages[0].1, b'C').as_deref(), Some("28000"));
+}
+
+/// Bind of one parameter of `length` bytes, in text.
+fn bind_long(portal: &str, statement: &str, length: usize) -> Vec<u8> {
+    let mut body = format!("{portal}\0{statement}\0\0\0").into_bytes();
+    body.put_u16(1);
+    body.put_u32(length as u32);
+    body.resize(body.len() + length, b'x');
+    body.put_u16(0);
+    frame(b'B', &body)
+}
+
+/// A node whose statements have 24 MiB.
+async fn node_with_little_memory() -> Node {
+    let options = SqlOptions { memory_bytes: 24 << 20, ..SqlOptions::default() };
+    Node::start_with(ServerConfig::default(), options).await
+}
+
+#[tokio::test]
+async fn portals_of_one_client_take_no_more_than_the_memory_of_statements() {
+    let node = node_with_little_memory().await;
+    let mut raw = Raw::ready(&node).await;
+    raw.send(&parse("s", "select length($1::text)")).await;
+    raw.send(&sync()).await;
+    assert_eq!(raw.kinds().await, "1ZI");
+    for at in 0..40 {
+        raw.send(&bind_long(&format!("p{at}"), "s", 1 << 20)).await;
+    }
+    raw.send(&sync()).await;
+    let messages = raw.until(b'Z').await;
+    let refused = messages.iter().find(|(kind, _)| *kind == b'E').expect("forty MiB are too many");
+    assert_eq!(error_field(&refused.1, b'C').as_deref(), Some("53200"));
+    // What they took has come back with the transaction's end; one after the other is no matter at all.
+    for _ in 0..40 {
+        raw.send(&bind_long("", "s", 1 << 20)).await;
+        raw.send(&execute("", 0)).await;
+    }
+    raw.send(&sync()).await;
+    assert_eq!(raw.kinds().await, format!("{}ZI", "2DC".repeat(40)));
+}
+
+#[tokio::test]
+async fn portals_of_a_long_statement_are_charged_for_their_copies_of_its_text() {
+    let node = node_with_little_memory().await;
+    let mut raw = Raw::ready(&node).await;
+    raw.send(&parse("s", &format!("select '{}'", "x".repeat(1 << 20)))).await;
+    for at in 0..40 {
+        raw.send(&bind(&format!("p{at}"), "s")).await;
+    }
+    raw.send(&sync()).await;
+    let messages = raw.until(b'Z').await;
+    let refused =
+        messages.iter().find(|(kind, _)| *kind == b'E').expect("forty copies are too many");
+    assert_eq!(error_field(&refused.1, b'C').as_deref(), Some("53200"));
+}
+
+#[tokio::test]
+async fn prepared_statements_of_one_client_take_no_more_than_the_memory_of_statements() {
+    let node = node_with_little_memory().await;
+    let client = node.client().await;
+    // By PREPARE one long literal each; by Parse ones of many words that are short enough not to be weighed alone.
+    let long = "x".repeat(1 << 20);
+    let words = |at: usize| {
+        let columns: Vec<_> =
+            (0..1000).map(|column| format!("$1::int as c{at}x{column}")).collect();
+        format!("select {}", columns.join(", "))
+    };
+    for protocol in [false, true] {
+        let mut kept = Vec::new();
+        let mut refused = None;
+        for at in 0..100 {
+            let done = if protocol {
+                client.prepare(&words(at)).await.map(|statement| kept.push(statement))
+            } else {
+                client.batch_execute(&format!("prepare s{at} as select '{long}'")).await
+            };
+            if let Err(error) = done {
+                refused = error.code().cloned();
+                break;
+            }
+        }
+        assert_eq!(refused, Some(SqlState::OUT_OF_MEMORY), "by the protocol: {protocol}");
+        drop(kept);
+        client.batch_execute("deallocate all").await.expect("forgotten");
+        client.batch_execute(&format!("prepare s as select '{long}'")).await.expect("room again");
+        client.batch_execute("deallocate all").await.expect("forgotten");
+    }
+}
+
+#[tokio::test]
+async fn replies_of_a_pipeline_are_sent_before_they_fill_the_memory() {
+    let node = Node::start(ServerConfig::default()).await;
+    let holder = node.client().await;
+    holder.batch_execute("select pg_advisory_lock(1)").await.expect("locked");
+    let mut raw = Raw::ready(&node).await;
+    let columns: Vec<String> = (0..500).map(|at| format!("{at} as c{at}")).collect();
+    raw.send(&parse("wide", &format!("select {}", columns.join(", ")))).await;
+    raw.send(&parse("waits", "select pg_advisory_lock(1)")).await;
+    raw.send(&sync()).await;
+    assert_eq!(raw.kinds().await, "11ZI");
+    // All of it at once, with a statement behind it that waits for what this client's reader does next.
+    let mut pipeline = frame(b'D', b"Swide\0").repeat(400);
+    pipeline.extend([bind("", "waits"), execute("", 0), sync()].concat());
+    raw.send(&pipeline).await;
+    for _ in 0..100 {
+        let (kind, _) = raw.message().await.expect("descriptions come before the lock does");
+        assert!(matches!(kind, b't' | b'T'), "{:?}", char::from(kind));
+    }
+    holder.batch_execute("select pg_advisory_unlock(1)").await.expect("unlocked");
+    raw.until(b'Z').await;
+}
+
+#[tokio::test]
+async fn client_that_starts_a_byte_at_a_time_gives_its_place_back() {
+    let node = Node::start(ServerConfig { limits: limits(), ..ServerConfig::default() }).await;
+    let mut socket = TcpStream::connect(node.address).await.expect("connects");
+    let long = startup(&[("user", &"x".repeat(9_000))]);
+    for byte in long.chunks(1).take(200) {
+        // Each comes well before the limit of one wait.
+        let sent = socket.write_all(byte).await;
+        let mut end = [0];
+        let read = tokio::time::timeout(Duration::from_millis(50), socket.read(&mut end)).await;
+        if sent.is_err() || read.is_ok() {
+            return;
+        }
+    }
+    panic!("the server still waits for the rest");
 }

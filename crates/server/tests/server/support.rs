@@ -21,11 +21,14 @@ pub struct Node {
 }
 
 impl Node {
-    pub async fn start(mut config: ServerConfig) -> Self {
+    pub async fn start(config: ServerConfig) -> Self {
+        Self::start_with(config, SqlOptions::default()).await
+    }
+
+    pub async fn start_with(mut config: ServerConfig, options: SqlOptions) -> Self {
         let env = telesto_runtime::env();
         let database = Arc::new(MemoryDatabase::new(env.clone()));
-        let engine =
-            SqlEngine::open(database, env.clone(), SqlOptions::default()).await.expect("opens");
+        let engine = SqlEngine::open(database, env.clone(), options).await.expect("opens");
         config.listen.get_or_insert("127.0.0.1:0".parse().expect("an address"));
         let server = Server::start(env, engine, config, None, None).await.expect("starts");
         Self { address: server.sql_address().expect("listens"), server }

@@ -297,7 +297,7 @@ impl SqlEngine {
             shown.application_name.clone_from(&settings.application_name);
         }
         let id = self.sessions.fetch_add(1, Ordering::Relaxed);
-        let prepared = super::named::Statements::default();
+        let prepared = super::named::Statements::new(&self.memory);
         Session {
             sequences: Arc::new(SequenceSession::new(
                 Arc::clone(&self.database),

@@ -234,9 +234,9 @@ impl SqlEngine {
             match state.shown.get(name) {
                 Some(shown) => {
                     let shown = shown.of_types(prepared.parameter_types.clone());
-                    session.prepared.insert(name.clone(), prepared, shown);
+                    session.prepared.insert(name.clone(), prepared, shown)?;
                 }
-                None => session.name_statement(name, prepared),
+                None => session.name_statement(name, prepared)?,
             }
         }
         session.sync().await?;

@@ -232,7 +232,7 @@ impl Session {
         let parsed = parse::Parsed::again(statement.clone(), &text)?;
         let types = ParameterTypes::new(&types);
         let prepared = self.prepare_statement((text, None), parsed, types).await?;
-        self.name_shown(name, prepared, (shown.to_owned(), true));
+        self.name_shown(name, prepared, (shown.to_owned(), true))?;
         Ok(StatementResult::Command { tag: "PREPARE".to_owned() })
     }
 

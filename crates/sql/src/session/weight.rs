@@ -40,6 +40,13 @@ pub(super) fn charge(memory: &Arc<MemoryBudget>, sql: &str) -> Result<Option<Res
     })
 }
 
+/// What a statement that is kept by name holds: the text that is shown of it and, unless it was `charged` for already, its own text,
+/// tree and plan, bytes. Its tokens, and what planning took besides the plan, are gone by then.
+pub(super) fn of_kept(shown: &str, sql: &str, charged: bool) -> Result<u64> {
+    let own = if charged { 0 } else { weigh(sql.as_bytes())? / 3 };
+    Ok(shown.len() as u64 + own)
+}
+
 /// The estimate, bytes.
 fn weigh(sql: &[u8]) -> Result<u64> {
     let (mut words, mut statements) = (0_u64, 1_u64);

@@ -30,7 +30,7 @@ use std::sync::Arc;
 
 use telesto_cipher::Scratch;
 use telesto_common::Env;
-use telesto_common::limits::MemoryBudget;
+use telesto_common::limits::{MemoryBudget, Reservation};
 use tokio::sync::Mutex;
 
 use super::{Prepared, ResultColumn, Row, RowStream, Rows, Session, StatementResult, pg_micros};
@@ -64,6 +64,23 @@ struct SqlCursor {
     portal: bool,
     /// What is behind the columns that are shown, if its rows are a table's.
     keyed: Option<Keyed>,
+    /// The memory of the text that is shown.
+    _charged: Option<Reservation>,
+}
+
+/// A portal or cursor that keeps no more than this is bounded by the number of them, bytes.
+const FREE_BYTES: u64 = 1 << 10;
+
+/// Takes memory for what a portal or cursor keeps of what a client sent; `None`: too little to count.
+fn charge(memory: &Arc<MemoryBudget>, bytes: u64) -> Result<Option<Reservation>> {
+    if bytes <= FREE_BYTES {
+        return Ok(None);
+    }
+    let reserved = memory.reserve("portals and cursors", bytes);
+    reserved.map(Some).map_err(|error| {
+        Error::new(SqlState::OUT_OF_MEMORY, error.to_string())
+            .hint("Close portals and cursors that are no longer used, or bind smaller values.")
+    })
 }
 
 impl SqlCursor {
@@ -358,7 +375,10 @@ impl Session {
             created_micros: pg_micros(env.clock.wall_micros()),
         };
         let rows = Some(Arc::new(Mutex::new(rows)));
-        let cursor = SqlCursor { shown, columns, rows, depth: Some(depth), portal: false, keyed };
+        let charged = charge(memory, shown.statement.len() as u64)?;
+        let depth = Some(depth);
+        let cursor =
+            SqlCursor { shown, columns, rows, depth, portal: false, keyed, _charged: charged };
         self.cursors.0.insert(name, cursor);
         Ok(StatementResult::Command { tag: "DECLARE CURSOR".to_owned() })
     }

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 
+use telesto_common::limits::Reservation;
 use tokio::sync::Mutex;
 
 use super::rows::{CursorRows, Direction};
@@ -36,7 +37,7 @@ impl Session {
     /// Takes `name` for a portal of `prepared`. The portal without a name takes the place of the one there was.
     ///
     /// # Errors
-    /// 42P03 when a portal or a cursor has that name.
+    /// 42P03 when a portal or a cursor has that name; 53200.
     pub fn open_portal(&mut self, name: &str, prepared: &Arc<Prepared>) -> Result<()> {
         if name.is_empty() {
             self.cursors.0.remove(name);
@@ -49,8 +50,15 @@ impl Session {
             ));
         }
         let columns = prepared.columns.clone().unwrap_or_else(|| Arc::from([]));
-        self.enter_portal(name, &prepared.sql, columns, None);
-        Ok(())
+        self.enter_portal(name, &prepared.sql, columns, None)
+    }
+
+    /// Takes memory for what a portal keeps of `bytes` that a client sent; `None`: too little to count.
+    ///
+    /// # Errors
+    /// 53200.
+    pub fn charge_portal(&self, bytes: u64) -> Result<Option<Reservation>> {
+        super::charge(&self.engine.memory, bytes)
     }
 
     fn enter_portal(
@@ -59,7 +67,8 @@ impl Session {
         text: &str,
         columns: Arc<[ResultColumn]>,
         rows: Option<CursorRows>,
-    ) {
+    ) -> Result<()> {
+        let charged = super::charge(&self.engine.memory, text.len() as u64)?;
         let shown = CursorShown {
             name: name.to_owned(),
             statement: text.to_owned(),
@@ -70,9 +79,11 @@ impl Session {
         };
         let depth = self.block.as_ref().map_or(0, |block| block.savepoints.len());
         let rows = rows.map(|rows| Arc::new(Mutex::new(rows)));
+        let depth = Some(depth);
         let cursor =
-            SqlCursor { shown, columns, rows, depth: Some(depth), portal: true, keyed: None };
+            SqlCursor { shown, columns, rows, depth, portal: true, keyed: None, _charged: charged };
         self.cursors.0.insert(name.to_owned(), cursor);
+        Ok(())
     }
 
     /// Puts aside the rows that a portal has left, for FETCH and for the protocol ([`Session::fetch_portal`]).
@@ -96,7 +107,7 @@ impl Session {
         kept.keep().await?;
         match self.cursors.0.get_mut(name) {
             Some(cursor) => cursor.rows = Some(Arc::new(Mutex::new(kept))),
-            None => self.enter_portal(name, &prepared.sql, columns, Some(kept)),
+            None => self.enter_portal(name, &prepared.sql, columns, Some(kept))?,
         }
         Ok(())
     }

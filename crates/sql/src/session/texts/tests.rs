@@ -615,7 +615,7 @@ async fn parse_of_a_known_text_gives_its_own_statement() {
     let before = engine.texts.hits();
     let one = a.prepare(&text(2), &[]).await.expect("prepared");
     assert!(one.stands_for.is_some() && one.sql == text(2));
-    a.name_statement("one", Arc::clone(&one));
+    a.name_statement("one", Arc::clone(&one)).expect("there is memory");
     let two = a.prepare("SELECT v FROM t WHERE k = $1", &[]).await.expect("prepared");
     assert!(two.stands_for.is_none());
     a.sync().await.expect("sync");

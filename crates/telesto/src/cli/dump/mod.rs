@@ -10,7 +10,7 @@
 //! - All of it is one snapshot. Sequences alone move outside of transactions; their positions are read last.
 //! - What the catalog shows and this cannot write is refused by name before anything is written: no dump is silently short.
 //! - Nothing that is stored for the role or the database, or comes with the URL, changes a text: see [`OWN`].
-//! - A file has its name once it is whole; until then it is called `….part`.
+//! - A file has its name once it is whole and on disk; until then it is called `….part`. One with passwords is its owner's alone.
 //!
 //! # On failure
 //! One line saying what could not be read; the `.part` file stays for looking at.
@@ -26,8 +26,9 @@ mod rights;
 mod roles;
 mod write;
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -104,7 +105,10 @@ pub async fn run(asked: Dump) -> Result<(), String> {
         PathBuf::from(part)
     });
     let out: Box<dyn Write> = match &part {
-        Some(part) => Box::new(File::create(part).map_err(|error| unwritable(part, &error))?),
+        Some(part) => {
+            let secret = (asked.roles || asked.roles_only) && !asked.no_role_passwords;
+            Box::new(create(part, secret).map_err(|error| unwritable(part, &error))?)
+        }
         None => Box::new(std::io::stdout()),
     };
     let place = part.clone().unwrap_or_else(|| PathBuf::from("standard output"));
@@ -119,9 +123,32 @@ pub async fn run(asked: Dump) -> Result<(), String> {
     dumped?;
     out.finish()?;
     if let (Some(part), Some(file)) = (&part, &asked.file) {
-        std::fs::rename(part, file).map_err(|error| unwritable(file, &error))?;
+        keep(part, file).map_err(|error| unwritable(file, &error))?;
     }
     Ok(())
+}
+
+/// The file that is written, empty. One that holds passwords is for its owner alone.
+fn create(part: &Path, secret: bool) -> std::io::Result<File> {
+    if !secret {
+        return File::create(part);
+    }
+    // Whoever has opened what a dump before this one left behind does not read this one.
+    match std::fs::remove_file(part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)
+}
+
+/// Gives a file that is whole its name: its bytes are on disk first, or a machine that loses power has the name without them.
+fn keep(part: &Path, file: &Path) -> std::io::Result<()> {
+    File::open(part)?.sync_all()?;
+    std::fs::rename(part, file)?;
+    match file.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
 }
 
 fn unwritable(path: &Path, error: &std::io::Error) -> String {
@@ -178,8 +205,8 @@ async fn dump(
         out.line("--\n-- Telesto dump of roles\n--\n")?;
         out.line("SET client_encoding = 'UTF8';\nSET standard_conforming_strings = on;")?;
         roles::write(client, !asked.no_role_passwords, out).await?;
-        out.line("\n--\n-- Telesto dump of roles complete\n--")?;
-        return client.batch_execute("COMMIT").await.map_err(said);
+        client.batch_execute("COMMIT").await.map_err(said)?;
+        return out.line("\n--\n-- Telesto dump of roles complete\n--");
     }
     let catalog = Catalog::read(client).await?;
     out.line("--\n-- Telesto database dump\n--\n")?;
@@ -225,8 +252,9 @@ async fn dump(
     if asked.roles {
         rights::write(client, &catalog, out).await?;
     }
-    out.line("--\n-- Telesto database dump complete\n--")?;
-    client.batch_execute("COMMIT").await.map_err(said)
+    // Nothing says that it is complete that may still fail.
+    client.batch_execute("COMMIT").await.map_err(said)?;
+    out.line("--\n-- Telesto database dump complete\n--")
 }
 
 /// The rows of a table as COPY's text.
@@ -258,4 +286,29 @@ async fn rows(
         }
     }
     out.line("\\.\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn file_with_passwords_is_its_owners_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (part, file) = (folder.path().join("a.sql.part"), folder.path().join("a.sql"));
+        // What was there before was anybody's.
+        for old in [&part, &file] {
+            std::fs::write(old, "old").expect("written");
+            std::fs::set_permissions(old, std::fs::Permissions::from_mode(0o644)).expect("set");
+        }
+        let mut made = create(&part, true).expect("made");
+        made.write_all(b"secret").expect("written");
+        keep(&part, &file).expect("kept");
+        let mode = std::fs::metadata(&file).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(std::fs::read(&file).expect("read"), b"secret");
+        assert!(!part.exists());
+    }
 }

@@ -3,14 +3,25 @@
 //! # Invariants
 //! - A `;` inside quotes, dollar quotes, comments or parentheses ends no statement.
 //! - Each byte is looked at once, however long a statement is: the state is kept from line to line.
+//! - A dump that says where it begins is whole only when it says that it is complete: one that is cut between two statements would
+//!   otherwise pass for a smaller database.
 //!
 //! # On failure
-//! A file that ends inside a statement or inside COPY's lines, one that is no UTF-8, and psql's own commands are refused.
+//! A file that ends inside a statement, inside COPY's lines or before its dump is complete, one that is no UTF-8, and psql's own commands are refused.
 //!
 //! # Limits
 //! psql's variables and commands are not known, but `\restrict` and `\unrestrict`, which newer versions of pg_dump write.
 
 use std::io::BufRead;
+
+/// What a dump begins with, in a comment of its own; it ends with the same and [`COMPLETE`].
+const TITLES: [&str; 4] = [
+    "-- Telesto database dump",
+    "-- Telesto dump of roles",
+    "-- PostgreSQL database dump",
+    "-- PostgreSQL database cluster dump",
+];
+const COMPLETE: &str = " complete";
 
 /// A piece of the script.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,12 +52,14 @@ pub struct Script<R> {
     at: usize,
     /// Its number.
     line: u64,
+    /// Titles of dumps that have begun and are not complete.
+    begun: Vec<&'static str>,
 }
 
 impl<R: BufRead> Script<R> {
     /// A script from its beginning.
     pub fn new(input: R) -> Self {
-        Self { input, buffer: Vec::new(), at: 0, line: 0 }
+        Self { input, buffer: Vec::new(), at: 0, line: 0, begun: Vec::new() }
     }
 
     /// The number of the line being read.
@@ -77,8 +90,11 @@ impl<R: BufRead> Script<R> {
             if self.at >= self.buffer.len() {
                 if !self.fill()? {
                     let rest = String::from_utf8_lossy(&text);
-                    return match (without_comments(&rest).is_empty(), inside) {
-                        (true, Inside::Nothing) => Ok(None),
+                    return match (without_comments(&rest).is_empty(), inside, self.begun.last()) {
+                        (true, Inside::Nothing, None) => Ok(None),
+                        (true, Inside::Nothing, Some(title)) => Err(format!(
+                            "the file ends without \"{title}{COMPLETE}\"; is it cut short? What it held was restored, unless --single-transaction"
+                        )),
                         _ => Err(format!(
                             "the file ends inside the statement that begins in line {begins}; is it cut short?"
                         )),
@@ -159,6 +175,7 @@ impl<R: BufRead> Script<R> {
                         // Goes to the end of the line, and is no part of a statement that has not begun.
                         length = self.buffer.len() - self.at;
                         if text.is_empty() {
+                            self.note();
                             self.at += length;
                             continue;
                         }
@@ -194,6 +211,18 @@ impl<R: BufRead> Script<R> {
             }
         }
         false
+    }
+
+    /// Heeds a comment of its own: whether a dump begins or is complete with it.
+    fn note(&mut self) {
+        let comment = self.buffer[self.at..].trim_ascii_end();
+        for title in TITLES {
+            match comment.strip_prefix(title.as_bytes()) {
+                Some(b"") => self.begun.push(title),
+                Some(rest) if rest == COMPLETE.as_bytes() => self.begun.retain(|t| *t != title),
+                _ => {}
+            }
+        }
     }
 
     fn step(&mut self, text: String, line: u64) -> Step {
@@ -287,6 +316,33 @@ mod tests {
             }
         }
         Ok(all)
+    }
+
+    #[test]
+    fn dump_that_does_not_say_that_it_is_complete_is_cut_short() {
+        for title in TITLES {
+            let whole = format!(
+                "--\n{title}\n--\n\nSET a = 1;\nSET b = 2;\n\n--\n{title} complete\n--\n\\unrestrict x\n"
+            );
+            assert_eq!(steps(&whole).expect("whole").len(), 2);
+            let windows = whole.replace('\n', "\r\n");
+            assert_eq!(steps(&windows).expect("whole").len(), 2);
+            // Cut between two statements, and before the last line of all.
+            for end in ["SET b", "--\n-- Tel", "--\n-- Post", " complete"] {
+                let Some(at) = whole.rfind(end) else { continue };
+                let error = steps(&whole[..at]).expect_err(end);
+                assert!(error.contains("is it cut short?"), "{error}");
+            }
+            // One behind the other: each has its end.
+            let both = format!("{whole}{whole}");
+            assert_eq!(steps(&both).expect("whole").len(), 4);
+            assert!(steps(&format!("{whole}{title}\n")).is_err());
+        }
+        // What says nothing of itself ends where it ends, and rows and texts say nothing of the dump.
+        let title = TITLES[0];
+        assert_eq!(steps("SET a = 1;").expect("whole").len(), 1);
+        let inside = format!("SELECT '\n{title}\n';\nCOPY t FROM stdin;\n{title}\n\\.\n");
+        assert_eq!(steps(&inside).expect("whole").len(), 3);
     }
 
     #[test]
