@@ -503,11 +503,11 @@ fn flatten<'e>(expr: &'e ast::Expr, op: &BinaryOperator, out: &mut Vec<&'e ast::
     }
 }
 
+/// The fields of a row that is written out.
+type Fields<'a> = Cow<'a, [ast::Expr]>;
+
 /// The fields of two rows that are written out.
-fn rows<'a>(
-    left: &'a ast::Expr,
-    right: &'a ast::Expr,
-) -> Option<(Cow<'a, [ast::Expr]>, Cow<'a, [ast::Expr]>)> {
+fn rows<'a>(left: &'a ast::Expr, right: &'a ast::Expr) -> Option<(Fields<'a>, Fields<'a>)> {
     Some((row_of(left)?, row_of(right)?))
 }
 
