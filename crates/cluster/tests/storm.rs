@@ -340,7 +340,7 @@ fn storm_over_nodes_that_move_the_log_by_themselves_is_strictly_serializable_and
 fn storm_finds_what_is_planted() {
     let planted = [
         (Bug::AcknowledgesEarly, 2),
-        (Bug::OwnsAfterThaw, 181),
+        (Bug::OwnsAfterThaw, 311),
         (Bug::SealsMinority, 11),
         (Bug::ForgetsUnderWay, 1),
         (Bug::AnswersAhead, 1),
