@@ -131,7 +131,7 @@ refused "no key" "is encrypted: name its key file" "${start[@]}"
 refused "another key of the same name" "does not open" "${start[@]}" --encryption-key-file "$WORK/keys/other"
 refused "no key of that name" '"second"' "${start[@]}" --encryption-key-file "$WORK/keys/third"
 refused "no such file" "cannot be read" "${start[@]}" --encryption-key-file "$WORK/keys/nothing"
-refused "a key service" "not supported yet" "${start[@]}" --encryption-key-file awskms://x
+refused "a key service" "it is a URL" "${start[@]}" --encryption-key-file awskms://x
 refused "log inspect without key" "is encrypted" "$bin" log inspect --bucket "$BUCKET"
 refused "cluster status without key" "is encrypted" "$bin" cluster status --bucket "$BUCKET"
 rm -rf "$WORK/node" "$WORK/bucket"

@@ -36,7 +36,7 @@ use tokio::time::Instant;
 use self::report::{Point, Sample};
 use self::tables::Tables;
 use self::work::{Clients, Draws, Load};
-use crate::sites::{Site, World, until};
+use crate::sites::{Site, World, empty_folder, until};
 use crate::sql;
 
 /// The paper's sites, in its order.
@@ -210,14 +210,7 @@ pub async fn run(asked: Planes) -> Result<(), String> {
         ));
     }
     let temporary = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-    let folder = asked.data_dir.as_deref().unwrap_or(temporary.path());
-    let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
-    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(format!(
-            "{} is not empty; name a new folder with --data-dir",
-            folder.display()
-        ));
-    }
+    let folder = empty_folder(asked.data_dir.as_deref().unwrap_or(temporary.path()))?;
     let mut world = World::new(&folder, names, latencies.clone()).await?;
     let measured = measure_all(&asked, &latencies, &mut world).await;
     for site in &mut world.sites {

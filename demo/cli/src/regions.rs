@@ -34,7 +34,7 @@ pub use self::legs::metrics;
 use self::legs::Legs;
 use self::visibility::{Pair, Seen};
 use crate::link::Link;
-use crate::sites::{self, PATIENCE, World};
+use crate::sites::{self, PATIENCE, World, empty_folder};
 
 /// Regions: names, the sites of [`Latencies::saturn`] that they stand for, and what those are called.
 const REGIONS: [(&str, u16, &str); 3] =
@@ -72,14 +72,7 @@ pub async fn run(asked: Regions) -> Result<(), String> {
         );
     }
     let temporary = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-    let folder = asked.data_dir.as_deref().unwrap_or(temporary.path());
-    let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
-    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(format!(
-            "{} is not empty; name a new folder with --data-dir",
-            folder.display()
-        ));
-    }
+    let folder = empty_folder(asked.data_dir.as_deref().unwrap_or(temporary.path()))?;
     let places: Vec<RegionId> = REGIONS.iter().map(|(_, site, _)| RegionId(*site)).collect();
     let mut world = World::new(&folder, &NAMES, Latencies::saturn().select(&places)).await?;
     let shown = show(&asked, &mut world).await;

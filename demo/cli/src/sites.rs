@@ -58,6 +58,20 @@ pub fn pairs(regions: usize) -> impl Iterator<Item = (usize, usize)> {
         .flat_map(move |from| (0..regions).filter(move |to| *to != from).map(move |to| (from, to)))
 }
 
+/// `folder` from the root, when there is nothing in it.
+///
+/// # Errors
+/// There is something in it.
+pub fn empty_folder(folder: &Path) -> Result<PathBuf, String> {
+    let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
+    match folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+        true => {
+            Err(format!("{} is not empty; name a new folder with --data-dir", folder.display()))
+        }
+        false => Ok(folder),
+    }
+}
+
 async fn free_port() -> Result<(TcpListener, u16), String> {
     let none = |error: std::io::Error| format!("no port is free: {error}");
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(none)?;

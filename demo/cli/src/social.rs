@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 use self::tables::Network;
 use self::users::Seen;
-use crate::sites::{Site, World, pairs};
+use crate::sites::{Site, World, empty_folder, pairs};
 use crate::sql;
 
 /// The regions: short names of the paper's sites, in its order.
@@ -86,14 +86,7 @@ pub async fn run(asked: Social) -> Result<(), String> {
     let packed = placement(usize::from(asked.copies)).ok_or("--copies is 2 to 5")?;
     let graph = Graph::new(packed, asked.users, &mut random)?;
     let temporary = tempfile::tempdir().map_err(|error| format!("no temporary folder: {error}"))?;
-    let folder = asked.data_dir.as_deref().unwrap_or(temporary.path());
-    let folder = std::path::absolute(folder).map_err(|error| error.to_string())?;
-    if folder.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(format!(
-            "{} is not empty; name a new folder with --data-dir",
-            folder.display()
-        ));
-    }
+    let folder = empty_folder(asked.data_dir.as_deref().unwrap_or(temporary.path()))?;
     let mut world = World::new(&folder, &NAMES, Latencies::saturn()).await?;
     let shown = show(&asked, graph, &mut world).await;
     for site in &mut world.sites {
