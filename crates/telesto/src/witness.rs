@@ -12,7 +12,7 @@
 //! - Remembered is only what the node has applied: everybody was told of it, or will be.
 //! - A log that ends before what was seen is accepted only where the chain goes on from what was seen and says so itself: a loglet that
 //!   came later begins at or below it (`telesto cluster recover --accept-loss`).
-//! - Refusing changes nothing, in the bucket and in the folder.
+//! - Refusing changes nothing, in the bucket and in the folder, but that the node has started once more (its record, the life of its log server).
 //!
 //! # On failure
 //! [`Error::RolledBack`]. A file that cannot be written is told, and the database goes on.

@@ -17,7 +17,7 @@
 //!   lives too, each under a mark that its directory drew ([`CountedLife`]): a directory without the mark of the last life that
 //!   was counted there is not the one of that life.
 //! - A mark is in the directory before it is in the bucket, and no server answers anybody before its mark is there. A start that
-//!   ends between the two leaves the mark of the life before beside its own, and whichever of them the bucket has is found.
+//!   ends between the two leaves the marks of the lives before beside its own, and whichever of them the bucket has is found.
 //! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner that was succeeded
 //!   without knowing it could otherwise make a majority of servers that have removed it.
 //! - The doubts are written before the life that follows them: a crash between leaves both to be found again.
@@ -53,6 +53,10 @@ fn over(shard: ShardId) -> String {
 fn counted(shard: ShardId) -> String {
     format!("{shard}.counted")
 }
+
+/// Marks of so many lives are kept. A directory that has the mark which a bucket counted last is at least as new as that life, also where the
+/// bucket is an older copy: a start that is refused on that account must not make the directory doubtful.
+const REMEMBERED: u64 = 64;
 
 fn life_of(name: &str) -> Option<(u64, u64)> {
     let (life, incarnation) = name.split_once('-')?;
@@ -198,7 +202,7 @@ async fn mark(
     let number = last.map_or(1, |last| last.number + 1);
     let new = CountedLife { number, mark: counting.mark };
     disk.create(&format!("{}/{}", counted(shard), new.name())).await?;
-    for old in known.iter().filter(|old| Some(**old) != last && old.number < number) {
+    for old in known.iter().filter(|old| Some(**old) != last && old.number + REMEMBERED < number) {
         disk.remove(&format!("{}/{}", counted(shard), old.name())).await?;
     }
     Ok(new)

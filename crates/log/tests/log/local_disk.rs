@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use telesto_common::{Lsn, WriterToken};
 use telesto_log::disk::{Disk, DiskFile, DiskLock, SimDisk};
-use telesto_log::server::{LocalLogServer, LogServer as _, LogletKey, Reply, Request};
+use telesto_log::server::{
+    CountedLife, Counting, LocalLogServer, LogServer as _, LogletKey, Reply, Request,
+};
 use telesto_log::{DiskFault, Error, LogOptions};
 
 use crate::support::*;
@@ -480,4 +482,49 @@ async fn write_whose_sync_failed_is_on_the_platter_before_the_next_life_calls_it
         process.catch_up().await.unwrap();
         assert_eq!(process.said()[..2], ["one", &long], "it was told to be committed");
     }
+}
+
+/// Opens a directory for a life, as a bucket that counts `last` has it do; what the server is, and how the bucket is to count it.
+async fn counted_life(
+    disk: &Arc<SimDisk>,
+    life: u64,
+    last: Option<CountedLife>,
+) -> (telesto_common::Incarnation, Option<CountedLife>) {
+    let env = telesto_runtime::env();
+    let counting = Some(Counting { last, mark: 100 + life });
+    let opening = LocalLogServer::open_shared(
+        Arc::clone(disk) as _,
+        env,
+        SHARD,
+        1 << 20,
+        telesto_common::Incarnation(life),
+        counting,
+    );
+    let server = opening.await.unwrap();
+    (server.incarnation().await, server.counted_life().await)
+}
+
+/// A bucket that was put back knows an earlier life of the directory, which is at least as new as that: it is believed, whatever was refused on
+/// account of the bucket. A directory that was put back does not know the last life.
+#[tokio::test]
+async fn directory_that_knows_the_life_counted_last_is_believed_and_an_older_one_is_not() {
+    let disk = SimDisk::new();
+    let (first, mut last) = counted_life(&disk, 1, None).await;
+    let (mut lives, mut image) = (Vec::new(), None);
+    for life in 2..=5 {
+        lives.push(last);
+        if life == 4 {
+            image = Some(disk.image());
+        }
+        let (server, counted) = counted_life(&disk, life, last).await;
+        assert_eq!(server, first, "life {life}");
+        last = counted;
+    }
+    let (server, _) = counted_life(&disk, 6, lives[0]).await;
+    assert_eq!(server, first, "the bucket is four lives older");
+    let (server, _) = counted_life(&disk, 7, last).await;
+    assert_eq!(server, first, "and is the right one again");
+    disk.restore(&image.unwrap());
+    let (server, _) = counted_life(&disk, 4, last).await;
+    assert_ne!(server, first, "the directory is older");
 }
