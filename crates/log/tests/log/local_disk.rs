@@ -500,7 +500,7 @@ async fn counted_life(
         telesto_common::Incarnation(life),
         counting,
     );
-    let server = opening.await.unwrap();
+    let server = opening.await.expect("it opens");
     (server.incarnation().await, server.counted_life().await)
 }
 
