@@ -79,6 +79,21 @@ cp "$newest" "$next"
 refused "does not open\|damaged" "$bin" keys show --bucket "file://$WORK/bucket" --encryption-key-file "$keys"
 rm "$next"
 ok "a ring that was copied to another name does not open"
+# The ring says so of itself. What KMS wrapped for it says so, too: by the object's name, and by no other.
+cat >"$WORK/open.py" <<'EOF'
+import struct, sys, boto3
+url, arn, ring, name = sys.argv[1:]
+bytes = open(ring, "rb").read()
+at = 14 + bytes[13]
+(length,) = struct.unpack(">H", bytes[at : at + 2])
+wrapped = bytes[at + 2 : at + 2 + length]
+kms = boto3.client("kms", endpoint_url=url)
+print(len(kms.decrypt(KeyId=arn, CiphertextBlob=wrapped, EncryptionContext={"telesto-object": name})["Plaintext"]))
+EOF
+open_for() { "$PYTHON" "$WORK/open.py" "$AWS_ENDPOINT_URL_KMS" "$arn" "$newest" "$1"; }
+[ "$(open_for "keyring/$(basename "$newest")")" = 32 ] || die "KMS does not open what it wrapped for the ring"
+refused "InvalidCiphertextException" open_for "keyring/$(basename "$next")"
+ok "what KMS wrapped opens for the object that it was for alone"
 
 # A key of tables in the service.
 "$bin" keys create "$keys" --name group_a --for-tables --kms "$group" >/dev/null

@@ -354,17 +354,21 @@ async fn requests_are_metered_by_cause_scope_and_price() {
     assert!((counted.dollars() - (3.0 * 0.005 + 0.0004) / 1000.0).abs() < 1e-12);
 }
 
-#[tokio::test]
-async fn slow_read_is_hedged_and_the_hedge_is_metered() {
-    use telesto_bucket::Hedging;
-
-    let env = telesto_runtime::env();
+/// Options of a bucket that hedges, and where its faults come from.
+fn hedging(env: &telesto_common::Env) -> (BucketOptions, Arc<Faults>) {
     let faults = Faults::new(env.clone(), FaultRates::NONE);
     let options = BucketOptions {
-        hedging: Hedging::On,
+        hedging: telesto_bucket::Hedging::On,
         faults: Some(Arc::clone(&faults)),
         ..BucketOptions::default()
     };
+    (options, faults)
+}
+
+#[tokio::test]
+async fn slow_read_is_hedged_and_the_hedge_is_metered() {
+    let env = telesto_runtime::env();
+    let (options, faults) = hedging(&env);
     let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
     store.put(&Path::from("k"), "v".into()).await.expect("put");
     let bucket = over(store, "memory://hedged", &options, env.clone()).expect("opens");
@@ -383,15 +387,8 @@ async fn slow_read_is_hedged_and_the_hedge_is_metered() {
 
 #[tokio::test]
 async fn reads_that_find_nothing_are_hedged_by_their_own_times() {
-    use telesto_bucket::Hedging;
-
     let env = telesto_runtime::env();
-    let faults = Faults::new(env.clone(), FaultRates::NONE);
-    let options = BucketOptions {
-        hedging: Hedging::On,
-        faults: Some(Arc::clone(&faults)),
-        ..BucketOptions::default()
-    };
+    let (options, faults) = hedging(&env);
     let store = Arc::new(MemoryStore::new(Arc::clone(&env.clock)));
     let bucket = over(store, "memory://missing", &options, env.clone()).expect("opens");
     for _ in 0..128 {
