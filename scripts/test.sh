@@ -152,6 +152,7 @@ beside wiki tests/e2e/wiki.sh
 beside bookstore tests/e2e/bookstore.sh
 beside orms tests/e2e/orms.sh
 beside encryption tests/e2e/encryption.sh
+beside backup tests/e2e/backup.sh
 beside table_keys tests/e2e/table_keys.sh
 beside kms tests/e2e/kms.sh
 beside hangup tests/e2e/hangup.sh

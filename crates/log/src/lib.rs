@@ -40,6 +40,7 @@ mod role;
 pub mod server;
 mod slots;
 mod store;
+pub mod stored;
 mod switch;
 mod trail;
 mod trim;

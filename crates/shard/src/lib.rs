@@ -40,6 +40,7 @@ mod snapshots;
 mod space;
 mod spill;
 mod spilling;
+mod stored;
 mod tail;
 
 pub use api::{
@@ -53,3 +54,4 @@ pub use scan::ShardScan;
 pub use shard::{CheckpointKnows, Shard};
 pub use snapshots::SnapshotGuard;
 pub use space::{IndexPrefix, IndexSpace, Space, prefix_of};
+pub use stored::StoredCheckpoint;

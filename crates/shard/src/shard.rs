@@ -146,15 +146,7 @@ impl Shard {
         let path = options.checkpoint_path();
         let engine: Arc<dyn Engine> = match &options.engine {
             EngineKind::Memory(checkpoints) => Arc::new(checkpoints.engine(options.shard, path)),
-            EngineKind::SlateDb => Arc::new(SlateEngine::new(
-                &options.env,
-                &options.bucket,
-                &options.cache,
-                path,
-                options.io_timeout,
-                work_sizes(&options),
-                Ages { tables: options.tables_min_age, manifests: options.manifests_min_age },
-            )),
+            EngineKind::SlateDb => Arc::new(slate_of(&options)),
         };
         let opened = open_newest(engine.as_ref()).await;
         let (base, meta) = opened.map_err(|fault| error_of(engine.path(), fault))?;
@@ -512,6 +504,19 @@ impl Shard {
 
 /// Half of the memory for work is for the table being made (its rows, then its encoded form), a quarter for what
 /// is read ahead.
+/// The engine over the checkpoint in the bucket that `options` name.
+pub(crate) fn slate_of(options: &ShardOptions) -> SlateEngine {
+    SlateEngine::new(
+        &options.env,
+        &options.bucket,
+        &options.cache,
+        options.checkpoint_path(),
+        options.io_timeout,
+        work_sizes(options),
+        Ages { tables: options.tables_min_age, manifests: options.manifests_min_age },
+    )
+}
+
 fn work_sizes(options: &ShardOptions) -> WorkSizes {
     let size = |bytes: u64| usize::try_from(bytes.max(MIN_TABLE_BYTES)).unwrap_or(usize::MAX / 4);
     WorkSizes {
@@ -544,7 +549,7 @@ pub(crate) async fn read_meta(path: &str, view: &dyn View) -> Outcome<Meta> {
     }
 }
 
-fn error_of(path: &str, fault: Fault) -> Error {
+pub(crate) fn error_of(path: &str, fault: Fault) -> Error {
     let path = path.to_owned();
     match fault {
         Fault::Corrupt { object, reason } => {

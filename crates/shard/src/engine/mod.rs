@@ -22,6 +22,7 @@ mod no_wal;
 pub(crate) mod slate;
 mod slate_clock;
 mod slate_space;
+mod stored;
 mod witness;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -4,6 +4,7 @@
 //! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is wrong.
 //! 3: a statement of a script failed (`telesto sql`).
 
+mod backup;
 mod bench;
 mod board;
 mod cluster;
@@ -143,6 +144,17 @@ enum Command {
   telesto restore shop.sql
   pg_dump postgres://postgres@127.0.0.1/shop | telesto restore -")]
     Restore(restore::Restore),
+    /// Copy a database's bucket while it is in use, and make a database from copies, as of any moment they cover.
+    ///
+    /// A dump is SQL, and slow to load; a backup is the stored form, and incremental.
+    #[command(after_help = "Examples:
+  telesto backup create --bucket s3://my-bucket/telesto --backups s3://other-bucket/backups --every 15m
+  telesto backup list --backups s3://other-bucket/backups
+  telesto backup restore --backups s3://other-bucket/backups --at 2026-11-28T09:30:00Z --into s3://my-bucket/restored")]
+    Backup {
+        #[command(subcommand)]
+        command: backup::Command,
+    },
     #[command(hide = true, disable_help_flag = true)]
     Import(moved::Moved),
     /// Look at the nodes of a cluster, have one hand over what it owns, or remove one.
@@ -295,6 +307,7 @@ async fn run(command: Command, (sessions, commits): (Handle, Handle)) -> ExitCod
         Command::Start { log_level, settings, .. } => {
             report(start::run(&log_level, &settings, &sessions, &commits).await)
         }
+        Command::Backup { command } => report(backup::run(command).await),
         Command::Keys { command } => report(keys::run(command).await),
         Command::Cluster { command } => report(cluster::run(command).await),
         Command::Region { command } => report(region::run(command).await),

@@ -1,0 +1,113 @@
+//! Looking after backups: whether all that they name is there and whole, and removing old ones.
+//!
+//! # Invariants
+//! - What a backup that stays needs is never deleted, nor what lies between two of them that stay.
+//! - What is younger than a day and named by nothing may belong to a backup that is under way, and stays.
+//!
+//! # On failure
+//! Removing that was cut off leaves objects that the next one removes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
+use telesto_bucket::{Bucket, Cause};
+use telesto_common::Env;
+use telesto_log::stored::{entries_of, log_prefixes};
+
+use crate::create::SHARD;
+use crate::error::{Error, Result};
+use crate::record::Copied;
+use crate::repository::{Progress, Repository, list};
+use crate::restore::{Wanted, plan, read_copy};
+
+/// How old an object is at least that is deleted.
+const AGE: Duration = Duration::from_secs(24 * 3600);
+/// Objects looked at, or deleted, at a time.
+const AT_ONCE: usize = 4;
+
+/// Reads everything that the backups name, and gives what is wrong.
+///
+/// # Errors
+/// The bucket's; [`Error::NoBackups`].
+pub async fn verify(
+    env: &Env,
+    repository: &Repository,
+    copies: &Arc<dyn Bucket>,
+    progress: &dyn Progress,
+) -> Result<Vec<Error>> {
+    let backups = repository.backups().await?;
+    if backups.is_empty() {
+        return Err(Error::NoBackups { url: repository.url().to_owned() });
+    }
+    let named: BTreeMap<&str, &Copied> = backups
+        .iter()
+        .flat_map(|backup| backup.copied())
+        .map(|copied| (copied.key.as_str(), copied))
+        .collect();
+    let looks = named.into_values().map(|copied| async move {
+        let read = read_copy(repository, &copied.key, Some(copied)).await;
+        progress.copied("objects", copied.bytes);
+        match read {
+            Err(error @ Error::Damaged { .. }) => Ok(Some(error)),
+            other => other.map(|_| None),
+        }
+    });
+    let looks: Vec<Option<Error>> =
+        stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await?;
+    let mut wrong: Vec<Error> = looks.into_iter().flatten().collect();
+    for backup in &backups {
+        // The log of each, from its checkpoint to its end; then from there to the next one's.
+        for wanted in [Wanted::Number(backup.number), Wanted::At(backup.began_micros)] {
+            match plan(env, repository, copies, wanted).await {
+                Ok(_) => progress.copied("logs", 0),
+                Err(error @ (Error::Bucket(_) | Error::Limit(_))) => return Err(error),
+                Err(error) => wrong.push(error),
+            }
+        }
+    }
+    Ok(wrong)
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Backups.
+    pub backups: usize,
+    /// Objects that no backup needs any more.
+    pub objects: usize,
+}
+
+/// Removes all backups but the newest `keep`, and what none of those needs.
+///
+/// # Errors
+/// The bucket's.
+pub async fn prune(env: &Env, repository: &Repository, keep: usize) -> Result<Removed> {
+    let mut backups = repository.backups().await?;
+    let gone = backups.len().saturating_sub(keep.max(1));
+    for backup in backups.drain(..gone) {
+        repository.forget(backup.number).await?;
+    }
+    let Some(oldest) = backups.first() else { return Ok(Removed::default()) };
+    let needed: BTreeMap<&str, ()> =
+        backups.iter().flat_map(|backup| backup.copied()).map(|c| (c.key.as_str(), ())).collect();
+    let old =
+        env.clock.wall_micros().saturating_sub(u64::try_from(AGE.as_micros()).unwrap_or(u64::MAX));
+    let mut unneeded = Vec::new();
+    for place in ["checkpoint", "parts"] {
+        let there = list(repository.objects.as_ref(), &format!("shards/{SHARD}/{place}")).await?;
+        unneeded.extend(there.into_iter().filter(|(key, _)| !needed.contains_key(key.as_str())));
+    }
+    for prefix in log_prefixes(SHARD) {
+        let there = list(repository.objects.as_ref(), &prefix).await?;
+        let below = |key: &str| entries_of(key).is_some_and(|(_, last)| last.0 <= oldest.reaches);
+        unneeded.extend(there.into_iter().filter(|(key, _)| below(key)));
+    }
+    let unneeded: Vec<String> =
+        unneeded.into_iter().filter(|(_, at)| *at < old).map(|(key, _)| key).collect();
+    let objects = unneeded.len();
+    let deletes = unneeded.iter().map(|key| repository.objects.delete(Cause::Gc, key));
+    stream::iter(deletes).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await?;
+    Ok(Removed { backups: gone, objects })
+}
