@@ -77,11 +77,11 @@ pub struct Scalaris {
     /// Clients of each node that modify (the paper: 1, 50, 100); 0 leaves these out
     #[arg(long, value_delimiter = ',', default_value = "1,10,50", value_parser = clap::value_parser!(u32).range(0..=1000))]
     modify_clients: Vec<u32>,
-    /// Reads of each client
-    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    /// Reads of each client (the paper: 2000)
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     reads: u32,
-    /// Modifies of each client
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    /// Modifies of each client (the paper: 100)
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     modifies: u32,
     /// Keys; each operation takes any of them
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
