@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-commit bench-encryption dist lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-cloudtps bench-scalaris bench-commit bench-encryption dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -48,6 +48,12 @@ bench-failover: ## for how long commits stop when a node of three fails, by the 
 
 bench-cluster: ## messages, bytes, syncs, requests and processor time of a transaction on 1, 3 and 5 nodes; then beside etcd by one client
 	@scripts/bench_cluster.sh
+
+bench-cloudtps: ## joins, updates, a cluster that grows and failures over time beside CloudTPS' figures: make bench-cloudtps OUT=folder ARGS="--nodes 1,3"
+	@OUT="$(OUT)" scripts/bench_cloudtps.sh $(ARGS)
+
+bench-scalaris: ## reads and increments by number of nodes and clients beside Scalaris' figures, and a node that is killed: make bench-scalaris OUT=folder
+	@OUT="$(OUT)" scripts/bench_scalaris.sh $(ARGS)
 
 bench-commit: ## what an entry of the log takes until two of three nodes have it, beside a round trip, a sync and bare threads
 	@cargo run --release --quiet -p telesto-commit-bench -- $(ARGS)

@@ -330,3 +330,48 @@ async fn demo_loads_shops_asks_and_stops_its_node() {
     let again = well(&run(&arguments));
     assert!(again.contains("60 customers"), "{again}");
 }
+
+/// What CloudTPS measured, on a cluster that grows from one node to three; the command checks every answer itself.
+#[test]
+fn figures_of_cloudtps_are_told_beside_the_papers_and_kept() {
+    let dir = tempfile::tempdir().expect("folder");
+    let out = dir.path().join("figures");
+    let said = well(&run(&[
+        "bench",
+        "cloudtps",
+        "--nodes",
+        "1,3",
+        "--clients",
+        "2",
+        "--time",
+        "500ms",
+        "--customers",
+        "100",
+        "--items",
+        "50",
+        "--rows",
+        "200",
+        "--joined",
+        "4,8",
+        "--paths",
+        "0,1,3",
+        "--changed",
+        "3,6",
+        "--out",
+        out.to_str().expect("UTF-8"),
+    ]));
+    assert!(said.contains("adds up at every node") && said.contains("each once"), "{said}");
+    for (figure, rows) in
+        [("figure-6a", 2), ("figure-6b", 3), ("figure-6c", 4), ("figure-7", 2), ("figure-8", 3)]
+    {
+        let table = std::fs::read_to_string(out.join(format!("{figure}.md"))).expect("a table");
+        assert!(said.contains(&table) && table.lines().count() >= 2 + rows, "{figure}: {table}");
+        assert!(!table.contains("NaN") && !table.contains("inf"), "{figure}: {table}");
+        let plot = std::fs::read_to_string(out.join(format!("{figure}.svg"))).expect("a plot");
+        assert!(plot.starts_with("<svg"), "{figure}");
+    }
+    let figure = std::fs::read_to_string(out.join("figure-8.md")).expect("a table");
+    assert!(figure.contains("| mean, the paper's | 4.92 | 2.96 |"), "{figure}");
+    let refused = run(&["bench", "cloudtps", "--changed", "4"]);
+    assert_eq!(refused.status.code(), Some(2), "four records are no rows with an index");
+}

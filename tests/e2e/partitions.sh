@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Three nodes cut off from each other in every shape (partitions.rs), in network namespaces of their own.
+# Three nodes cut off from each other in every shape (partitions.rs), in network namespaces of their own; then CloudTPS' Figure 9 in short:
+# that program looks for every acknowledged commit itself.
 # Exit code 77: no network namespaces and bridges may be made here.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -16,4 +17,7 @@ probe() {
     return "$status"
 }
 probe || { echo "no network namespaces, bridges or veth devices may be made here (it takes root); nodes were not cut off from each other" >&2; exit 77; }
-exec cargo test --workspace --test partitions -- --nocapture
+cargo test --workspace --test partitions -- --nocapture
+tests_need_telesto
+cargo build --quiet --workspace --bin telesto-failover-bench
+"$CARGO_TARGET_DIR/debug/telesto-failover-bench" --timeline --away 1

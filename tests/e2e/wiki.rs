@@ -111,3 +111,24 @@ async fn killed_import_goes_on_and_answers_as_postgres_does() {
     let told = demo(&reads).output().expect("it runs");
     assert!(String::from_utf8_lossy(&told.stderr).contains("are not those of its newest text"));
 }
+
+/// What Scalaris measured, and a node killed under the same load; the command looks for every acknowledged increment itself.
+#[test]
+fn increments_of_scalaris_survive_a_node_that_is_killed() {
+    let dir = tempfile::tempdir().expect("temporary folder");
+    let out = dir.path().join("figures");
+    let few = ["--nodes", "1,3", "--read-clients", "1,2", "--modify-clients", "4"];
+    let short = ["--reads", "100", "--modifies", "20", "--keys", "50", "--kill-time", "3s"];
+    let mut command = demo(&["bench", "scalaris"]);
+    let told = command.args(few).args(short).arg("--out").arg(&out).output().expect("it runs");
+    let said = String::from_utf8_lossy(&told.stdout);
+    assert!(told.status.success(), "{said}{}", String::from_utf8_lossy(&told.stderr));
+    // Four clients at one node and at each of three, 20 times.
+    assert!(said.contains("320 increments are there, each once."), "{said}");
+    assert!(said.contains("Nothing that was acknowledged is missing."), "{said}");
+    for (figure, paper, rows) in [("figure-3a", "| 1250 |", 4), ("figure-3b", "| 344 |", 2)] {
+        let table = std::fs::read_to_string(out.join(format!("{figure}.md"))).expect("a table");
+        assert_eq!(table.matches(paper).count(), rows, "{table}");
+        assert!(out.join(format!("{figure}.svg")).is_file(), "{figure}");
+    }
+}

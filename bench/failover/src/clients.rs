@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
 use crate::namespaces::Trio;
@@ -26,12 +27,17 @@ struct Commits {
     longest: Duration,
     /// When the last gap of [`DISTURBS`] ended, or else what is measured began.
     disturbed: Instant,
+    /// Commits that were acknowledged.
+    acknowledged: u64,
+    /// Statements whose outcome is not known.
+    doubtful: u64,
 }
 
 /// One client of each node.
 pub(crate) struct Clients {
     commits: Vec<Arc<Mutex<Commits>>>,
     stop: Arc<AtomicBool>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Clients {
@@ -40,22 +46,27 @@ impl Clients {
         let table = "CREATE TABLE beats (k bigint PRIMARY KEY, n bigint NOT NULL)";
         client.batch_execute(table).await.expect("a table");
         let stop = Arc::new(AtomicBool::new(false));
-        let mut commits = Vec::new();
+        let (mut commits, mut tasks) = (Vec::new(), Vec::new());
         for (index, url) in trio.urls.iter().enumerate() {
             let now = Instant::now();
-            let seen = Commits { last: now, longest: Duration::ZERO, disturbed: now };
-            let seen = Arc::new(Mutex::new(seen));
+            let seen = Arc::new(Mutex::new(Commits {
+                last: now,
+                longest: Duration::ZERO,
+                disturbed: now,
+                acknowledged: 0,
+                doubtful: 0,
+            }));
             commits.push(Arc::clone(&seen));
             let (url, stop) = (Arc::clone(url), Arc::clone(&stop));
-            tokio::spawn(async move {
+            tasks.push(tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
                     let at = url.lock().expect("no panic").clone();
                     beat(&at, index, &seen, &stop).await;
                     tokio::time::sleep(AGAIN).await;
                 }
-            });
+            }));
         }
-        Self { commits, stop }
+        Self { commits, stop, tasks: Mutex::new(tasks) }
     }
 
     pub(crate) fn stop(&self) {
@@ -77,6 +88,39 @@ impl Clients {
         commits.longest.max(commits.last.elapsed())
     }
 
+    /// Commits of client `index` so far.
+    pub(crate) fn acknowledged_of(&self, index: usize) -> u64 {
+        self.commits[index].lock().expect("no panic").acknowledged
+    }
+
+    /// Commits of all so far.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        (0..self.commits.len()).map(|index| self.acknowledged_of(index)).sum()
+    }
+
+    /// Stops all; panics when a row says less than its client was acknowledged, or more than that and what it does not know of.
+    pub(crate) async fn check(&self, trio: &Trio) {
+        self.stop();
+        let tasks = std::mem::take(&mut *self.tasks.lock().expect("no panic"));
+        for task in tasks {
+            task.await.expect("no client panics");
+        }
+        let client = trio.node(0).connect().await.expect("connects");
+        for (index, commits) in self.commits.iter().enumerate() {
+            let key = i64::try_from(index).expect("small");
+            let row = client.query_one("SELECT n FROM beats WHERE k = $1", &[&key]).await;
+            let stored = row.expect("a row").get::<_, i64>(0).unsigned_abs();
+            let commits = commits.lock().expect("no panic");
+            let (least, most) = (commits.acknowledged, commits.acknowledged + commits.doubtful);
+            assert!(
+                (least..=most).contains(&stored),
+                "client {index}: {least} commits were acknowledged, {} are in doubt, and its row says {stored}",
+                commits.doubtful
+            );
+        }
+        println!("{} acknowledged commits are there.", self.acknowledged());
+    }
+
     /// Whether it has committed for `time` without a gap of [`DISTURBS`].
     pub(crate) fn steady(&self, index: usize, time: Duration) -> bool {
         let commits = self.commits[index].lock().expect("no panic");
@@ -91,9 +135,17 @@ async fn beat(url: &str, index: usize, seen: &Mutex<Commits>, stop: &AtomicBool)
     let sql = "INSERT INTO beats VALUES ($1, 1) ON CONFLICT (k) DO UPDATE SET n = beats.n + 1";
     let Ok(statement) = client.prepare(sql).await else { return };
     let key = i64::try_from(index).expect("small");
-    while !stop.load(Ordering::SeqCst) && client.execute(&statement, &[&key]).await.is_ok() {
+    while !stop.load(Ordering::SeqCst) {
+        let answer = client.execute(&statement, &[&key]).await;
         let now = Instant::now();
         let mut commits = seen.lock().expect("no panic");
+        if let Err(error) = answer {
+            let code = error.code().map_or("", |code| code.code());
+            // A conflict has done nothing; of anything else it is not known.
+            commits.doubtful += u64::from(!code.starts_with("40") || code == "40003");
+            return;
+        }
+        commits.acknowledged += 1;
         let gap = now - commits.last;
         commits.last = now;
         commits.longest = commits.longest.max(gap);

@@ -2,7 +2,8 @@
 //!
 //! # Purpose
 //! `make bench-failover` prints a table: each kind of failure, of the log's owner and of another node (which is a log server), and
-//! the longest time between two commits of one client, for clients of the nodes that did not fail.
+//! the longest time between two commits of one client, for clients of the nodes that did not fail. With `--timeline` it shows
+//! throughput over time instead, while nodes are cut off and killed ([`timeline`]).
 //!
 //! # Invariants
 //! - Clients send one statement at a time, and again at once when it fails; each has a row of its own, so none conflicts.
@@ -29,8 +30,13 @@ mod three;
 
 mod clients;
 mod disks;
+// The plots of the other studies.
+#[path = "../../s3db/src/plot.rs"]
+mod plot;
 mod table;
+mod timeline;
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
@@ -58,6 +64,15 @@ struct Arguments {
     /// Which failures; all if not given.
     #[arg(long, value_enum)]
     fault: Vec<Fault>,
+    /// Instead of the table: throughput over time, three partitions and two failures in turns (CloudTPS' Figure 9).
+    #[arg(long)]
+    timeline: bool,
+    /// Seconds of each partition of the timeline, and of a killed node's absence (the paper's partitions: 60).
+    #[arg(long, default_value_t = 15)]
+    away: u64,
+    /// Folder for the timeline's table and plot.
+    #[arg(long)]
+    out: Option<PathBuf>,
 }
 
 /// A way to fail.
@@ -193,6 +208,10 @@ async fn rows(arguments: &Arguments, faults: &[Fault], disks: &Disks) -> Vec<Row
 #[tokio::main]
 async fn main() {
     let arguments = Arguments::parse();
+    if arguments.timeline {
+        let away = Duration::from_secs(arguments.away.max(1));
+        return timeline::run(away, arguments.out.as_deref()).await;
+    }
     let all = Fault::value_variants().to_vec();
     let chosen = if arguments.fault.is_empty() { all } else { arguments.fault.clone() };
     let (stalls, rest): (Vec<_>, Vec<_>) =

@@ -1,7 +1,7 @@
 //! Plots as SVG.
 //!
 //! # Invariants
-//! One colour a series, in the order given.
+//! One colour a series, in the order given. The legend is in the upper corner that the highest point is not near.
 //!
 //! # On failure
 //! The drawing library's error, as text.
@@ -35,11 +35,16 @@ fn draw(
     root.fill(&WHITE)?;
     let points = || series.iter().flat_map(|series| &series.points);
     let max = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(1e-12, f64::max) * 1.08;
+    let highest = points().fold((0.0, 0.0), |most, at| if at.1 > most.1 { *at } else { most });
+    let legend = match highest.0 > max(|p| p.0) / 2.0 {
+        true => SeriesLabelPosition::UpperLeft,
+        false => SeriesLabelPosition::UpperRight,
+    };
     let mut chart = ChartBuilder::on(&root)
         .caption(title, ("sans-serif", 16))
         .margin(12)
         .x_label_area_size(36)
-        .y_label_area_size(48)
+        .y_label_area_size(60)
         .build_cartesian_2d(0.0..max(|p| p.0), 0.0..max(|p| p.1))?;
     chart.configure_mesh().x_desc(x).y_desc(y).light_line_style(WHITE).draw()?;
     for (at, series) in series.iter().enumerate() {
@@ -54,7 +59,7 @@ fn draw(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
+        .position(legend)
         .background_style(WHITE.mix(0.85))
         .border_style(BLACK.mix(0.3))
         .draw()?;

@@ -70,6 +70,8 @@ pub struct Tally {
     pub errors: BTreeMap<String, (u64, String)>,
     /// Rows shown.
     pub rows: u64,
+    /// How many of them showed so many rows.
+    pub by_rows: BTreeMap<u64, u64>,
 }
 
 impl Tally {
@@ -82,6 +84,7 @@ impl Tally {
             retries: BTreeMap::new(),
             errors: BTreeMap::new(),
             rows: 0,
+            by_rows: BTreeMap::new(),
         }
     }
 
@@ -96,6 +99,9 @@ impl Tally {
             self.errors.entry(code.clone()).or_insert_with(|| (0, message.clone())).0 += count;
         }
         self.rows += other.rows;
+        for (rows, count) in &other.by_rows {
+            *self.by_rows.entry(*rows).or_default() += count;
+        }
     }
 }
 
@@ -246,6 +252,7 @@ async fn browse(
                 let micros = u64::try_from(from.elapsed().as_micros()).unwrap_or(u64::MAX);
                 tally.measured.saturating_record(micros.max(1));
                 tally.rows += browser.page.rows;
+                *tally.by_rows.entry(browser.page.rows).or_default() += 1;
             }
         }
         live.done.fetch_add(1, Ordering::Relaxed);

@@ -9,9 +9,7 @@
 //! # Limits
 //! All on one machine: a node's loss is shown, not a network's.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,15 +18,12 @@ use clap::Args;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use telesto_common::units::Span;
-use tokio::process::{Child, Command};
 use tokio::time::Instant;
 use tokio_postgres::NoTls;
 
+use crate::nodes::{Node, nothing_done, owner, url};
 use crate::sql;
-use crate::telesto::{bucket_in, program};
 
-/// How long nodes may take to open the database.
-const OPENING: Duration = Duration::from_secs(120);
 /// How long a killed node stays away.
 const AWAY: Duration = Duration::from_secs(3);
 /// How long a statement may take before its client gives it up.
@@ -69,97 +64,15 @@ pub async fn run(asked: Cluster) -> Result<(), String> {
     );
     let mut nodes = Vec::new();
     for number in 1..=asked.nodes {
-        nodes.push(Node::start(&folder, number).await?);
+        let node = Node::start(&folder, number).await?;
+        println!("  node {number}: {}, {}", node.id, node.url());
+        nodes.push(node);
     }
     let shown = show(&asked, &mut nodes).await;
     for node in &mut nodes {
         node.stop().await;
     }
     shown
-}
-
-/// One node in a process of its own.
-struct Node {
-    number: u16,
-    child: Child,
-    /// Where it serves the Postgres protocol: the same in all its lives.
-    port: u16,
-    id: String,
-    folder: PathBuf,
-}
-
-fn launch(folder: &Path, number: u16, port: u16) -> Result<(Child, PathBuf), String> {
-    let own = folder.join(format!("node-{number}"));
-    std::fs::create_dir_all(&own)
-        .map_err(|error| format!("cannot make {}: {error}", own.display()))?;
-    let log = own.join("output.log");
-    let opened = File::create(&log).and_then(|out| Ok((out.try_clone()?, out)));
-    let (out, err) = opened.map_err(|error| format!("cannot write {}: {error}", log.display()))?;
-    let mut command = Command::new(program()?);
-    command.args(["start", "--cluster", "127.0.0.1:0", "--http", "none", "--memory", "256MiB"]);
-    command.args(["--bucket", &bucket_in(folder)?]);
-    command.arg("--data-dir").arg(own.join("node"));
-    command.args(["--listen", &format!("127.0.0.1:{port}")]);
-    command.stdin(Stdio::null()).stdout(out).stderr(err).kill_on_drop(true);
-    let child = command.spawn().map_err(|error| format!("cannot start a node: {error}"))?;
-    Ok((child, log))
-}
-
-impl Node {
-    async fn start(folder: &Path, number: u16) -> Result<Self, String> {
-        let (child, log) = launch(folder, number, 0)?;
-        let id = String::new();
-        let mut node = Self { number, child, port: 0, id, folder: folder.to_owned() };
-        let begun = Instant::now();
-        while node.port == 0 {
-            let said = std::fs::read_to_string(&log).unwrap_or_default();
-            if let Ok(Some(status)) = node.child.try_wait() {
-                return Err(format!("node {number} ended ({status}): {}", said.trim()));
-            }
-            if said.lines().any(|line| line == "Ready.") {
-                let line = said.lines().find_map(|line| line.trim_start().strip_prefix("postgres"));
-                let port = line.and_then(|line| line.split_whitespace().next()?.rsplit(':').next());
-                node.port = port.and_then(|port| port.parse().ok()).unwrap_or(0);
-            }
-            if begun.elapsed() > OPENING {
-                return Err(format!("node {number} does not open the database: {}", said.trim()));
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let client = sql::connect(&url(&[node.port])).await?;
-        let row = client.query_one("SELECT node FROM telesto_nodes WHERE is_self", &[]).await;
-        node.id = row.map_err(|error| sql::full(&error))?.get(0);
-        println!("  node {number}: {}, {}", node.id, url(&[node.port]));
-        Ok(node)
-    }
-
-    /// SIGKILL.
-    async fn kill(&mut self) {
-        let _ = self.child.start_kill();
-        let _ = self.child.wait().await;
-    }
-
-    fn start_again(&mut self) -> Result<(), String> {
-        self.child = launch(&self.folder, self.number, self.port)?.0;
-        Ok(())
-    }
-
-    async fn stop(&mut self) {
-        let Some(id) = self.child.id() else { return };
-        let asked = Command::new("kill").arg(id.to_string()).status().await;
-        if !asked.is_ok_and(|status| status.success()) {
-            let _ = self.child.start_kill();
-        }
-        if tokio::time::timeout(GIVEN_UP, self.child.wait()).await.is_err() {
-            let _ = self.child.start_kill();
-        }
-    }
-}
-
-/// One URL with every node: a client tries them in turn.
-fn url(ports: &[u16]) -> String {
-    let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-    format!("postgres://telesto@{}/telesto", hosts.join(","))
 }
 
 /// What the clients saw.
@@ -249,11 +162,6 @@ async fn count(seen: Arc<Seen>, url: String, row: i32) {
     }
 }
 
-/// A transaction that failed so has done nothing; 40003 is an outcome that is not known.
-fn nothing_done(code: &str) -> bool {
-    code.starts_with("40") && code != "40003"
-}
-
 /// Kills and starts nodes, and prints a line a second; the longest gap after each kill.
 async fn watch(
     asked: &Cluster,
@@ -313,13 +221,6 @@ async fn watch(
         before = total;
     }
     Ok(gaps)
-}
-
-/// The node that owns the log, as any node knows it.
-async fn owner(url: &str) -> Option<String> {
-    let client = sql::connect(url).await.ok()?;
-    let row = client.query_one("SELECT owner FROM telesto_logs", &[]).await.ok()?;
-    row.get(0)
 }
 
 async fn verdict(seen: &Seen, gaps: &[(bool, u64)], url: &str) -> Result<(), String> {

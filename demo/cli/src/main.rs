@@ -15,11 +15,18 @@
 )]
 
 mod bookstore;
+mod cloudtps;
 mod cluster;
 mod link;
+mod measure;
 mod mediawiki;
+mod nodes;
 mod planes;
+// The plots of the other studies.
+#[path = "../../../bench/s3db/src/plot.rs"]
+mod plot;
 mod regions;
+mod scalaris;
 mod sites;
 mod social;
 mod sql;
@@ -114,6 +121,22 @@ enum Bench {
     ///
     /// Starts the regions on this machine, with links as slow as between the paper's sites; planes take turns, ratios are to the first one.
     Regions(Box<planes::Planes>),
+    /// Joins and updates on clusters of this machine, beside CloudTPS' figures (6, 7 and 8).
+    ///
+    /// Starts the nodes. Every answer of a join is compared with a plain computation, and every update is looked for at the end.
+    #[command(after_help = "Examples:
+  telesto-demo bench cloudtps
+  telesto-demo bench cloudtps --experiments scale --nodes 1,3,5 --customers 144000 --items 10000
+  telesto-demo bench cloudtps --experiments path,updates --nodes 3 --time 10s --out figures")]
+    Cloudtps(Box<cloudtps::CloudTps>),
+    /// Reads and increments on clusters of this machine, beside Scalaris' figures (3a and 3b); then a node is killed.
+    ///
+    /// Starts the nodes. Increments are counted when they are acknowledged and looked for at the end.
+    #[command(after_help = "Examples:
+  telesto-demo bench scalaris
+  telesto-demo bench scalaris --nodes 1,3,5 --modify-clients 1,50,100
+  telesto-demo bench scalaris --nodes 3 --kill-time 30s --out figures")]
+    Scalaris(Box<scalaris::Scalaris>),
     /// Readers and editors of a wiki, beside Scalaris' figures; acknowledged edits and all links are checked at the end.
     Wiki(wiki::Load),
 }
@@ -165,6 +188,8 @@ async fn run(command: Command) -> Result<(), String> {
         Command::Wiki(asked) => wiki::run(asked).await,
         Command::Bench { what: Bench::Wiki(asked) } => wiki::bench(asked).await,
         Command::Bench { what: Bench::Regions(asked) } => planes::run(*asked).await,
+        Command::Bench { what: Bench::Cloudtps(asked) } => cloudtps::run(*asked).await,
+        Command::Bench { what: Bench::Scalaris(asked) } => scalaris::run(*asked).await,
         Command::Import { source: Source::Mediawiki { file, url, batch_pages } } => {
             mediawiki::run(&file, &url, batch_pages).await
         }

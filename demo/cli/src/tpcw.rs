@@ -43,6 +43,13 @@ pub struct Shop {
     reload: bool,
 }
 
+impl Shop {
+    /// One of that size.
+    pub fn of(customers: u64, items: u64, seed: u64) -> Self {
+        Self { customers: Some(customers), items: Some(items), seed, reload: false }
+    }
+}
+
 /// What browsers do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum MixName {
