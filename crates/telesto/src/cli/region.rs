@@ -101,10 +101,11 @@ pub enum Command {
     /// Shows or changes in what order the region of a bucket applies what the others send.
     ///
     /// matrix: in causal order (usual). tree: in causal order, by labels that come along a tree of serializers (`telesto geo plan --apply`
-    /// makes one), and as matrix while they are late. eventual: each region's transactions in their order, those of different regions as they come; sessions
+    /// makes one), and as matrix while they are late. timestamp: in one order over all regions, that of their commit times; everything waits for the
+    /// region that is farthest, and for one that is cut off. eventual: each region's transactions in their order, those of different regions as they come; sessions
     /// that move may then see an effect without its cause. A running node goes over within seconds, and nothing is lost.
     Plane {
-        /// matrix, tree or eventual
+        /// matrix, tree, timestamp or eventual
         plane: Option<String>,
         #[command(flatten)]
         place: Place,
@@ -236,6 +237,11 @@ pub async fn run(command: Command) -> Result<(), String> {
                 eprintln!(
                     "No tree is planned in this bucket. It follows the one that another region tells of; if none does, make one with `telesto geo plan --apply --bucket {}`.",
                     bucket.url()
+                );
+            }
+            if registry.plane() == "timestamp" {
+                eprintln!(
+                    "Every region has to be of a version that closes its time for others, and to be reached: `SELECT name, trouble FROM telesto_regions` says which one is not, and is waited for."
                 );
             }
         }
