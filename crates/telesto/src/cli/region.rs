@@ -173,6 +173,29 @@ fn check_address(addresses: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Shows the plane of a bucket's region, or the one that it is to go over to.
+async fn change_plane(env: &Env, plane: Option<String>, place: &Place) -> Result<(), String> {
+    let bucket = bucket(env, place).await?;
+    let (number, mut registry) = known(&bucket).await?;
+    if let Some(plane) = plane {
+        registry.set_plane(&plane).map_err(text)?;
+        registry.save(&bucket, number).await.map_err(text)?;
+    }
+    println!("{}", registry.plane());
+    if registry.plane() == "tree" && registry.tree().is_none() {
+        eprintln!(
+            "No tree is planned in this bucket. It follows the one that another region tells of; if none does, make one with `telesto geo plan --apply --bucket {}`.",
+            bucket.url()
+        );
+    }
+    if registry.plane() == "timestamp" {
+        eprintln!(
+            "Every region has to be of a version that closes its time for others, and to be reached: `SELECT name, trouble FROM telesto_regions` says which one is not, and is waited for."
+        );
+    }
+    Ok(())
+}
+
 /// Runs `telesto region`.
 ///
 /// # Errors
@@ -225,26 +248,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             let (_, registry) = known(&bucket).await?;
             list(&registry, json)?;
         }
-        Command::Plane { plane, place } => {
-            let bucket = bucket(&env, &place).await?;
-            let (number, mut registry) = known(&bucket).await?;
-            if let Some(plane) = plane {
-                registry.set_plane(&plane).map_err(text)?;
-                registry.save(&bucket, number).await.map_err(text)?;
-            }
-            println!("{}", registry.plane());
-            if registry.plane() == "tree" && registry.tree().is_none() {
-                eprintln!(
-                    "No tree is planned in this bucket. It follows the one that another region tells of; if none does, make one with `telesto geo plan --apply --bucket {}`.",
-                    bucket.url()
-                );
-            }
-            if registry.plane() == "timestamp" {
-                eprintln!(
-                    "Every region has to be of a version that closes its time for others, and to be reached: `SELECT name, trouble FROM telesto_regions` says which one is not, and is waited for."
-                );
-            }
-        }
+        Command::Plane { plane, place } => change_plane(&env, plane, &place).await?,
         Command::Remove { name, lost, successor, place } => {
             let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
