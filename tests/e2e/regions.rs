@@ -621,7 +621,7 @@ async fn check_links(world: &World) {
     // Region 1 tells the others of a tree, which region 2 follows for a while.
     let bucket = &world.sites[1].place.bucket;
     telesto(&["geo", "plan", "--url", &url, "--apply", "--bucket", bucket]).expect("applied");
-    for (number, plane) in [(101, "eventual"), (103, "tree"), (102, "matrix")] {
+    for (number, plane) in [(101, "eventual"), (103, "tree"), (104, "timestamp"), (102, "matrix")] {
         registry(&["plane", plane, "--bucket", &world.sites[2].place.bucket]);
         let follows = if plane == "tree" { " AND tree = 'followed'" } else { "" };
         let now =

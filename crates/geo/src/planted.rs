@@ -34,6 +34,8 @@ pub enum Bug {
     UngatedLabels,
     /// Between real regions: a tree's order is followed before everything is here that was committed before its epoch.
     EarlyTree,
+    /// Between real regions: in the order of times a region from which nothing waits is taken to have none to come.
+    OpenTime,
     /// Between real regions: a serializer lets labels of different regions overtake each other now and then.
     SerializerReorders,
 }

@@ -66,6 +66,7 @@ impl Question {
                 shared.inbox.lock().forget(from);
                 Ok(Bytes::new())
             }
+            Self::Close { at } => Ok(shared.close_for(from, at)),
             Self::Standing => {
                 let passed = shared.passed.borrow().clone().into_iter().collect();
                 // What is behind a snapshot is behind the times that were known before it.

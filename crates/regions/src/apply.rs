@@ -110,7 +110,7 @@ impl Applier {
             };
             let now = shared.env.clock.wall_micros();
             let makes = |all: &[Remote]| all.iter().any(|one| defined.is_made_by(&one.writes));
-            let (work, passed, undefined) = {
+            let (work, passed, undefined, lacking) = {
                 let mut inbox = shared.inbox.lock();
                 // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
                 let (part, waits) = self.taken(&mut inbox, &defined);
@@ -125,6 +125,7 @@ impl Applier {
                 }
                 let undefined = waits.or(inbox.undefined());
                 let passed = inbox.passed();
+                let lacking = inbox.lacking();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
                 // Sessions that wait carry what came without a transaction; else it can wait for the next one.
@@ -136,10 +137,11 @@ impl Applier {
                 let after = newest.max(wanted).unwrap_or_default();
                 let state = must.then(|| inbox.encode());
                 let work = state.map(|state| Work { ends, transactions, state, known, after });
-                (work, passed, undefined)
+                (work, passed, undefined, lacking)
             };
             // Without the inbox: whoever shows the status takes the two locks the other way round.
             self.wait_for_definitions(undefined, looked);
+            shared.times.lack(lacking);
             shared.drained.notify_waiters();
             if let Some(work) = work {
                 if !self.insist(&work).await || !self.learn(&work).await {

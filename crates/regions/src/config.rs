@@ -51,7 +51,7 @@ pub struct RegionsConfig {
     pub lost: Vec<RegionId>,
     /// Of those, which region makes the definitions if they made them.
     pub heirs: BTreeMap<RegionId, RegionId>,
-    /// How causal order is kept: `matrix`, `tree`, or `eventual` (none but of definitions).
+    /// How causal order is kept: `matrix`, `tree`, `timestamp` (in one order over all regions), or `eventual` (none but of definitions).
     pub plane: PlaneKind,
     /// The tree of serializers that this region tells the others.
     pub tree: Option<Plan>,
@@ -120,10 +120,13 @@ impl RegionsConfig {
 
 /// Whether regions run `plane`.
 pub(crate) fn runs(plane: PlaneKind) -> Result<()> {
-    if matches!(plane, PlaneKind::Matrix | PlaneKind::Tree | PlaneKind::Eventual) {
+    if matches!(
+        plane,
+        PlaneKind::Matrix | PlaneKind::Tree | PlaneKind::Timestamp | PlaneKind::Eventual
+    ) {
         return Ok(());
     }
     Err(Error::Config(format!(
-        "the {plane} plane runs in the study only (make bench-geo), since it makes nothing visible sooner than matrix does; choose matrix, tree, or eventual for no order between regions"
+        "the {plane} plane runs in the study only (make bench-geo), since it makes nothing visible sooner than matrix does; choose matrix, tree, timestamp for one order over all regions, or eventual for none between them"
     )))
 }

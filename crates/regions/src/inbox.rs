@@ -5,7 +5,7 @@
 //! ```
 //! # Invariants
 //! - A transaction is given out only after everything of its past that goes to this region was given out: by its counts (`matrix`), or
-//!   because its label has its turn (`tree`, while that is followed).
+//!   because its label has its turn (`tree`, while that is followed). On `timestamp` by its counts, and in the order of labels.
 //! - Each stream in its order; what was applied before is not given out again.
 //! - The state says exactly what was given out: stored beside it, it is where the region goes on after a crash.
 //! - What came of a region by another one is numbered as in its own stream, and is passed over when it comes by that.
@@ -22,6 +22,7 @@
 
 mod again;
 mod labels;
+mod times;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -160,6 +161,8 @@ pub(crate) struct Inbox {
     closing: BTreeSet<RegionId>,
     /// Whose next transaction waited for definitions alone when it was asked last what is due.
     undefined: Option<RegionId>,
+    /// The order of times, on plane `timestamp`.
+    times: times::Times,
 }
 
 impl Inbox {
@@ -168,6 +171,7 @@ impl Inbox {
         let (defining, stamp, order) = (RegionSet::default(), None, None);
         let (defined, begun, turn) = (false, false, 0);
         let (closing, undefined) = (BTreeSet::new(), None);
+        let times = times::Times::default();
         Self {
             me,
             plane,
@@ -182,6 +186,7 @@ impl Inbox {
             turn,
             closing,
             undefined,
+            times,
         }
     }
 
@@ -373,6 +378,7 @@ impl Inbox {
     pub fn due(&mut self, max_bytes: usize, defined: &Defined, now: u64) -> Vec<Remote> {
         self.turn += 1;
         self.undefined = None;
+        self.look_who_may_be_passed(defined);
         self.look(now);
         let mut out = Vec::new();
         let mut bytes = 0;
@@ -397,6 +403,7 @@ impl Inbox {
                 while bytes < max_bytes
                     && self.is_due(*from)
                     && !self.waits_for_label(*from)
+                    && self.has_turn(*from)
                     && self.is_defined(*from, 0, defined)
                 {
                     moved = true;
@@ -444,6 +451,7 @@ impl Inbox {
             return true;
         }
         self.undefined = Some(from);
+        self.times.unread = self.times.unread.with(from);
         false
     }
 

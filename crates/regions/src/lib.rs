@@ -14,7 +14,7 @@
 //! [`Error`] says what to do; [`Regions::status`] what is wrong now.
 //!
 //! # Limits
-//! 16 regions, one shard, one node a region that carries the streams at a time ([`Claims`]). Planes `matrix`, `tree` and `eventual`.
+//! 16 regions, one shard, one node a region that carries the streams at a time ([`Claims`]). Planes `matrix`, `tree`, `timestamp` and `eventual`.
 
 mod again;
 mod ahead;
@@ -59,6 +59,7 @@ mod sort_out;
 mod store;
 mod take_back;
 mod through;
+mod times;
 mod token;
 mod tree;
 mod verify;

@@ -1,7 +1,7 @@
 //! What regions ask each other beside the streams, and the answers. `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
-//! - A question changes nothing where it is asked, but [`Question::Anew`].
+//! - A question changes nothing where it is asked, but [`Question::Anew`], and [`Question::Close`] the time.
 //! - Answers are bounded: what is longer is asked for in pieces.
 //!
 //! # On failure
@@ -45,6 +45,9 @@ pub(crate) enum Question {
     /// Rows that you keep, for a transaction of mine that changes them and has seen everything of my region up to `seen`: as of `at`, or of
     /// now, where your definitions are those with this stamp; or whether they are as they were. See [`crate::rows_away`].
     Rows { seen: Timestamp, at: Option<Timestamp>, stamp: Bytes, wanted: Wanted },
+    /// Close your time up to here for the asker, which has something that waits for it, and go on with that for a moment. 0: would you? The
+    /// answer is what prevents it; empty: nothing. See [`crate::times`].
+    Close { at: Timestamp },
 }
 
 /// Where a list of rows goes on.
@@ -118,6 +121,7 @@ const LABELS_OF: u8 = 8;
 const ROWS_OF_KEYS: u8 = 9;
 const ROWS_OF_RANGE: u8 = 10;
 const UNCHANGED: u8 = 11;
+pub(crate) const CLOSE: u8 = 12;
 
 /// Of a label: the key has a value.
 const THERE: u8 = 1;
@@ -143,6 +147,10 @@ impl Question {
                 from.put(&mut out);
             }
             Self::Anew => out.put_u8(ANEW),
+            Self::Close { at } => {
+                out.put_u8(CLOSE);
+                out.put_u64_le(at.0);
+            }
             Self::Standing => out.put_u8(STANDING),
             Self::Digest { range } => {
                 out.put_u8(DIGEST);
@@ -218,11 +226,17 @@ impl Question {
                 let at = Some(at).filter(|at| *at != Timestamp::ZERO);
                 Self::Rows { seen, at, stamp, wanted }
             }
-            kind => return Err(format!("a question of kind {kind} between regions is not known")),
+            CLOSE => Self::Close { at: Timestamp(cursor.u64()?) },
+            kind => return Err(unknown(kind)),
         };
         cursor.finish()?;
         Ok(question)
     }
+}
+
+/// What a region says of a question that it does not know: older versions, too.
+pub(crate) fn unknown(kind: u8) -> String {
+    format!("a question of kind {kind} between regions is not known")
 }
 
 fn put_range(range: &KeyRange, out: &mut BytesMut) {
@@ -456,6 +470,7 @@ mod tests {
                 Question::Known { of },
                 Question::Anew,
                 Question::Standing,
+                Question::Close { at: Timestamp(number) },
                 Question::Digest { range: range.clone() },
                 Question::Rows {
                     seen: Timestamp(number),

@@ -46,6 +46,7 @@ use crate::shared::{Peer, Shared, stored_inbox};
 use crate::sort_out::Tables;
 use crate::store::{Store, checked};
 use crate::take_back;
+use crate::times::{self, Times};
 use crate::token;
 use crate::tree::{self, TreeStatus, Trees};
 use crate::wire::Position;
@@ -176,6 +177,7 @@ impl Regions {
             work: Mutex::default(),
             heard: watch::Sender::default(),
             trees: Trees::new(env.random_u128() as u64, config.tree.clone()),
+            times: Times::default(),
             committing: Committing::default(),
             certain: watch::Sender::default(),
             owed: Mutex::default(),
@@ -193,6 +195,7 @@ impl Regions {
         ];
         tasks.push(env.spawn("asking others again", again::run(Arc::clone(&shared))));
         tasks.push(env.spawn("keeping the tree of serializers", tree::keep(Arc::clone(&shared))));
+        tasks.push(env.spawn("closing time for others", times::close(Arc::clone(&shared))));
         tasks.push(env.spawn("hearing where all stand", life::run(Arc::clone(&shared))));
         tasks.push(env.spawn("removing what this region lost", purge::run(Arc::clone(&shared))));
         for lost in &shared.config.lost {
@@ -204,6 +207,10 @@ impl Regions {
         for peer in &shared.config.peers {
             let telling = measured::tell(Arc::clone(&shared), peer.id);
             tasks.push(env.spawn("telling another region what was measured", telling));
+            if shared.config.plane == PlaneKind::Timestamp {
+                let asking = times::ask(Arc::clone(&shared), peer.id);
+                tasks.push(env.spawn("asking for another region's time", asking));
+            }
             let sender = Sender { shared: Arc::clone(&shared), to: peer.id };
             tasks.push(env.spawn("a stream to another region", sender.run()));
         }
@@ -254,9 +261,18 @@ impl Regions {
         let trouble = shared.trouble.lock();
         let applied = shared.engine.applied().0.0;
         let passed = shared.passed.borrow().clone();
+        let trouble_with = |peer: RegionId| {
+            let time = shared.trouble_with_time_of(peer);
+            match (trouble.get(&Some(peer)).cloned(), time) {
+                (Some(link), Some(time)) => Some(format!("{link}; {time}")),
+                (link, time) => link.or(time),
+            }
+        };
         let peer = |config: &crate::PeerRegion| {
             let peer = shared.peers.get(&config.id)?;
             let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+            // Before the inbox is locked for as long as the rest is put together.
+            let trouble = trouble_with(config.id);
             Some(PeerStatus {
                 id: config.id,
                 name: config.name.clone(),
@@ -269,7 +285,7 @@ impl Regions {
                 waiting: shared.inbox.lock().waiting(config.id),
                 passed: passed.get(&config.id).copied().unwrap_or_default(),
                 visible_after: Duration::from_micros(count(&peer.visible_micros)),
-                trouble: trouble.get(&Some(config.id)).cloned(),
+                trouble,
             })
         };
         let mut lost = shared.config.lost.iter();

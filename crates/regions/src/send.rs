@@ -334,6 +334,7 @@ impl Stream<'_> {
             let moved = self.fold.position.lsn > self.sent.lsn;
             // A receiver that was started again stands before what it had not applied, and says so only when it is spoken to.
             let silent = self.under_way.is_empty() && now >= told + beat * LOOK_BEATS;
+            let beat = shared.times.beat_for(self.sender.to, beat, now);
             let due = hurried || !self.elements.is_empty() || now >= told + beat;
             if silent || (moved && due) {
                 self.send();

@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::{Env, RegionId, Timestamp};
-use telesto_geo::Bug;
+use telesto_geo::{Bug, PlaneKind};
 use telesto_net::{Client, Service};
 use telesto_txn::Engine;
 use telesto_txn::regions::ConflictView;
@@ -35,6 +35,7 @@ use crate::read_for::ReadsFor;
 use crate::rows;
 use crate::sort_out::{self, Tables};
 use crate::store::Store;
+use crate::times::Times;
 use crate::tree::Trees;
 use crate::wire::{Header, Reply, Request};
 
@@ -108,6 +109,8 @@ pub(crate) struct Shared {
     pub heard: watch::Sender<BTreeSet<RegionId>>,
     /// Trees of serializers.
     pub trees: Trees,
+    /// Closed times, of plane `timestamp`.
+    pub times: Times,
     /// What other regions have asked to commit here.
     pub committing: Committing,
     /// Those that have said it: they have nothing of this region that is not here.
@@ -269,6 +272,9 @@ pub(crate) async fn stored_inbox(
     config: &RegionsConfig,
 ) -> Result<(Inbox, Option<Bytes>)> {
     let mut inbox = Inbox::new(config.me, config.plane, config.planted);
+    if config.plane == PlaneKind::Timestamp {
+        inbox.timed_by(config.peers.iter().map(|peer| peer.id).collect());
+    }
     if let Some(known) = tables {
         inbox.stamped_by(known.stamp());
         inbox.defined_in(sort_out::defining(store, tables).await?);

@@ -112,6 +112,7 @@ pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
     tracing::warn!(peer = %from, "this region has lost commits that a peer has seen; taking them back");
     let known = known_at(shared, from, me).await?;
     let mut told = known.past.clone();
+    let mut passed = known.passed;
     let owes = |peer: RegionId, known: &Known| {
         shared.owed.lock().insert(peer, known.past.get(peer, me));
     };
@@ -120,9 +121,12 @@ pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
         // Who is away says what it has when it is back, and is then taken back from too.
         if let Ok(known) = known_at(shared, *peer, me).await {
             told.absorb(&known.past);
+            passed = passed.max(known.passed);
             owes(*peer, &known);
         }
     }
+    // Others have been told that nothing up to there is to come any more.
+    shared.close_time(passed).await?;
     let mut found = Found::default();
     collect(shared, from, me, &mut found).await?;
     wait_until_here(shared, &known.past).await;

@@ -30,9 +30,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use object_store::ObjectStoreExt as _;
 use support::Collected;
-use telesto_bucket::{Bucket, BucketOptions, MemoryStore, Meter, over};
-use telesto_common::{Incarnation, Label, NodeId, RegionId};
+use telesto_bucket::{Bucket, BucketOptions, Cause, MemoryStore, Meter, over};
+use telesto_common::{Incarnation, Label, Lsn, NodeId, RegionId, ShardId};
 use telesto_log::Identity;
+use telesto_log::record::Record;
 use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Peer, Router, VERSIONS, serve};
 use telesto_regions::{PeerRegion, Regions, RegionsConfig, SERVICE, Verifier};
@@ -65,6 +66,8 @@ struct Sites {
     world: World,
     net: SimNet,
     places: Vec<Place>,
+    /// On which plane each region is.
+    planes: [&'static str; REGIONS],
     /// Regions that are gone for good, and of each region who makes definitions in their place.
     lost: Vec<(usize, [usize; REGIONS])>,
 }
@@ -79,6 +82,50 @@ impl Sites {
         sites
     }
 
+    /// The same, on planes that the seed chooses.
+    async fn running_on(world: &World, seed: u64) -> Self {
+        let mut sites = Self::prepared(world);
+        sites.planes = match seed % 4 {
+            0 => ["matrix"; REGIONS],
+            1 => ["timestamp"; REGIONS],
+            2 => ["timestamp", "matrix", "matrix"],
+            _ => ["matrix", "timestamp", "timestamp"],
+        };
+        for region in 0..REGIONS {
+            sites.start(region).await;
+        }
+        sites
+    }
+
+    /// How far each region's log is.
+    fn logs(&self) -> [Lsn; REGIONS] {
+        std::array::from_fn(|region| self.at(region).engine.applied().0)
+    }
+
+    /// On `timestamp` everything of others behind `begun` in a region's log stands there by its label: first time, then region.
+    async fn check_order(&self, begun: [Lsn; REGIONS]) {
+        for region in (0..REGIONS).filter(|region| self.planes[*region] == "timestamp") {
+            let (mut from, mut last) = (begun[region].next(), None);
+            loop {
+                let log = self.at(region).engine.log();
+                let by = self.world.env.deadline(Duration::from_secs(60));
+                let batch = log.read(from, 1 << 20, Cause::Read, by).await.expect("reads");
+                for record in batch.entries.iter().flat_map(|e| e.records_of(ShardId(0))) {
+                    let Record::Commit(commit) = record else { continue };
+                    let (at, source) = (commit.origin.timestamp, commit.origin.source);
+                    if source != RegionId(region as u16) {
+                        assert!(last < Some((at, source)), "{at} of {source} behind {last:?}");
+                        last = Some((at, source));
+                    }
+                }
+                if batch.at_tail {
+                    break;
+                }
+                from = batch.next(from);
+            }
+        }
+    }
+
     /// Three regions, none of which runs.
     fn prepared(world: &World) -> Self {
         let place = |_| Place {
@@ -91,6 +138,7 @@ impl Sites {
             world: world.clone(),
             net: SimNet::new(world.env.clone()),
             places: (0..REGIONS).map(place).collect(),
+            planes: ["matrix"; REGIONS],
             lost: Vec::new(),
         }
     }
@@ -140,6 +188,7 @@ impl Sites {
                 .map(|(lost, told)| (RegionId(*lost as u16), RegionId(told[region] as u16)))
                 .collect(),
             timeout: Duration::from_secs(5),
+            plane: self.planes[region].parse().expect("a plane"),
             ..RegionsConfig::new(RegionId(region as u16), 77, [9; 32], me)
         };
         let mut incoming = self.net.listen(NAMES[region]);
@@ -384,7 +433,7 @@ fn seeds_and(found: &[u64]) -> Vec<u64> {
 fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhere() {
     for seed in seeds() {
         World::run(seed, false, async |world| {
-            let mut sites = Sites::running(&world).await;
+            let mut sites = Sites::running_on(&world, seed).await;
             for sql in [
                 "CREATE TABLE t (id int PRIMARY KEY, a text, b int, c int)",
                 "CREATE INDEX ON t (a)",
@@ -397,6 +446,7 @@ fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhe
                 sites.must(0, sql).await;
             }
             sites.quiet().await;
+            let begun = sites.logs();
             sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
             for _ in 0..120 {
                 sites.disturb().await;
@@ -414,6 +464,7 @@ fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhe
                 sites.must(region, &sql).await;
             }
             sites.check("t").await;
+            sites.check_order(begun).await;
         });
     }
 }
@@ -424,12 +475,13 @@ fn home_that_moves_keeps_unique_keys_and_loses_nothing() {
     let (mut refused, mut written) = (0, [0; REGIONS]);
     for seed in seeds() {
         World::run(seed, false, async |world| {
-            let mut sites = Sites::running(&world).await;
+            let mut sites = Sites::running_on(&world, seed).await;
             sites
                 .must(0, "CREATE TABLE u (id serial PRIMARY KEY, email text UNIQUE, by text)")
                 .await;
             sites.quiet().await;
             sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
+            let begun = sites.logs();
             let mut acknowledged = BTreeMap::new();
             for turn in 0..160 {
                 sites.disturb().await;
@@ -455,6 +507,7 @@ fn home_that_moves_keeps_unique_keys_and_loses_nothing() {
                 }
             }
             let rows = sites.check("u").await;
+            sites.check_order(begun).await;
             let found: BTreeMap<_, _> = rows
                 .into_iter()
                 .map(|mut row| (row.remove(1).expect("email"), row.remove(1).expect("by")))

@@ -92,6 +92,7 @@ enum Plane {
     Eventual,
     Matrix,
     Tree,
+    Timestamp,
 }
 
 impl Plane {
@@ -100,6 +101,7 @@ impl Plane {
             Self::Eventual => "eventual",
             Self::Matrix => "matrix",
             Self::Tree => "tree",
+            Self::Timestamp => "timestamp",
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::tree::{Follows, Order, Stands};
 
 impl Source {
     /// Where in the queue the first transaction stands that was not given out.
-    fn first(&self, from: RegionId, me: RegionId) -> Option<usize> {
+    pub(super) fn first(&self, from: RegionId, me: RegionId) -> Option<usize> {
         let new = |item: &Item| match item {
             Item::Transaction { past, .. } => past.get(from, me) > self.applied,
             Item::End(_) => false,

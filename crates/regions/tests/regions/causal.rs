@@ -10,6 +10,7 @@ use telesto_testkit::causal::{Event, check_with_versions};
 use telesto_txn::{Database as _, ReadFor, TxnOptions};
 
 use crate::harness::{Running, Sites, write};
+use crate::times;
 
 const CLIENTS: usize = 5;
 const STEPS: usize = 220;
@@ -52,9 +53,9 @@ pub trait Course {
 }
 
 /// The usual one.
-struct Usual {
-    planted: Option<Bug>,
-    plane: PlaneKind,
+pub struct Usual {
+    pub planted: Option<Bug>,
+    pub plane: PlaneKind,
 }
 
 impl Course for Usual {
@@ -88,6 +89,7 @@ pub fn run(seed: u64, course: &impl Course) -> Result<(), String> {
         course.prepare(&world, seed, &mut sites);
         sites.start_all().await;
         sites.quiet().await;
+        let begun = times::begin(&sites);
         course.begun(&world, seed, &mut sites).await;
         let mut clients: Vec<Client> = (0..CLIENTS)
             .map(|client| Client { at: client % 3, label: Label::default(), events: Vec::new() })
@@ -126,6 +128,7 @@ pub fn run(seed: u64, course: &impl Course) -> Result<(), String> {
         sites.net.heal();
         sites.quiet().await;
         course.ended(&sites);
+        times::check(&sites, &begun).await?;
         let sessions: Vec<Vec<Event>> = clients.into_iter().map(|client| client.events).collect();
         let found = check_with_versions(&sessions, |value| versions.get(&value).copied());
         if let Some(first) = found.first() {
@@ -169,11 +172,11 @@ async fn travel(sites: &Sites, client: &mut Client, to: usize) {
 }
 
 /// Other processes carry the streams of regions, again and again, before those that did know of it.
-struct Succession;
+struct Succession(PlaneKind);
 
 impl Course for Succession {
     fn prepare(&self, world: &World, seed: u64, sites: &mut Sites) {
-        Usual { planted: None, plane: PlaneKind::Matrix }.prepare(world, seed, sites);
+        Usual { planted: None, plane: self.0 }.prepare(world, seed, sites);
     }
 
     async fn begun(&self, _: &World, seed: u64, sites: &mut Sites) {
@@ -209,7 +212,8 @@ impl Course for Succession {
 #[test]
 fn two_processes_that_carry_a_region_at_once_do_no_harm() {
     for seed in 0..seeds(12) {
-        run(seed, &Succession).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let plane = if seed % 3 == 2 { PlaneKind::Timestamp } else { PlaneKind::Matrix };
+        run(seed, &Succession(plane)).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
@@ -247,6 +251,7 @@ fn first_found(planted: Option<Bug>, plane: PlaneKind) -> Option<u64> {
 fn planted_faults_are_found() {
     for (planted, plane) in [
         (None, PlaneKind::Eventual),
+        (Some(Bug::OpenTime), PlaneKind::Timestamp),
         (Some(Bug::ColumnNotMerged), PlaneKind::Matrix),
         (Some(Bug::StaleAttach), PlaneKind::Matrix),
         (Some(Bug::ResumeSkips), PlaneKind::Matrix),

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -60,12 +61,25 @@ struct On {
 
 /// Answers as the streams that run now do.
 #[derive(Debug)]
-struct Switch(Mutex<Arc<dyn Handler>>);
+struct Switch {
+    now: Mutex<Arc<dyn Handler>>,
+    older: Arc<AtomicBool>,
+}
+
+/// Where a request says that it is a question, and a question that it asks for closed time.
+const CLOSE: (usize, [u8; 2]) = (21, [6, 12]);
 
 #[async_trait::async_trait]
 impl Handler for Switch {
     async fn handle(&self, caller: Caller, class: Class, request: Bytes, by: Deadline) -> Bytes {
-        let now = Arc::clone(&self.0.lock());
+        let (at, close) = CLOSE;
+        if self.older.load(Ordering::Relaxed) && request.get(at..at + 2) == Some(&close) {
+            let reason = b"a request of another region does not decode: a question of kind 12 between regions is not known; upgrade";
+            let mut refused = vec![4, u8::try_from(reason.len()).expect("short")];
+            refused.extend_from_slice(reason);
+            return Bytes::from(refused);
+        }
+        let now = Arc::clone(&self.now.lock());
         now.handle(caller, class, request, by).await
     }
 }
@@ -113,6 +127,8 @@ pub struct Sites {
     pub inbox_bytes: usize,
     /// Regions that are gone for good.
     pub lost: Vec<u16>,
+    /// A region that does not know what was added for plane `timestamp`.
+    pub older: Option<usize>,
     /// What rows mean; nothing: every key is applied as it comes.
     pub tables: Option<Arc<dyn Definitions>>,
     /// Processes that carry a region's streams although another one has begun to.
@@ -167,6 +183,7 @@ impl Sites {
             latency: None,
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
+            older: None,
             tables: None,
             beside: RefCell::default(),
         }
@@ -247,7 +264,8 @@ impl Sites {
         let on = On { engine, bucket, env: env.clone(), me };
         let incoming = successor.then(|| self.net.succeed(&address(region)));
         let regions = self.start_streams(region, members, &on).await;
-        let switch = Arc::new(Switch(Mutex::new(regions.handler())));
+        let older = Arc::new(AtomicBool::new(self.older == Some(region)));
+        let switch = Arc::new(Switch { now: Mutex::new(regions.handler()), older });
         let router = Router::default().with(SERVICE, Arc::clone(&switch) as Arc<dyn Handler>);
         let mut incoming = incoming.unwrap_or_else(|| self.net.listen(&address(region)));
         let served = env.clone();
@@ -269,7 +287,7 @@ impl Sites {
         let running = self.at(region);
         running.regions.finish().await;
         let regions = self.start_streams(region, 0..self.sites.len(), &running.on).await;
-        *running.switch.0.lock() = regions.handler();
+        *running.switch.now.lock() = regions.handler();
         *self.sites[region].running.borrow_mut() = Some(Running { regions, ..running });
     }
 
@@ -304,6 +322,11 @@ impl Sites {
         let tables = self.tables.clone();
         let regions = Regions::start(&on.env, engine, bucket, transport, config, tables);
         regions.await.expect("starts")
+    }
+
+    /// A region is upgraded.
+    pub fn upgrade(&self, region: usize) {
+        self.at(region).switch.older.store(false, Ordering::Relaxed);
     }
 
     /// Another process carries a region's streams from now on; the one before does not know that yet: it goes on to send, and to take what

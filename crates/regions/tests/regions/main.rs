@@ -11,4 +11,5 @@ mod registry;
 mod sessions;
 mod streams;
 mod tcp;
+mod times;
 mod tree;

@@ -53,9 +53,11 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         first.accept(&anew).expect("on another node");
         assert_eq!(first.config(caller(1)).expect("fits").peers[0].node.address, "us:2");
         assert_eq!((first.plane(), one.plane.name()), ("matrix", "matrix"));
+        first.set_plane("timestamp").expect("run by regions");
+        assert_eq!(first.config(caller(1)).expect("fits").plane.name(), "timestamp");
         first.set_plane("eventual").expect("run by regions");
         assert_eq!(first.config(caller(1)).expect("fits").plane.name(), "eventual");
-        for plane in ["timestamp", "nothing"] {
+        for plane in ["cure", "nothing"] {
             assert!(matches!(first.set_plane(plane), Err(Error::Config(_))), "{plane}");
         }
         first.set_plane("matrix").expect("run by regions");

@@ -101,10 +101,11 @@ pub enum Command {
     /// Shows or changes in what order the region of a bucket applies what the others send.
     ///
     /// matrix: in causal order (usual). tree: in causal order, by labels that come along a tree of serializers (`telesto geo plan --apply`
-    /// makes one), and as matrix while they are late. eventual: each region's transactions in their order, those of different regions as they come; sessions
+    /// makes one), and as matrix while they are late. timestamp: in one order over all regions, that of their commit times; everything waits for the
+    /// region that is farthest, and for one that is cut off. eventual: each region's transactions in their order, those of different regions as they come; sessions
     /// that move may then see an effect without its cause. A running node goes over within seconds, and nothing is lost.
     Plane {
-        /// matrix, tree or eventual
+        /// matrix, tree, timestamp or eventual
         plane: Option<String>,
         #[command(flatten)]
         place: Place,
@@ -172,6 +173,29 @@ fn check_address(addresses: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Shows the plane of a bucket's region, or the one that it is to go over to.
+async fn change_plane(env: &Env, plane: Option<String>, place: &Place) -> Result<(), String> {
+    let bucket = bucket(env, place).await?;
+    let (number, mut registry) = known(&bucket).await?;
+    if let Some(plane) = plane {
+        registry.set_plane(&plane).map_err(text)?;
+        registry.save(&bucket, number).await.map_err(text)?;
+    }
+    println!("{}", registry.plane());
+    if registry.plane() == "tree" && registry.tree().is_none() {
+        eprintln!(
+            "No tree is planned in this bucket. It follows the one that another region tells of; if none does, make one with `telesto geo plan --apply --bucket {}`.",
+            bucket.url()
+        );
+    }
+    if registry.plane() == "timestamp" {
+        eprintln!(
+            "Every region has to be of a version that closes its time for others, and to be reached: `SELECT name, trouble FROM telesto_regions` says which one is not, and is waited for."
+        );
+    }
+    Ok(())
+}
+
 /// Runs `telesto region`.
 ///
 /// # Errors
@@ -224,21 +248,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             let (_, registry) = known(&bucket).await?;
             list(&registry, json)?;
         }
-        Command::Plane { plane, place } => {
-            let bucket = bucket(&env, &place).await?;
-            let (number, mut registry) = known(&bucket).await?;
-            if let Some(plane) = plane {
-                registry.set_plane(&plane).map_err(text)?;
-                registry.save(&bucket, number).await.map_err(text)?;
-            }
-            println!("{}", registry.plane());
-            if registry.plane() == "tree" && registry.tree().is_none() {
-                eprintln!(
-                    "No tree is planned in this bucket. It follows the one that another region tells of; if none does, make one with `telesto geo plan --apply --bucket {}`.",
-                    bucket.url()
-                );
-            }
-        }
+        Command::Plane { plane, place } => change_plane(&env, plane, &place).await?,
         Command::Remove { name, lost, successor, place } => {
             let bucket = bucket(&env, &place).await?;
             let (number, mut registry) = known(&bucket).await?;
