@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-cloudtps bench-scalaris bench-commit bench-encryption dist lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-cloudtps bench-scalaris bench-commit bench-encryption bench-instructions dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -60,6 +60,9 @@ bench-commit: ## what an entry of the log takes until two of three nodes have it
 
 bench-encryption: ## throughput with and without encryption, in turns on one machine
 	@scripts/bench_encryption.sh
+
+bench-instructions: ## instructions of a session for a statement, counted by valgrind: the same whatever else the machine does
+	@scripts/bench_instructions.sh
 
 lint: ## rustfmt, clippy, rustdoc, house rules, licences
 	@scripts/lint.sh
