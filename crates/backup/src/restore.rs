@@ -97,6 +97,10 @@ pub async fn plan<'a>(
     }
     let found = walk(env, &log, base, stop, later.last().map_or(base.end, |last| last.end)).await?;
 
+    if found.newest == Timestamp(0) && matches!(wanted, Wanted::At(_)) {
+        let reason = "it is before what the oldest backup holds".to_owned();
+        return Err(Error::NotCovered { moment: moment(wanted), reason });
+    }
     let mut objects: BTreeMap<String, Option<Copied>> =
         found.objects.into_iter().map(|key| (key, None)).collect();
     let parts: BTreeMap<&str, &Copied> = later
