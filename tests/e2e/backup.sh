@@ -155,7 +155,7 @@ for mode in clear encrypted; do
     printf 'x' | dd of="$table" bs=1 seek=5000 conv=notrunc status=none
     refused "$(basename "$table").*damaged" backup verify
     refused "$(basename "$table").*damaged" backup restore --into "file://$WORK/damaged"
-    find "$WORK/backups-$mode/objects/shards/0" -path '*log*' -type f -o -path '*archive*' -type f | sort | tail -1 | xargs rm
+    rm "$(find "$WORK/backups-$mode/objects/shards/0/checkpoint/manifest" -type f | sort | tail -1)"
     refused "is missing" backup verify
     ok "damage is found ($mode)"
     rm -rf "$WORK"/{newest,moment,half,half-node,pruned,damaged,never}

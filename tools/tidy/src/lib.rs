@@ -55,7 +55,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("telesto-log", 3),
     ("telesto-shard", 4),
     ("telesto-txn", 5),
-    ("telesto-backup", 5),
+    ("telesto-backup", 6),
     ("telesto-cluster", 6),
     ("telesto-geo", 7),
     ("telesto-regions", 8),
