@@ -3,6 +3,11 @@
 //!
 //! `TELESTO_BACKUP_SEEDS` tells how many seeds, `TELESTO_SEED` the first of them.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the test provides the environment itself, on tokio's paused clock"
+)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +19,13 @@ use telesto_bucket::{Bucket, BucketOptions, LatencyModel, MemoryStore};
 use telesto_common::env::Clock;
 use telesto_common::{Env, Timestamp};
 use telesto_shard::EngineKind;
-use telesto_txn::{Database as _, EngineOptions, Level};
+use telesto_txn::{EngineOptions, Level};
 
 #[allow(dead_code, reason = "the tests of the engine use more of it")]
 #[path = "../../txn/tests/engine/harness.rs"]
 mod harness;
 
-use harness::{Process, World, bytes, put, scan};
+use harness::{Process, World, put, scan};
 
 type Rows = BTreeMap<String, String>;
 
