@@ -14,10 +14,11 @@
 //! # On failure
 //! Nothing is recorded. What was copied is found by the next try.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use telesto_bucket::Cause;
 use telesto_common::{Deadline, Env, Lsn, ShardId, Timestamp};
 use telesto_log::stored::{StoredEntry, StoredLog};
 use telesto_shard::{ProcessCache, ShardOptions, StoredCheckpoint};
@@ -30,6 +31,10 @@ use crate::repository::{Progress, Repository, Stored, copy, list};
 const ROUNDS: u32 = 8;
 /// Between two rounds.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Pauses to wait for entries that the checkpoint has and the bucket has not.
+const SHIPPING: u32 = 30;
+/// Whose cluster a bucket is.
+const HOME: &str = "cluster/home";
 /// Bound on one request for the log.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Objects of the log that are copied together.
@@ -55,18 +60,25 @@ pub async fn create(
     progress: &dyn Progress,
 ) -> Result<Backup> {
     let mut reason = String::new();
+    // What the rounds before have copied.
+    let mut done = BTreeMap::new();
     for round in 0..ROUNDS {
         if round > 0 {
             env.clock.sleep(PAUSE).await;
         }
-        let last = repository.backups().await?.pop();
-        let round = Round { env, source, repository, progress, added: (0, 0) };
-        match round.run(last).await {
+        let last = repository.newest().await?;
+        let mut run = Round { env, source, repository, progress, added: (0, 0), done };
+        let made = run.run(last).await;
+        done = run.done;
+        match made {
             Ok(Some(backup)) => return Ok(backup),
             Ok(None) => reason = "another backup was recorded".to_owned(),
-            Err(error @ (Error::Gone { .. } | Error::NotShipped { .. })) => {
-                reason = error.to_string()
-            }
+            // Something was collected or trimmed while it was being copied.
+            Err(
+                error @ (Error::Gone { .. }
+                | Error::Log(telesto_log::Error::Trimmed { .. })
+                | Error::Checkpoint(telesto_shard::Error::Unavailable { .. })),
+            ) => reason = error.to_string(),
             Err(error) => return Err(error),
         }
     }
@@ -81,6 +93,7 @@ struct Round<'a> {
     progress: &'a dyn Progress,
     /// Objects and bytes.
     added: (u64, u64),
+    done: BTreeMap<String, Copied>,
 }
 
 /// What was copied of the log.
@@ -91,12 +104,17 @@ struct CopiedLog {
     newest: Timestamp,
     version: u64,
     parts: Vec<Copied>,
+    /// Whether all that was acknowledged when the backup was begun is in it: the log is in the bucket.
+    complete: bool,
 }
 
 impl Round<'_> {
-    async fn run(mut self, last: Option<Backup>) -> Result<Option<Backup>> {
+    async fn run(&mut self, last: Option<Backup>) -> Result<Option<Backup>> {
         let began_micros = self.env.clock.wall_micros();
         let log = self.log().await?;
+        // The database's own time, if its bucket tells one: this machine's clock may be wrong.
+        let began_micros =
+            self.source.raw.clock_micros().map_or(began_micros, |at| at.min(began_micros));
         let cache = Arc::new(ProcessCache::new(CACHE_BYTES));
         let options =
             ShardOptions::new(SHARD, self.env.clone(), Arc::clone(&self.source.open), cache);
@@ -118,10 +136,17 @@ impl Round<'_> {
         let log = self.copy_log(log, reaches, checkpoint_newest, last.as_ref()).await?;
         // Behind everything that was written with them.
         let rings = list(self.source.raw.as_ref(), "keyring").await?;
+        let mut keys: Vec<String> = rings.into_iter().map(|(key, _)| key).collect();
         // The name of the home comes along, so that nobody starts a node on the copies and takes them for the database.
-        let home = list(self.source.raw.as_ref(), "cluster/home").await?;
-        let keys = rings.into_iter().chain(home).map(|(key, _)| key).collect();
-        self.copy(keys, "keys").await?;
+        if self.source.raw.get(Cause::Admin, HOME, None).await?.is_some() {
+            keys.push(HOME.to_owned());
+        }
+        let keys = self.copy(keys, "keys").await?;
+        let covers_micros = if log.complete {
+            began_micros.max(log.newest.wall_micros())
+        } else {
+            log.newest.wall_micros()
+        };
         let backup = Backup {
             version: VERSION,
             number: last.as_ref().map_or(1, |last| last.number + 1),
@@ -137,11 +162,38 @@ impl Round<'_> {
             newest: log.newest.0,
             log_from: log.from.0,
             chain_version: log.version,
+            keys,
+            covers_micros,
             parts: log.parts,
             added_objects: self.added.0,
             added_bytes: self.added.1,
         };
-        Ok(self.repository.record(&backup).await?.then_some(backup))
+        if !self.repository.record(&backup).await? {
+            return Ok(None);
+        }
+        self.still_there(&backup).await?;
+        Ok(Some(backup))
+    }
+
+    /// What was found copied may have been pruned since, and another backup may have gone ahead: then this one does not count.
+    async fn still_there(&self, backup: &Backup) -> Result<()> {
+        let newer =
+            self.repository.newest().await?.is_some_and(|newest| newest.number > backup.number);
+        let mut there = BTreeSet::new();
+        for place in ["checkpoint", "parts"] {
+            let listed =
+                list(self.repository.objects.as_ref(), &format!("shards/{SHARD}/{place}")).await?;
+            there.extend(listed.into_iter().map(|(key, _)| key));
+        }
+        let stored = |copied: &&Copied| copied.key.starts_with("shards/");
+        let lost = backup.copied().filter(stored).find(|copied| !there.contains(&copied.key));
+        let object = match lost {
+            Some(lost) => format!("{} of the copies", lost.key),
+            None if newer => "the place as the newest backup".to_owned(),
+            None => return Ok(()),
+        };
+        self.repository.forget(backup.number).await?;
+        Err(Error::Gone { object })
     }
 
     async fn log(&self) -> Result<StoredLog> {
@@ -155,6 +207,7 @@ impl Round<'_> {
         let copied = copy(self.source.raw.as_ref(), to, keys, what, self.progress).await?;
         self.added.0 += copied.len() as u64;
         self.added.1 += copied.iter().map(|copied| copied.bytes).sum::<u64>();
+        self.done.extend(copied.iter().map(|copied| (copied.key.clone(), copied.clone())));
         Ok(copied)
     }
 
@@ -165,10 +218,14 @@ impl Round<'_> {
         known: &BTreeMap<&str, &Copied>,
         what: &str,
     ) -> Result<Vec<Copied>> {
-        let (there, new): (Vec<_>, Vec<_>) =
-            keys.into_iter().partition(|key| known.contains_key(key.as_str()));
-        let mut all = self.copy(new, what).await?;
-        all.extend(there.iter().filter_map(|key| known.get(key.as_str())).map(|c| (*c).clone()));
+        let (mut all, mut new) = (Vec::new(), Vec::new());
+        for key in keys {
+            match known.get(key.as_str()).copied().or_else(|| self.done.get(&key)) {
+                Some(copied) => all.push(copied.clone()),
+                None => new.push(key),
+            }
+        }
+        all.extend(self.copy(new, what).await?);
         all.sort_by(|a, b| a.key.cmp(&b.key));
         Ok(all)
     }
@@ -195,8 +252,9 @@ impl Round<'_> {
             newest: checkpoint_newest,
             parts: BTreeMap::new(),
         };
-        let mut version_keys = 0;
-        let mut waiting = Vec::new();
+        // The last one that was copied is compared once more.
+        let mut versions = last.map_or(0, |last| last.chain_version - 1);
+        let (mut waiting, mut looked, mut waited) = (Vec::new(), false, 0);
         loop {
             while let Some(object) = walk.next(patience(self.env)).await? {
                 for entry in &object.entries {
@@ -212,20 +270,23 @@ impl Round<'_> {
             if newest.first().0 > reaches.next() {
                 return Err(Error::Gone { object: format!("entry {}", reaches.next()) });
             }
-            if newest.version() == log.version() && version_keys == log.version() {
+            let shipped = walk.position().0 > reaches;
+            if looked && newest.version() == log.version() && (shipped || waited == SHIPPING) {
                 break;
             }
-            // Somebody moved or trimmed the log meanwhile; then there may be more of it. The versions are copied before the last look.
+            if !shipped {
+                waited += 1;
+                self.env.clock.sleep(PAUSE).await;
+            }
+            // Somebody moved or trimmed the log meanwhile, or more of it is shipped. The versions are copied before the last look.
             log = newest;
-            walk.go_on_by(&log);
-            self.copy(
-                log.chain_keys()
-                    .skip(usize::try_from(version_keys).unwrap_or(usize::MAX))
-                    .collect(),
-                "chain",
-            )
-            .await?;
-            version_keys = log.version();
+            looked = true;
+            if !walk.go_on_by(&log) {
+                return Err(Error::Gone { object: format!("entry {}", walk.position().0.prev()) });
+            }
+            let skip = usize::try_from(versions).unwrap_or(usize::MAX);
+            self.copy(log.chain_keys().skip(skip).collect(), "chain").await?;
+            versions = log.version();
         }
         let (next, hash) = walk.position();
         if log.has_ended(next) && log.kept_by(next).is_none() {
@@ -250,6 +311,7 @@ impl Round<'_> {
             reaches_hash,
             end: (next.prev(), hash),
             newest: seen.newest,
+            complete: log.kept_by(next).is_none(),
             version: log.version(),
             parts,
         })

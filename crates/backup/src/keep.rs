@@ -14,13 +14,13 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::Env;
-use telesto_log::stored::{entries_of, log_prefixes};
+use telesto_log::stored::{chain_keys, entries_of, log_prefixes};
 
 use crate::create::SHARD;
 use crate::error::{Error, Result};
 use crate::record::Copied;
 use crate::repository::{Progress, Repository, list};
-use crate::restore::{Wanted, plan, read_copy};
+use crate::restore::{check_log, read_copy};
 
 /// How old an object is at least that is deleted.
 const AGE: Duration = Duration::from_secs(24 * 3600);
@@ -57,14 +57,20 @@ pub async fn verify(
     let looks: Vec<Option<Error>> =
         stream::iter(looks).buffer_unordered(AT_ONCE).try_collect().await?;
     let mut wrong: Vec<Error> = looks.into_iter().flatten().collect();
+    // Versions of the chain are in no record: all of them up to the newest are needed.
+    let versions = backups.last().map_or(0, |newest| newest.chain_version);
+    for key in chain_keys(SHARD, versions) {
+        match read_copy(repository, &key, None).await {
+            Ok(_) => progress.copied("chain", 0),
+            Err(error @ Error::Damaged { .. }) => wrong.push(error),
+            Err(error) => return Err(error),
+        }
+    }
     for backup in &backups {
-        // The log of each, from its checkpoint to its end; then from there to the next one's.
-        for wanted in [Wanted::Number(backup.number), Wanted::At(backup.began_micros)] {
-            match plan(env, repository, copies, wanted).await {
-                Ok(_) => progress.copied("logs", 0),
-                Err(error @ (Error::Bucket(_) | Error::Limit(_))) => return Err(error),
-                Err(error) => wrong.push(error),
-            }
+        match check_log(env, copies, backup).await {
+            Ok(()) => progress.copied("logs", 0),
+            Err(error @ (Error::Bucket(_) | Error::Limit(_))) => return Err(error),
+            Err(error) => wrong.push(error),
         }
     }
     Ok(wrong)

@@ -62,6 +62,10 @@ pub struct Backup {
     pub log_from: u64,
     /// The version of the chain that it goes by.
     pub chain_version: u64,
+    /// Key rings and keys of tables, and whose cluster it is.
+    pub keys: Vec<Copied>,
+    /// Every commit by then is in the backups, if this one is: wall-clock microseconds of the database.
+    pub covers_micros: u64,
     /// Part objects of entries behind the checkpoint, and of those since the backup before that were still there.
     pub parts: Vec<Copied>,
     /// Objects and bytes that this backup added.
@@ -102,7 +106,7 @@ impl Backup {
     /// All objects that were copied but those of the log.
     pub(crate) fn copied(&self) -> impl Iterator<Item = &Copied> {
         let checkpoint = self.checkpoint.iter().flat_map(|c| c.states.iter().chain(&c.tables));
-        checkpoint.chain(&self.parts)
+        checkpoint.chain(&self.parts).chain(&self.keys)
     }
 
     /// The entry that the checkpoint reaches to.

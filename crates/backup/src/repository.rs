@@ -66,12 +66,23 @@ impl Repository {
     /// The bucket's; [`Error::Damaged`], [`Error::TooNew`].
     pub async fn backups(&self) -> Result<Vec<Backup>> {
         let keys = list(self.records.as_ref(), "backups").await?;
-        let read = stream::iter(keys.into_iter().map(|(key, _)| async move {
-            let object = self.records.get(Cause::Admin, &key, None).await?;
-            object.map(|object| Backup::decode(self.url(), &key, &object.body)).transpose()
-        }));
+        let read =
+            stream::iter(keys.into_iter().map(|(key, _)| async move { self.read(&key).await }));
         let read: Vec<Option<Backup>> = read.buffered(AT_ONCE * 4).try_collect().await?;
         Ok(read.into_iter().flatten().collect())
+    }
+
+    /// The newest backup.
+    pub(crate) async fn newest(&self) -> Result<Option<Backup>> {
+        match list(self.records.as_ref(), "backups").await?.pop() {
+            Some((key, _)) => self.read(&key).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn read(&self, key: &str) -> Result<Option<Backup>> {
+        let object = self.records.get(Cause::Admin, key, None).await?;
+        object.map(|object| Backup::decode(self.url(), key, &object.body)).transpose()
     }
 
     /// Records `backup`; whether it is there now, which it is not when another one took its number.

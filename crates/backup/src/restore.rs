@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! plan     which backup's checkpoint; walk the log behind it, in the copies, to the last entry at or before the moment
-//! copy     marker, key rings, chain from version 2 on, checkpoint, log and parts as they are stored
-//! finish   the version of the chain that ends the log there, then version 1, by which a database is one; marker away
+//! reserve  marker, key rings, and the version of the chain that ends the log there
+//! copy     chain from version 2 on, checkpoint, log and parts, as they are stored
+//! finish   version 1 of the chain, by which a database is one; marker away
 //! ```
 //!
 //! # Invariants
@@ -19,13 +20,13 @@ use std::sync::Arc;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use telesto_bucket::{Bucket, Cause, PutOutcome};
-use telesto_common::{Env, Lsn, Timestamp};
+use telesto_common::{Env, Lsn, Timestamp, WriterToken};
 use telesto_log::stored::{CutChain, StoredLog};
 
 use crate::create::{SHARD, patience};
 use crate::error::{Error, Result};
 use crate::record::{Backup, Copied};
-use crate::repository::{Progress, Repository, Stored, list};
+use crate::repository::{Progress, Repository, Stored};
 
 /// Says which restoring is under way in a bucket.
 const MARKER: &str = "restoring";
@@ -57,12 +58,14 @@ pub struct Plan<'a> {
     pub through: Lsn,
     /// The newest commit.
     pub newest: Timestamp,
+    keys: BTreeMap<String, Option<Copied>>,
     /// Objects that are copied, with what is known of them.
     objects: BTreeMap<String, Option<Copied>>,
+    first: CutChain,
     chain: CutChain,
 }
 
-/// Finds out how to restore `wanted`; `copies` are the repository's, as the database's keys open them.
+/// Finds out how to restore `wanted` to the bucket at `target`; `copies` are the repository's, as the database's keys open them.
 ///
 /// # Errors
 /// [`Error::NotCovered`], [`Error::NoBackups`], [`Error::NoSuchBackup`], [`Error::Damaged`]; the bucket's.
@@ -70,47 +73,22 @@ pub async fn plan<'a>(
     env: &'a Env,
     repository: &'a Repository,
     copies: &Arc<dyn Bucket>,
+    target: &str,
     wanted: Wanted,
 ) -> Result<Plan<'a>> {
     let backups = repository.backups().await?;
     let url = repository.url().to_owned();
-    let Some(newest) = backups.last() else { return Err(Error::NoBackups { url }) };
-    let missing = |number| Error::NoSuchBackup { number, url: url.clone() };
-    let base = match wanted {
-        Wanted::Newest => newest,
-        Wanted::Number(number) => {
-            backups.iter().find(|backup| backup.number == number).ok_or_else(|| missing(number))?
-        }
-        Wanted::At(micros) => base_of(&backups, micros)?,
-    };
-    let later: Vec<&Backup> = match wanted {
-        Wanted::At(_) => backups.iter().filter(|backup| backup.number > base.number).collect(),
-        Wanted::Newest | Wanted::Number(_) => Vec::new(),
-    };
-    let stop = match wanted {
-        Wanted::At(micros) => Stop::Behind(micros),
-        Wanted::Newest | Wanted::Number(_) => Stop::At(Lsn(base.end)),
-    };
-    let mut log = stored(env, copies, base).await?;
-    for backup in &later {
-        log = log.continued_by(&stored(env, copies, backup).await?);
-    }
-    let found = walk(env, &log, base, stop, later.last().map_or(base.end, |last| last.end)).await?;
-
-    if found.newest == Timestamp(0) && matches!(wanted, Wanted::At(_)) {
-        let reason = "it is before what the oldest backup holds".to_owned();
-        return Err(Error::NotCovered { moment: moment(wanted), reason });
-    }
+    let chosen = choose(&backups, &url, wanted)?;
+    let base = chosen.base;
+    let found = follow(env, copies, &chosen, wanted).await?;
     let mut objects: BTreeMap<String, Option<Copied>> =
-        found.objects.into_iter().map(|key| (key, None)).collect();
-    let parts: BTreeMap<&str, &Copied> = later
-        .iter()
-        .copied()
-        .chain([base])
+        found.walked.objects.into_iter().map(|key| (key, None)).collect();
+    let parts: BTreeMap<&str, &Copied> = chosen
+        .all()
         .flat_map(|backup| &backup.parts)
         .map(|part| (part.key.as_str(), part))
         .collect();
-    for (key, lsn) in found.parts {
+    for (key, lsn) in found.walked.parts {
         let Some(part) = parts.get(key.as_str()) else {
             let reason = format!(
                 "{key}, which entry {lsn} needs, was collected by the database before a backup was made of it; a moment that a backup was made at, or one before, can be restored"
@@ -121,14 +99,129 @@ pub async fn plan<'a>(
     }
     let checkpoint = base.checkpoint.iter().flat_map(|c| c.states.iter().chain(&c.tables));
     objects.extend(checkpoint.map(|copied| (copied.key.clone(), Some(copied.clone()))));
-    objects.extend(log.chain_keys().skip(1).map(|key| (key, None)));
-    for (key, _) in list(repository.objects.as_ref(), "keyring").await? {
-        objects.insert(key, None);
+    objects.extend(found.log.chain_keys().skip(1).map(|key| (key, None)));
+
+    let through = found.walked.last.0;
+    let marker = format!("backup {} of {url}, through entry {through}\n", base.number);
+    // The same each time, so that what was cut off goes on; another one for each new database.
+    let writer = writer_of(&format!("{marker}{target}"));
+    let first = found.log.first_version(writer, patience(env)).await?;
+    let chain = found.log.cut(base.reached()?, found.walked.last, writer, Some(&first));
+    let (number, newest, keys) = (base.number, found.walked.newest, chosen.keys());
+    Ok(Plan { env, repository, marker, number, through, newest, keys, objects, first, chain })
+}
+
+fn writer_of(text: &str) -> WriterToken {
+    let hash = telesto_log::codec::hash16(text.as_bytes());
+    WriterToken(u128::from_be_bytes(hash))
+}
+
+/// A backup, and those behind it whose logs go on without a gap.
+struct Chosen<'a> {
+    base: &'a Backup,
+    later: Vec<&'a Backup>,
+    /// The first one behind a gap.
+    beyond: Option<&'a Backup>,
+}
+
+impl<'a> Chosen<'a> {
+    fn all(&self) -> impl Iterator<Item = &'a Backup> {
+        [self.base].into_iter().chain(self.later.iter().copied())
     }
-    let chain = log.cut(base.reached()?, found.last, env.writer_token());
-    let marker = format!("backup {} of {url}, through entry {}\n", base.number, found.last.0);
-    let (number, through, newest) = (base.number, found.last.0, found.newest);
-    Ok(Plan { env, repository, marker, number, through, newest, objects, chain })
+
+    /// Key rings and keys of tables of the backup, and those made since: what came later may be needed by what was written later. That the
+    /// key of a table was dropped since is left out.
+    fn keys(&self) -> BTreeMap<String, Option<Copied>> {
+        let home = |copied: &&Copied| copied.key.starts_with("keyring/");
+        let later = self.later.iter().flat_map(|backup| &backup.keys);
+        let later = later.filter(|copied| !copied.key.ends_with("/dropped"));
+        let all = self.base.keys.iter().chain(later).filter(home);
+        all.map(|copied| (copied.key.clone(), Some(copied.clone()))).collect()
+    }
+}
+
+fn choose<'a>(backups: &'a [Backup], url: &str, wanted: Wanted) -> Result<Chosen<'a>> {
+    let Some(newest) = backups.last() else { return Err(Error::NoBackups { url: url.to_owned() }) };
+    let missing = |number| Error::NoSuchBackup { number, url: url.to_owned() };
+    let micros = match wanted {
+        Wanted::Newest => return Ok(Chosen { base: newest, later: Vec::new(), beyond: None }),
+        Wanted::Number(number) => {
+            let base = backups.iter().find(|backup| backup.number == number);
+            let base = base.ok_or_else(|| missing(number))?;
+            return Ok(Chosen { base, later: Vec::new(), beyond: None });
+        }
+        Wanted::At(micros) => micros,
+    };
+    let reaches = |backup: &Backup| Timestamp(backup.checkpoint_newest).wall_micros() <= micros;
+    let Some(at) = backups.iter().rposition(reaches) else {
+        return Err(not_covered(wanted, BEFORE));
+    };
+    let (mut later, mut end) = (Vec::new(), backups[at].end);
+    for backup in &backups[at + 1..] {
+        if backup.log_from > end + 1 {
+            return Ok(Chosen { base: &backups[at], later, beyond: Some(backup) });
+        }
+        end = backup.end;
+        later.push(backup);
+    }
+    Ok(Chosen { base: &backups[at], later, beyond: None })
+}
+
+const BEFORE: &str = "it is before what the oldest backup holds";
+
+fn not_covered(wanted: Wanted, reason: &str) -> Error {
+    Error::NotCovered { moment: moment(wanted), reason: reason.to_owned() }
+}
+
+struct Followed {
+    log: StoredLog,
+    walked: Walked,
+}
+
+/// Walks to the last entry that is wanted.
+async fn follow(
+    env: &Env,
+    copies: &Arc<dyn Bucket>,
+    chosen: &Chosen<'_>,
+    wanted: Wanted,
+) -> Result<Followed> {
+    let mut log = stored(env, copies, chosen.base).await?;
+    for backup in &chosen.later {
+        log = log.continued_by(&stored(env, copies, backup).await?);
+    }
+    let last = chosen.later.last().copied().unwrap_or(chosen.base);
+    let until = match wanted {
+        Wanted::At(micros) => Some(micros),
+        Wanted::Newest | Wanted::Number(_) => None,
+    };
+    let walked = walk(env, &log, chosen.base, until, last.end).await?;
+    if let (Some(micros), false) = (until, walked.met_later)
+        && micros > last.covers_micros
+    {
+        return Err(match chosen.beyond {
+            None => not_covered(
+                wanted,
+                &format!(
+                    "it is later than what the newest backup is sure to hold (all through {} microseconds since 1970)",
+                    last.covers_micros
+                ),
+            ),
+            Some(beyond) => not_covered(
+                wanted,
+                &format!(
+                    "entries {} to {} of the log were trimmed between backups {} and {}: make backups more often than --retention",
+                    last.end + 1,
+                    beyond.log_from - 1,
+                    last.number,
+                    beyond.number
+                ),
+            ),
+        });
+    }
+    if walked.newest == Timestamp(0) && until.is_some() {
+        return Err(not_covered(wanted, BEFORE));
+    }
+    Ok(Followed { log, walked })
 }
 
 fn moment(wanted: Wanted) -> String {
@@ -139,61 +232,38 @@ fn moment(wanted: Wanted) -> String {
     }
 }
 
-/// The newest backup whose checkpoint holds nothing behind the moment.
-fn base_of(backups: &[Backup], micros: u64) -> Result<&Backup> {
-    let refuse = |reason: String| Error::NotCovered { moment: moment(Wanted::At(micros)), reason };
-    if backups.last().is_some_and(|newest| micros > newest.began_micros) {
-        return Err(refuse("it is later than the newest backup was begun".to_owned()));
-    }
-    let reaches = |backup: &&Backup| Timestamp(backup.checkpoint_newest).wall_micros() <= micros;
-    // A backup that was begun before tells nothing of what came between, unless the log of later ones goes on from it.
-    let base = backups.iter().rev().find(reaches);
-    let base =
-        base.ok_or_else(|| refuse("it is before what the oldest backup holds".to_owned()))?;
-    let gap =
-        backups.iter().find(|later| later.number > base.number && later.log_from > base.end + 1);
-    match gap {
-        Some(later) if micros > base.began_micros => Err(refuse(format!(
-            "entries {} to {} of the log were trimmed between backups {} and {}: make backups more often than --retention",
-            base.end + 1,
-            later.log_from - 1,
-            later.number - 1,
-            later.number
-        ))),
-        _ => Ok(base),
-    }
-}
-
 async fn stored(env: &Env, copies: &Arc<dyn Bucket>, backup: &Backup) -> Result<StoredLog> {
     let (bucket, version) = (Arc::clone(copies), backup.chain_version);
     Ok(StoredLog::at_version(bucket, env.clone(), SHARD, version, patience(env)).await?)
 }
 
-#[derive(Clone, Copy)]
-enum Stop {
-    /// With this entry.
-    At(Lsn),
-    /// Before the first entry with a commit later than this.
-    Behind(u64),
-}
-
-struct Found {
+struct Walked {
     objects: Vec<String>,
     parts: BTreeMap<String, Lsn>,
     last: (Lsn, [u8; 16]),
     newest: Timestamp,
+    /// A commit later than what is wanted was met: so all that is wanted was seen.
+    met_later: bool,
 }
 
-async fn walk(env: &Env, log: &StoredLog, base: &Backup, stop: Stop, end: u64) -> Result<Found> {
+/// Walks from the checkpoint of `base` through entry `end`, or until a commit later than `until`.
+async fn walk(
+    env: &Env,
+    log: &StoredLog,
+    base: &Backup,
+    until: Option<u64>,
+    end: u64,
+) -> Result<Walked> {
     let before = base.reached()?;
-    let mut found = Found {
+    let mut walked = Walked {
         objects: Vec::new(),
         parts: BTreeMap::new(),
         last: before,
         newest: Timestamp(base.checkpoint_newest),
+        met_later: false,
     };
     let mut walk = log.walk_behind(before);
-    while found.last.0.0 < end {
+    while walked.last.0.0 < end {
         let Some(object) = walk.next(patience(env)).await? else {
             let next = walk.position().0;
             return Err(Error::Damaged {
@@ -204,40 +274,79 @@ async fn walk(env: &Env, log: &StoredLog, base: &Backup, stop: Stop, end: u64) -
         };
         let mut taken = false;
         for entry in object.entries {
-            let behind = match stop {
-                Stop::At(lsn) => entry.lsn > lsn,
-                Stop::Behind(micros) => entry.newest.is_some_and(|at| at.wall_micros() > micros),
-            };
-            if behind {
-                if taken {
-                    found.objects.push(object.key);
-                }
-                return Ok(found);
+            let later = |at: Timestamp| until.is_some_and(|until| at.wall_micros() > until);
+            walked.met_later = entry.newest.is_some_and(later);
+            if walked.met_later || entry.lsn.0 > end {
+                break;
             }
             taken = true;
-            found.last = (entry.lsn, entry.hash);
-            found.newest = found.newest.max(entry.newest.unwrap_or(Timestamp(0)));
-            found.parts.extend(entry.parts.into_iter().map(|part| (part.object, entry.lsn)));
+            walked.last = (entry.lsn, entry.hash);
+            walked.newest = walked.newest.max(entry.newest.unwrap_or(Timestamp(0)));
+            walked.parts.extend(entry.parts.into_iter().map(|part| (part.object, entry.lsn)));
         }
-        found.objects.push(object.key);
+        if taken {
+            walked.objects.push(object.key);
+        }
+        if walked.met_later {
+            break;
+        }
     }
-    Ok(found)
+    Ok(walked)
+}
+
+/// Walks the log of `backup` from its checkpoint to its end, and gives what is wrong.
+pub(crate) async fn check_log(env: &Env, copies: &Arc<dyn Bucket>, backup: &Backup) -> Result<()> {
+    let log = stored(env, copies, backup).await?;
+    walk(env, &log, backup, None, backup.end).await?;
+    Ok(())
 }
 
 impl Plan<'_> {
     /// Objects that will be copied.
     #[must_use]
     pub fn objects(&self) -> usize {
-        self.objects.len()
+        self.objects.len() + self.keys.len()
     }
 
-    /// Copies everything into `target`, but for what makes it a database.
+    /// Takes `target`, as it is stored, which has to be empty or to have been taken so before, and gives it the keys.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::Damaged`]; the bucket's.
-    pub async fn copy(&self, target: &dyn Bucket, progress: &dyn Progress) -> Result<()> {
+    pub async fn reserve(&self, target: &dyn Bucket, progress: &dyn Progress) -> Result<()> {
         self.claim(target).await?;
-        let copies = self.objects.iter().map(|(key, known)| async move {
+        self.copy_all(target, &self.keys, progress).await
+    }
+
+    /// Copies everything into `target`, but for what makes it a database. The version of the chain that ends the log goes first: with it
+    /// there and version 1 missing nobody makes another database in the place.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::Damaged`]; the bucket's.
+    pub async fn copy(&self, target: &Stored, progress: &dyn Progress) -> Result<()> {
+        self.put(target, &self.chain).await?;
+        if target
+            .open
+            .get(Cause::Admin, &self.first.key, None)
+            .await?
+            .is_some_and(|there| there.body != self.first.body)
+        {
+            // A node was started on it a moment ago. Its database has not seen the version that was put.
+            target.raw.delete(Cause::Admin, &self.chain.key).await?;
+            return Err(Error::NotEmpty {
+                url: target.raw.url().to_owned(),
+                object: self.first.key.clone(),
+            });
+        }
+        self.copy_all(target.raw.as_ref(), &self.objects, progress).await
+    }
+
+    async fn copy_all(
+        &self,
+        target: &dyn Bucket,
+        objects: &BTreeMap<String, Option<Copied>>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let copies = objects.iter().map(|(key, known)| async move {
             let bytes = self.one(target, key, known.as_ref()).await?;
             progress.copied("objects", bytes);
             Ok::<_, Error>(())
@@ -245,16 +354,33 @@ impl Plan<'_> {
         stream::iter(copies).buffer_unordered(AT_ONCE).try_collect().await
     }
 
+    async fn put(&self, target: &Stored, chain: &CutChain) -> Result<()> {
+        let (key, body) = (&chain.key, &chain.body);
+        if let Some(there) = target.open.get(Cause::Admin, key, None).await? {
+            // By the same command before.
+            return match there.body == *body {
+                true => Ok(()),
+                false => {
+                    Err(Error::NotEmpty { url: target.raw.url().to_owned(), object: key.clone() })
+                }
+            };
+        }
+        match target.open.put_if_absent(Cause::Admin, key, body.clone()).await? {
+            PutOutcome::Created => Ok(()),
+            PutOutcome::Exists => {
+                Err(Error::NotEmpty { url: target.raw.url().to_owned(), object: key.clone() })
+            }
+        }
+    }
+
     /// The marker in `target`, which has to be empty or have the same one.
     async fn claim(&self, target: &dyn Bucket) -> Result<()> {
         let url = target.url().to_owned();
         match target.get(Cause::Admin, MARKER, None).await? {
             Some(found) if found.body == self.marker => return Ok(()),
-            Some(_) => {
-                return Err(Error::NotEmpty {
-                    url,
-                    object: format!("{MARKER}, of another restoring,"),
-                });
+            Some(other) => {
+                let other = String::from_utf8_lossy(&other.body).trim().to_owned();
+                return Err(Error::NotEmpty { url, object: format!("{MARKER}: {other};") });
             }
             None => {}
         }
@@ -286,25 +412,8 @@ impl Plan<'_> {
     /// # Errors
     /// The bucket's; [`Error::NotEmpty`] when something else is there.
     pub async fn finish(&self, target: &Stored) -> Result<()> {
-        let url = || target.raw.url().to_owned();
-        let taken = |object: &str| Error::NotEmpty { url: url(), object: object.to_owned() };
-        // Another token each time: one that was cut off behind this put has left its own.
-        let there = target.open.get(Cause::Admin, &self.chain.key, None).await?;
-        if there.is_none() {
-            let put =
-                target.open.put_if_absent(Cause::Admin, &self.chain.key, self.chain.body.clone());
-            if put.await? == PutOutcome::Exists {
-                return Err(taken(&self.chain.key));
-            }
-        }
-        let first = self.first_version();
-        self.one(target.raw.as_ref(), &first, None).await?;
+        self.put(target, &self.first).await?;
         Ok(target.raw.delete(Cause::Admin, MARKER).await?)
-    }
-
-    fn first_version(&self) -> String {
-        let mut keys = telesto_log::stored::chain_keys(SHARD, 1);
-        keys.next().unwrap_or_default()
     }
 
     /// The environment that it was made in.

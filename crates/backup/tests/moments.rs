@@ -158,11 +158,9 @@ impl Story {
     /// Makes a database of the backups, looks at it, and has it go on.
     async fn restored(&self, wanted: Wanted, expected: &Rows) -> Result<(), Error> {
         let env = &self.process.env;
-        let plan = plan(env, &self.repository, &self.repository.objects, wanted).await?;
         let store = MemoryStore::new(Arc::clone(&env.clock) as Arc<dyn Clock>);
         let target = stored(env, &store, None);
-        plan.copy(target.raw.as_ref(), &Quiet).await?;
-        plan.finish(&target).await?;
+        restore(env, &self.repository, &target, wanted).await?;
         let process = start(&self.world, &store).await;
         let found = all(&process).await;
         assert!(
@@ -177,12 +175,35 @@ impl Story {
             Self::commit(&process, &mut draws, &mut states).await;
             tokio::time::sleep(Duration::from_secs(8)).await;
         }
+        // Backed up at once, before its checkpoint has passed the cut; what is made of that is it, too.
+        let again = Repository {
+            records: bucket(env, &MemoryStore::new(Arc::clone(&env.clock) as Arc<dyn Clock>), None),
+            objects: bucket(env, &MemoryStore::new(Arc::clone(&env.clock) as Arc<dyn Clock>), None),
+        };
+        create(env, &target, &again, &Quiet).await.expect("a backup of what was restored");
+        let third = MemoryStore::new(Arc::clone(&env.clock) as Arc<dyn Clock>);
+        restore(env, &again, &stored(env, &third, None), Wanted::Newest).await?;
+        let copy = start(&self.world, &third).await;
+        assert!(all(&copy).await == all(&process).await, "{wanted:?}: not the same a second time");
+        copy.crash();
         let next = start(&self.world, &store).await;
         process.crash();
         assert!(all(&next).await == states.pop().expect("some").1, "{wanted:?} did not go on");
         next.crash();
         Ok(())
     }
+}
+
+async fn restore(
+    env: &Env,
+    repository: &Repository,
+    target: &Stored,
+    wanted: Wanted,
+) -> Result<(), Error> {
+    let plan = plan(env, repository, &repository.objects, "memory://test", wanted).await?;
+    plan.reserve(target.raw.as_ref(), &Quiet).await?;
+    plan.copy(target, &Quiet).await?;
+    plan.finish(target).await
 }
 
 async fn start(world: &World, store: &MemoryStore) -> Process {

@@ -181,21 +181,39 @@ impl StoredLog {
             next: from,
             previous,
             archived: None,
-            slots: VecDeque::new(),
+            slots: (0, VecDeque::new()),
+            walked: None,
         }
     }
 
+    /// Version 1 of the chain as of a database of its own: made by `writer`. A node that knows the other database by who made its
+    /// version 1 does not take this one for it.
+    ///
+    /// # Errors
+    /// As [`at_version`](Self::at_version).
+    pub async fn first_version(&self, writer: WriterToken, by: Deadline) -> Result<CutChain> {
+        let (bucket, env) = (Arc::clone(&self.store.bucket), self.store.env.clone());
+        let mut first = Self::at_version(bucket, env, self.store.shard, 1, by).await?.chain;
+        first.writer = writer;
+        let key = keys::chain(first.shard, first.version);
+        Ok(CutChain { key, body: first.encode(), version: first.version })
+    }
+
     /// The version after this one, of a log that begins behind `before` and ends with `last`, each an entry and its hash. Stretches that are
-    /// wholly outside are left out.
+    /// wholly outside are left out. `first_version`: what version 1 will be.
     #[must_use]
     pub fn cut(
         &self,
         before: (Lsn, [u8; 16]),
         last: (Lsn, [u8; 16]),
         writer: WriterToken,
+        first_version: Option<&CutChain>,
     ) -> CutChain {
         let mut chain = self.chain.successor(writer);
-        chain.previous = self.stored_hash;
+        chain.previous = match &first_version {
+            Some(first) if self.chain.version == first.version => hash16(&first.body),
+            _ => self.stored_hash,
+        };
         let first = before.0.next();
         chain.trim = TrimPoint { lsn: first, previous_hash: before.1 };
         let id = chain.active().id + 1;
@@ -206,6 +224,12 @@ impl StoredLog {
             .filter(|(loglet, end)| loglet.start <= last.0 && end.is_none_or(|end| end > first))
             .map(|(loglet, _)| loglet)
             .collect();
+        for loglet in &mut chain.loglets {
+            // What was shipped of them is all there is: the old database's log servers are not to be asked.
+            if let Medium::Quorum { servers, .. } = &mut loglet.medium {
+                servers.clear();
+            }
+        }
         let (start, start_hash) = (last.0.next(), last.1);
         chain.loglets.push(Loglet { id, start, start_hash, medium: Medium::Bucket });
         let key = keys::chain(chain.shard, chain.version);
@@ -222,7 +246,10 @@ pub struct Walk {
     previous: Option<[u8; 16]>,
     /// Of which loglet, and its archive objects by their first entry: the last entry of the longest one.
     archived: Option<(u64, BTreeMap<Lsn, Lsn>)>,
-    slots: VecDeque<(Lsn, Option<Object>)>,
+    /// Slots of this loglet, asked for ahead.
+    slots: (u64, VecDeque<(Lsn, Option<Object>)>),
+    /// The loglet of the entry that was walked over last.
+    walked: Option<u64>,
 }
 
 impl Walk {
@@ -232,11 +259,15 @@ impl Walk {
         (self.next, self.previous)
     }
 
-    /// Goes on by another version of the chain, from where it is.
-    pub fn go_on_by(&mut self, log: &StoredLog) {
+    /// Goes on by another version of the chain, from where it is; whether that version has what was walked over. One that has not ended a
+    /// stretch before entries that had been shipped, but were never committed.
+    pub fn go_on_by(&mut self, log: &StoredLog) -> bool {
         self.chain.clone_from(&log.chain);
         self.archived = None;
-        self.slots.clear();
+        self.slots.1.clear();
+        let last = self.next.prev();
+        let (Some(walked), true) = (self.walked, last >= log.chain.trim.lsn) else { return true };
+        log.chain.loglet_at(last).is_some_and(|(loglet, _)| loglet.id == walked)
     }
 
     /// The object with the next entry; `None` when the bucket has none.
@@ -268,6 +299,7 @@ impl Walk {
             }
             self.previous = Some(entry.hash);
             self.next = lsn.next();
+            self.walked = Some(loglet);
             entries.push(StoredEntry {
                 lsn,
                 hash: entry.hash,
@@ -284,15 +316,18 @@ impl Walk {
         loglet: u64,
         by: Deadline,
     ) -> Result<Option<(String, Lsn, Vec<Bytes>)>> {
-        if self.slots.front().is_none_or(|(lsn, _)| *lsn != self.next) {
+        let (of, ahead) = &self.slots;
+        // What was asked for beyond the end of another loglet tells nothing of this one.
+        if *of != loglet || ahead.front().is_none_or(|(lsn, _)| *lsn != self.next) {
             let wanted: Vec<Lsn> =
                 (self.next.0..self.next.0.saturating_add(AHEAD)).map(Lsn).collect();
             let names = wanted.iter().map(|lsn| keys::slot(self.store.shard, loglet, *lsn));
             let names: Vec<String> = names.collect();
             let gets = names.iter().map(|key| self.store.get(Cause::Admin, key, by));
-            self.slots = wanted.into_iter().zip(try_join_all(gets).await?).collect();
+            let found = wanted.into_iter().zip(try_join_all(gets).await?).collect();
+            self.slots = (loglet, found);
         }
-        let Some((lsn, Some(object))) = self.slots.pop_front() else { return Ok(None) };
+        let Some((lsn, Some(object))) = self.slots.1.pop_front() else { return Ok(None) };
         Ok(Some((keys::slot(self.store.shard, loglet, lsn), lsn, vec![object.body])))
     }
 

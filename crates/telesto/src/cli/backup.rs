@@ -251,15 +251,20 @@ async fn show(env: &Env, place: &Place, json: bool) -> Result<(), String> {
 async fn restore(env: &Env, place: &Place, into: &str, wanted: Wanted) -> Result<(), String> {
     let repository = place.repository(env)?;
     let copies = place.open(env, &place.objects_url()).await?;
-    let plan = telesto_backup::plan(env, &repository, &copies, wanted).await.map_err(text)?;
+    let plan = telesto_backup::plan(env, &repository, &copies, into, wanted).await.map_err(text)?;
     let target = clear_bucket(env, &Options::new(into)).map_err(text)?;
     let bar = Bar::new("restoring");
     bar.0.set_message(format!("of {}", plan.objects()));
-    let copied = plan.copy(target.as_ref(), &bar).await;
+    let copied = async {
+        plan.reserve(target.as_ref(), &bar).await.map_err(text)?;
+        // Its keys are there now.
+        let target = place.stored(env, into).await?;
+        plan.copy(&target, &bar).await.map_err(text)?;
+        Ok::<_, String>(target)
+    };
+    let target = copied.await;
     drop(bar);
-    copied.map_err(text)?;
-    // Its keys are there now.
-    let target = place.stored(env, into).await?;
+    let target = target?;
     plan.finish(&target).await.map_err(text)?;
     println!(
         "{into} holds what was committed through {} (entry {} of the log, on the checkpoint of backup {})\nstart a node on it, with a folder of its own: telesto start --bucket {into} --data-dir FOLDER",
