@@ -165,8 +165,10 @@ pub async fn execute(
                 // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
                 // Policies do not hide rows from constraints.
                 let settings = telesto_sql_plan::row_security::without(&context.settings);
-                let reading =
-                    ExecContext { read_for: ReadFor::Constraint, settings, ..context.clone() };
+                // Nor do rows that wait for a curator, which only their author sees, count.
+                let txn = context.txn.beneath().unwrap_or_else(|| Arc::clone(&context.txn));
+                let read_for = ReadFor::Constraint;
+                let reading = ExecContext { txn, read_for, settings, ..context.clone() };
                 let (_, rows) = telesto_sql_plan::query(&reading, &sql).await?;
                 if !rows.collect().await?.is_empty() {
                     return Err(error);

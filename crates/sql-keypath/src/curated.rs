@@ -56,6 +56,14 @@ pub async fn decide(exec: &ExecContext, id: i64, rejected: Option<Option<String>
             "Write SELECT telesto_approve(id), or telesto_reject, with nothing around the call.",
         ));
     }
+    // What others have stored (a default, a policy, a view) runs as whoever uses it: it shall not decide in a curator's name.
+    if !exec.decides {
+        return Err(Error::new(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "telesto_approve and telesto_reject stand by themselves in the select list of a statement that reads nothing but telesto_pending",
+        )
+        .hint("Write SELECT telesto_approve(id), or telesto_reject, with nothing around the call."));
+    }
     let (catalog, database) = (&exec.catalog, exec.catalog.database);
     let actor = catalog.actor(exec.settings.current_role);
     let Some(change) = curated::waiting(&*exec.txn, database, id).await? else {

@@ -3,8 +3,12 @@
 //! # Invariants
 //! In doubt a statement may write and reads something: that costs a wider transaction, never a wrong answer.
 
+use std::ops::ControlFlow;
+
 use crate::cursor;
-use crate::sqlparser::ast::{CopySource, Expr, Query, SelectItem, SetExpr, Statement};
+use crate::sqlparser::ast::{
+    CopySource, Expr, ObjectName, Query, SelectItem, SetExpr, Statement, visit_relations,
+};
 use telesto_sql_types::error::{Error, Result};
 
 /// Whether a statement surely writes nothing through its transaction.
@@ -70,6 +74,24 @@ pub fn query_reads(query: &Query) -> bool {
             .with
             .as_ref()
             .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
+}
+
+/// Whether a statement is curators' decisions and nothing else, as its sender wrote it: `SELECT telesto_approve(7)`, of changes that are
+/// named or that wait. Nothing that somebody else has stored takes part in it: no table or view but the list of what waits, no default,
+/// no policy.
+#[must_use]
+pub fn decides_alone(statement: &Statement) -> bool {
+    let Statement::Query(query) = statement else { return false };
+    let SetExpr::Select(select) = &*query.body else { return false };
+    let foreign = visit_relations(query, |name: &ObjectName| {
+        let last = name.0.last().and_then(|part| part.as_ident());
+        match last.is_some_and(|last| last.value.eq_ignore_ascii_case("telesto_pending")) {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    let alone = query.with.is_none() && query.locks.is_empty() && foreign.is_continue();
+    alone && !select.projection.is_empty() && select.projection.iter().all(decides)
 }
 
 /// Whether a column of a select list is a curator's decision, which writes.

@@ -155,6 +155,8 @@ pub struct ExecContext {
     pub channels: Arc<Channels>,
     /// Who plans statements inside this one.
     pub planner: Arc<dyn Planner>,
+    /// Whether the statement is a curator's decision and nothing else: only then may one be carried out.
+    pub decides: bool,
     /// What each index takes, once the statement has measured it.
     pub space: Arc<std::sync::OnceLock<Arc<telesto_txn::Space>>>,
 }

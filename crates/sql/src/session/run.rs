@@ -395,6 +395,7 @@ impl Session {
         let parameters = with_key.as_deref().unwrap_or(parameters);
         let changes = changes_or_locks_rows(statement);
         let mut context = self.context_of(txn, catalog, parameters, changes);
+        context.decides = telesto_sql_parser::statement_kind::decides_alone(statement);
         if source.is_some() || may_be_filled(&plan, statement) {
             let filled = (&**statement, parameters);
             let filling = self.filled(source, &plan, prepared, filled, &mut context);
@@ -511,6 +512,7 @@ impl Session {
             cost: self.spending.of_execution(),
             live: Arc::clone(&self.live),
             parts: None,
+            decides: false,
             advisory: Arc::clone(&self.advisory),
             channels: Arc::clone(&self.channels),
             deferred: Arc::clone(&self.deferred),

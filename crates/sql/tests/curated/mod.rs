@@ -202,6 +202,86 @@ async fn no_way_of_writing_is_seen_by_others_or_by_the_past() {
 }
 
 #[tokio::test]
+async fn nothing_that_an_author_has_stored_decides_in_a_curators_name() {
+    let mut wiki = wiki().await;
+    let before = pages(&mut wiki.bob).await;
+    run(&mut wiki.boss, "GRANT CREATE ON SCHEMA public TO alice").await.expect("a grant");
+    let change = "UPDATE page SET body = 'mine' WHERE id = 1";
+    assert_eq!(told(&mut wiki.alice, change).await, "UPDATE 1");
+    let number = ids(&mut wiki.eve).await.swap_remove(0);
+    for trap in [
+        format!("CREATE TABLE trap (a int, b bigint DEFAULT telesto_approve({number}))"),
+        "CREATE TABLE policed (a int)".to_owned(),
+        "INSERT INTO policed VALUES (1)".to_owned(),
+        "ALTER TABLE policed ENABLE ROW LEVEL SECURITY".to_owned(),
+        format!("CREATE POLICY p ON policed USING (telesto_approve({number}) > 0)"),
+        "CREATE VIEW innocent AS SELECT 1 AS a WHERE telesto_approve((SELECT max(id) FROM telesto_pending)) IS NOT NULL".to_owned(),
+        format!("CREATE VIEW listed AS SELECT telesto_approve({number}) AS a"),
+        "GRANT ALL ON trap, policed, innocent, listed TO PUBLIC".to_owned(),
+    ] {
+        // Refused when it is made would do, too.
+        let _ = told(&mut wiki.alice, &trap).await;
+    }
+    for bait in [
+        "INSERT INTO trap (a) VALUES (1)",
+        "DELETE FROM policed",
+        "SELECT * FROM policed",
+        "SELECT * FROM innocent",
+        "SELECT * FROM listed",
+        "CREATE TABLE copied AS SELECT * FROM innocent",
+        &format!("SELECT telesto_approve({number}) FROM innocent"),
+        &format!("SELECT telesto_approve({number}), (SELECT a FROM listed)"),
+        &format!("SELECT 1 WHERE telesto_approve({number}) > 0"),
+        &format!("VALUES (telesto_approve({number}))"),
+        &format!("EXPLAIN ANALYZE SELECT telesto_approve({number})"),
+    ] {
+        for block in [false, true] {
+            let mut eve = as_role(&wiki.engine, "eve").await;
+            if block {
+                run(&mut eve, "BEGIN").await.expect("begins");
+            }
+            let said = told(&mut eve, bait).await;
+            assert!(said.starts_with('!'), "{bait}: {said}");
+            if block {
+                let _ = told(&mut eve, "COMMIT").await;
+            }
+            assert_eq!(pages(&mut wiki.bob).await, before, "{bait}");
+        }
+    }
+    let approve = "SELECT telesto_approve(id) FROM telesto_pending";
+    assert!(!told(&mut wiki.eve, approve).await.starts_with('!'));
+    assert_ne!(pages(&mut wiki.bob).await, before);
+}
+
+#[tokio::test]
+async fn what_waits_is_in_no_statistics_and_no_parent_of_a_new_foreign_key() {
+    let mut wiki = wiki().await;
+    run(&mut wiki.boss, "ALTER TABLE loose OWNER TO alice").await.expect("an owner");
+    run(&mut wiki.boss, "ALTER TABLE page OWNER TO alice").await.expect("an owner");
+    run(&mut wiki.boss, "GRANT CREATE ON SCHEMA public TO alice").await.expect("a grant");
+    let many = "INSERT INTO loose SELECT 7, 'SECRETVALUE' FROM generate_series(1, 50)";
+    assert!(!told(&mut wiki.alice, many).await.starts_with('!'));
+    assert!(!told(&mut wiki.alice, "ANALYZE loose").await.starts_with('!'));
+    let seen = told(&mut wiki.bob, "SELECT count(*) FROM pg_stats WHERE tablename = 'loose' AND (most_common_vals::text LIKE '%SECRET%' OR histogram_bounds::text LIKE '%SECRET%')").await;
+    assert_eq!(seen, "0");
+    assert!(
+        !told(&mut wiki.alice, "INSERT INTO page VALUES (1001, 'new', 'x', 0)")
+            .await
+            .starts_with('!')
+    );
+    for statement in ["CREATE TABLE child (p int)", "INSERT INTO child VALUES (1001)"] {
+        assert!(!told(&mut wiki.alice, statement).await.starts_with('!'), "{statement}");
+    }
+    let key = "ALTER TABLE child ADD FOREIGN KEY (p) REFERENCES page(id)";
+    let said = told(&mut wiki.alice, key).await;
+    assert!(said.starts_with("!23503"), "{said}");
+    let late = format!("{key} NOT VALID");
+    assert!(!told(&mut wiki.alice, &late).await.starts_with('!'));
+    let said = told(&mut wiki.alice, "ALTER TABLE child VALIDATE CONSTRAINT child_p_fkey").await;
+    assert!(said.starts_with("!23503"), "{said}");
+}
+
+#[tokio::test]
 async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
     let mut wiki = wiki().await;
     let before = pages(&mut wiki.boss).await;
