@@ -112,13 +112,18 @@ for mode in clear encrypted; do
     refused "backups of another database, or of another course" backup create --bucket "file://$WORK/moment"
     "$bin" backup create --bucket "file://$WORK/moment" --backups "file://$WORK/others-$mode" ${key[@]+"${key[@]}"} >/dev/null
     stop_node
+    # What was made of a restored database's backup is that database, too: its log has a stretch that ended with the cut.
+    "$bin" backup restore --backups "file://$WORK/others-$mode" --into "file://$WORK/again" ${key[@]+"${key[@]}"} >/dev/null
+    "$bin" backup verify --backups "file://$WORK/others-$mode" ${key[@]+"${key[@]}"} >/dev/null || die "the backup of a restored database is not whole"
+    # Nobody serves the copies for the database.
+    refused "is a copy of" timeout 60 "$bin" start --bucket "$repository/objects" --data-dir "$WORK/copies-node" --listen 127.0.0.1:0 --http none ${options[@]+"${options[@]}"}
     ok "as of the moment before a mistake ($mode)"
 
-    refused "it is later than the newest backup" backup restore --at 2999-01-01T00:00:00Z --into "file://$WORK/never"
+    refused "it is later than what the newest backup is sure to hold" backup restore --at 2999-01-01T00:00:00Z --into "file://$WORK/never"
     refused "before what the oldest backup holds" backup restore --at 2001-01-01T00:00:00Z --into "file://$WORK/never"
     refused "there is no backup 77" backup restore --number 77 --into "file://$WORK/never"
     refused "there are no backups" "$bin" backup restore --backups "file://$WORK/nothing" --into "file://$WORK/never"
-    [ "$mode" = clear ] || refused "encrypt|key" "$bin" backup restore --backups "$repository" --into "file://$WORK/never"
+    [ "$mode" = clear ] || refused "is encrypted" "$bin" backup restore --backups "$repository" --into "file://$WORK/never"
 
     # Cut off before it was whole: nobody can open it, or make a database in its place; the same command goes on.
     backup restore --into "file://$WORK/half" >/dev/null
@@ -137,13 +142,16 @@ for mode in clear encrypted; do
     sleep 0.4
     kill -9 "$killed" 2>/dev/null || true
     wait "$killed" 2>/dev/null || true
+    found="$(find "$WORK/killed-$mode/backups" -type f 2>/dev/null | wc -l)"
+    [ "$found" = 0 ] || echo "   (the backup was whole before it was killed)"
     "$bin" backup create --bucket "$source" --backups "file://$WORK/killed-$mode" ${key[@]+"${key[@]}"} >/dev/null
     "$bin" backup verify --backups "file://$WORK/killed-$mode" ${key[@]+"${key[@]}"} >/dev/null || die "a backup after a killed one is not whole"
 
     backup prune --keep 2 >/dev/null
     [ "$(backup list --json | python3 -c 'import json, sys; print([b["number"] for b in json.load(sys.stdin)])')" = "[4, 5]" ] || die "the wrong backups were removed"
     find "$WORK/backups-$mode/objects" -type f -exec touch -d '3 days ago' {} +
-    backup prune --keep 1 >/dev/null
+    backup prune --keep 1 >"$WORK/pruned.txt"
+    grep -qE "^1 backups removed, and [1-9]" "$WORK/pruned.txt" || die "nothing was pruned: $(cat "$WORK/pruned.txt")"
     backup verify >/dev/null || die "pruning took something that is needed"
     backup restore --into "file://$WORK/pruned" >/dev/null
     on_place "file://$WORK/pruned"
@@ -158,5 +166,5 @@ for mode in clear encrypted; do
     rm "$(find "$WORK/backups-$mode/objects/shards/0/checkpoint/manifest" -type f | sort | tail -1)"
     refused "is missing" backup verify
     ok "damage is found ($mode)"
-    rm -rf "$WORK"/{newest,moment,half,half-node,pruned,damaged,never}
+    rm -rf "$WORK"/{again,copies-node,newest,moment,half,half-node,pruned,damaged,never}
 done
