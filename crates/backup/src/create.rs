@@ -112,9 +112,9 @@ impl Round<'_> {
     async fn run(&mut self, last: Option<Backup>) -> Result<Option<Backup>> {
         let began_micros = self.env.clock.wall_micros();
         let log = self.log().await?;
-        // The database's own time, if its bucket tells one: this machine's clock may be wrong.
+        // The database's own time, if its bucket told one with the chain: this machine's clock may be wrong.
         let began_micros =
-            self.source.raw.clock_micros().map_or(began_micros, |at| at.min(began_micros));
+            self.source.open.clock_micros().map_or(began_micros, |at| at.min(began_micros));
         let cache = Arc::new(ProcessCache::new(CACHE_BYTES));
         let options =
             ShardOptions::new(SHARD, self.env.clone(), Arc::clone(&self.source.open), cache);

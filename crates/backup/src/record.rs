@@ -10,6 +10,8 @@ use crate::error::{Error, Result};
 
 /// Newest form of a record that this program knows.
 pub(crate) const VERSION: u32 = 1;
+/// No count in a record comes near it.
+const MOST: u64 = 1 << 62;
 
 /// An object that was copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,7 +96,37 @@ impl Backup {
                 known: VERSION,
             });
         }
-        serde_json::from_slice(body).map_err(damaged)
+        let backup: Self = serde_json::from_slice(body).map_err(damaged)?;
+        match backup.fault() {
+            None => Ok(backup),
+            Some(fault) => Err(Error::Damaged {
+                url: url.to_owned(),
+                object: object.to_owned(),
+                reason: format!("is no record of a backup: {fault}"),
+            }),
+        }
+    }
+
+    /// What in a record cannot be. Whoever may write to the place may write anything there: no number is too great to count from, and no
+    /// object is written to elsewhere than where a database has some.
+    fn fault(&self) -> Option<String> {
+        let numbers = [self.number, self.reaches, self.end, self.log_from, self.chain_version];
+        if numbers.iter().any(|number| *number > MOST)
+            || self.number == 0
+            || self.chain_version == 0
+        {
+            return Some("a number in it is out of range".to_owned());
+        }
+        if self.reaches > self.end {
+            return Some("its log ends before its checkpoint".to_owned());
+        }
+        let known = |key: &str| {
+            let ours =
+                ["shards/", "keyring/", "cluster/"].iter().any(|place| key.starts_with(place));
+            ours && key.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
+        };
+        let strange = self.copied().find(|copied| !known(&copied.key));
+        strange.map(|copied| format!("{:?} is no object of a database", copied.key))
     }
 
     pub(crate) fn encode(&self) -> bytes::Bytes {

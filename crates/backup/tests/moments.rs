@@ -275,3 +275,40 @@ fn what_is_restored_is_what_was_committed_by_then() {
         runtime.block_on(play(seed));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn strange_records_are_refused() {
+    let mut story = Story::begin(3).await;
+    Story::commit(&story.process, &mut story.draws, &mut story.states).await;
+    story.back_up().await;
+    let good = story.repository.backups().await.expect("read").remove(0);
+    let changes: [fn(&mut Backup); 8] = [
+        |b| b.number = 0,
+        |b| b.chain_version = 0,
+        |b| b.chain_version = u64::MAX,
+        |b| b.end = u64::MAX,
+        |b| b.reaches = b.end + 1,
+        |b| b.parts.push(copied("shards/../../outside")),
+        |b| b.parts.push(copied("/etc/passwd")),
+        |b| b.parts.push(copied("restoring")),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut strange = good.clone();
+        change(&mut strange);
+        let records = bucket(
+            &story.process.env,
+            &MemoryStore::new(Arc::clone(&story.process.env.clock) as Arc<dyn Clock>),
+            None,
+        );
+        let body = serde_json::to_vec(&strange).expect("plain data");
+        let key = "backups/00000000000000000001.json";
+        records.put_if_absent(telesto_bucket::Cause::Admin, key, body.into()).await.expect("puts");
+        let objects = Arc::clone(&story.repository.objects);
+        let read = Repository { records, objects }.backups().await;
+        assert!(matches!(read, Err(Error::Damaged { .. })), "change {number}: {read:?}");
+    }
+}
+
+fn copied(key: &str) -> telesto_backup::Copied {
+    telesto_backup::Copied { key: key.to_owned(), bytes: 1, crc32c: 2 }
+}
