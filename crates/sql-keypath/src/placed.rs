@@ -43,10 +43,8 @@ use telesto_txn::{
 };
 
 mod scans;
-
 use self::scans::{OneByOne, Refused, Where};
-use crate::away::AwayHome;
-use crate::homes;
+use crate::{away::AwayHome, homes};
 
 /// The setting that asks for what is here alone.
 const LOCAL_ROWS: &str = "telesto.local_rows";
@@ -577,6 +575,10 @@ impl Transaction for PlacedRows {
 
     fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
         self.below.rollback_to(savepoint)
+    }
+
+    fn has_written(&self) -> bool {
+        self.below.has_written()
     }
 
     async fn confirm(&self) -> Result<()> {

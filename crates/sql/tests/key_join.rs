@@ -177,6 +177,10 @@ impl Transaction for CountingTransaction {
         self.0.rollback_to(savepoint)
     }
 
+    fn has_written(&self) -> bool {
+        self.0.has_written()
+    }
+
     async fn confirm(&self) -> telesto_txn::Result<()> {
         self.0.confirm().await
     }

@@ -295,6 +295,49 @@ anomalies! {
     read_only_anomalies: "read-only anomaly", [true, true, false];
 }
 
+/// A statement under READ COMMITTED goes by the definitions of its moment, but what the block wrote before was written by older ones: a new index
+/// has no entries of it. The block reads it whole, or is told that it conflicts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_block_wrote_is_not_read_by_a_definition_made_since() {
+    let definitions = [
+        "create index on small (k)",
+        "create unique index on small (k)",
+        "alter table small alter k type bigint",
+        "alter table small alter k type text",
+        "alter table small add column more int default 5",
+    ];
+    for executor in ["auto", "datafusion"] {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (one, two) = (process(dir.path(), 1).await, process(dir.path(), 2).await);
+        for (definition, across) in definitions.iter().flat_map(|d| [(d, false), (d, true)]) {
+            let mut a = Client::new(&one, executor).await;
+            let mut b = Client::new(if across { &two } else { &one }, executor).await;
+            a.run(
+                "drop table if exists small; create table small (id int primary key, k int);
+                 insert into small select i, i from generate_series(1, 20) i",
+            )
+            .await
+            .expect("a table");
+            a.begin("read committed").await;
+            let writes = "insert into small values (1000, 1000);
+                update small set k = 2000 where id = 7; delete from small where id = 8";
+            a.run(writes).await.expect("writes");
+            b.run(definition).await.expect("a definition");
+            for (k, rows) in [(1000, 1), (2000, 1), (7, 0), (8, 0), (9, 1)] {
+                let sql = format!("select count(*) from small where k::text = '{k}' or k = '{k}'");
+                let equal = format!("select count(*) from small where k = '{k}'");
+                for sql in [equal, sql] {
+                    match a.number(&sql).await {
+                        Ok(found) => assert_eq!(found, rows, "{sql} after {definition}"),
+                        Err(code) => assert!(code == "40001" || code == "25P02", "{sql}: {code}"),
+                    }
+                }
+            }
+            let _ = a.run("commit").await;
+        }
+    }
+}
+
 /// An error tells of what is in the database as much as rows do: it must not deny what another process was told is committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_hold_across_processes() {

@@ -504,6 +504,9 @@ pub trait Transaction: Debug + Send + Sync {
     /// Undoes every write since `savepoint`; reads stay recorded. The savepoint stays valid.
     fn rollback_to(&self, savepoint: Savepoint) -> Result<()>;
 
+    /// Whether anything was written, rolled back or not: whether a commit validates what was read.
+    fn has_written(&self) -> bool;
+
     /// Finds out whether everything remembered of what was read so far is the same at the log's tail, as of a moment inside
     /// this call. For an answer that is given although nothing is committed: an error told from an older snapshot
     /// could contradict what was acknowledged elsewhere before. The transaction goes on as it was. Nothing for a transaction whose

@@ -324,8 +324,21 @@ impl Transaction for MemoryTransaction {
         Ok(())
     }
 
-    // Every begin sees the newest commit.
+    fn has_written(&self) -> bool {
+        !self.inner.lock().writes.is_empty()
+    }
+
     async fn confirm(&self) -> Result<()> {
+        if self.options.as_of.is_some() || self.options.read_only {
+            return Ok(());
+        }
+        let inner = self.inner.lock();
+        let state = self.database.state.lock();
+        for (range, since) in &inner.reads {
+            if let Some((key, other, at)) = state.changed_since(range, *since) {
+                return Err(Error::Conflict { txn: self.id, other, at, key });
+            }
+        }
         Ok(())
     }
 

@@ -544,6 +544,10 @@ impl Transaction for EngineTransaction {
         Ok(())
     }
 
+    fn has_written(&self) -> bool {
+        self.core.buffer.used()
+    }
+
     async fn confirm(&self) -> Result<()> {
         self.core.confirm().await
     }

@@ -105,6 +105,10 @@ impl Transaction for Unanswered {
         self.inner.rollback_to(savepoint)
     }
 
+    fn has_written(&self) -> bool {
+        self.inner.has_written()
+    }
+
     async fn confirm(&self) -> Result<()> {
         self.inner.confirm().await
     }

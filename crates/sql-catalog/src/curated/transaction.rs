@@ -503,6 +503,10 @@ impl Transaction for WithWaiting {
         Some(Arc::clone(&self.below))
     }
 
+    fn has_written(&self) -> bool {
+        self.below.has_written()
+    }
+
     async fn confirm(&self) -> Result<()> {
         self.below.confirm().await
     }

@@ -219,6 +219,10 @@ impl Transaction for WithTemp {
         self.below.beneath()
     }
 
+    fn has_written(&self) -> bool {
+        self.below.has_written()
+    }
+
     async fn confirm(&self) -> Result<()> {
         self.below.confirm().await
     }
@@ -426,6 +430,10 @@ impl Transaction for TempView {
 
     fn beneath(&self) -> Option<Arc<dyn Transaction>> {
         self.below.beneath()
+    }
+
+    fn has_written(&self) -> bool {
+        self.below.has_written()
     }
 
     async fn confirm(&self) -> Result<()> {

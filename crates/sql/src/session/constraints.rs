@@ -248,7 +248,7 @@ impl Session {
         let txn = self.transaction().await?;
         // Under READ COMMITTED it sees what others have committed by now.
         txn.next_statement().await?;
-        let catalog = self.read_catalog(&txn).await?;
+        let catalog = self.catalog_of_statement(&txn).await?;
         let context = self.context_of(txn, catalog, &[], true);
         let eval = EvalContext::executing(&context);
         let settled = Writing::over(&context, &eval).settle(&waiting).await;

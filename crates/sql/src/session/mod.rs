@@ -24,6 +24,7 @@ mod control;
 mod costs;
 pub(crate) mod curated;
 mod cursor;
+mod definitions;
 mod elsewhere;
 mod engine;
 mod executed;

@@ -371,7 +371,7 @@ impl Session {
             None => self.transaction().await?,
         };
         txn.next_statement().await?;
-        let catalog = self.read_catalog(&txn).await?;
+        let catalog = self.catalog_of_statement(&txn).await?;
         let txn = self.holding_back(txn, &catalog).await?;
         self.catalog = Some(Arc::clone(&catalog));
         self.learns_caps(&catalog, txn.snapshot(), statement).await?;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use parking_lot::Mutex;
+use telesto_sql_catalog::Stamp;
 use telesto_sql_catalog::curated::transaction::WithWaiting;
 use telesto_txn::{Savepoint, Transaction, TxnOptions};
 
@@ -132,6 +133,8 @@ pub(super) struct Block {
     pub(super) repeatable: bool,
     /// What its transaction shows of changes that wait for curators, and holds back for them.
     pub(super) waiting: Option<Arc<WithWaiting>>,
+    /// The stamp of the catalog that the last statement went by.
+    pub(super) stamp: Option<Stamp>,
 }
 
 impl Session {
@@ -165,6 +168,7 @@ impl Session {
             steps: Vec::new(),
             repeatable: true,
             waiting: None,
+            stamp: None,
         });
     }
 
@@ -201,22 +205,6 @@ impl Session {
         }
         self.temp = Some(temp);
         Ok(())
-    }
-
-    /// The catalog as `txn` sees it, with what is temporary.
-    pub(super) async fn read_catalog(
-        &self,
-        txn: &Arc<dyn Transaction>,
-    ) -> Result<Arc<CatalogSnapshot>> {
-        let shared = self.engine.catalogs.read(txn, self.engine.database_id).await?;
-        match &self.temp {
-            Some(temp) => crate::temp::catalog::merged(
-                shared,
-                temp,
-                crate::catalog::Owner(self.settings.current_role),
-            ),
-            None => Ok(shared),
-        }
     }
 
     /// DISCARD TEMP.
