@@ -2,15 +2,19 @@
 //!
 //! # Invariants
 //! - Who is no curator changes nothing of a curated table but who may use it and what is said of it: neither its rows, by TRUNCATE, DROP
-//!   or a new type of a column, nor that it is curated. Every definition is looked at, whatever it was ([`check_change`]).
+//!   or a new type of a column, nor what the types of its columns say, nor the name it is read by, nor that it is curated. Every
+//!   definition is looked at, whatever it was ([`check_change`]).
 //! - A role that curates a table is not dropped.
 //!
 //! # On failure
 //! 42501 for who is no curator, 42704 for what is no role, 0A000 for temporary tables and in databases of several regions.
 
+use std::collections::BTreeSet;
+
 use super::Ddl;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::temp::is_temporary;
+use telesto_sql_catalog::types::{TypeKind, user_oid};
 use telesto_sql_catalog::{Actor, CatalogSnapshot, Table};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -72,6 +76,9 @@ pub(super) fn check_change(
     actor: &Actor,
 ) -> Result<()> {
     for (was, _) in before.curated() {
+        if renames_schema(before, after, was.schema) || changes_types(before, after, touched, was) {
+            may_change(was, actor)?;
+        }
         if !touched.contains(&was.id.0) {
             continue;
         }
@@ -98,4 +105,40 @@ pub(super) fn check_change(
         }
     }
     Ok(())
+}
+
+/// Whether a schema has got another name: what readers find under the name they know may be another's then.
+fn renames_schema(before: &CatalogSnapshot, after: &CatalogSnapshot, schema: u32) -> bool {
+    before.schema_name(schema) != after.schema_name(schema)
+}
+
+/// Whether what a type of the table's columns is has changed: a label that is renamed changes what readers are shown.
+fn changes_types(
+    before: &CatalogSnapshot,
+    after: &CatalogSnapshot,
+    touched: &[u32],
+    table: &Table,
+) -> bool {
+    let mut met = BTreeSet::new();
+    let mut reached: Vec<u32> = table
+        .visible_columns()
+        .flat_map(|(_, column)| column.domain.into_iter().chain(user_oid(&column.ty)))
+        .collect();
+    while let Some(oid) = reached.pop() {
+        let Some(was) = before.user_type(oid).filter(|_| met.insert(oid)) else { continue };
+        let now = after.user_type(oid);
+        if touched.contains(&oid) && now.is_none_or(|now| now.kind != was.kind) {
+            return true;
+        }
+        match &was.kind {
+            TypeKind::Enum(_) => {}
+            TypeKind::Domain(domain) => {
+                reached.extend(user_oid(&domain.base).into_iter().chain(domain.parent));
+            }
+            TypeKind::Composite(composite) => {
+                reached.extend(composite.fields.iter().filter_map(|field| user_oid(&field.ty)));
+            }
+        }
+    }
+    false
 }

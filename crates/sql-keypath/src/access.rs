@@ -38,6 +38,9 @@ pub use keys::Keys;
 /// Most key combinations one path may name by constants.
 pub const MAX_POINTS: usize = 10_000;
 
+/// How many combinations of IN values each value of an array (`= ANY`) is looked up with.
+const MAX_BESIDE_ARRAY: usize = 16;
+
 /// How the value of a comparison becomes a key element.
 #[derive(Clone, Debug)]
 pub struct KeyValue {
@@ -386,7 +389,7 @@ impl Conditions {
         let partial = index.predicate.is_some();
         let mut access = Access { index: index.id, partial, ..Access::full() };
         let mut proved = Vec::new();
-        let mut combinations = 1_usize;
+        let (mut combinations, mut arrays) = (1_usize, 0_usize);
         for (at, column) in table.entry_columns(index).enumerate() {
             let position = self.position(index, at, column);
             // A single value before a list, a list before an array of unknown length.
@@ -401,11 +404,20 @@ impl Conditions {
             if at >= index.columns.len() && !narrows_behind(part, &access.parts) {
                 break;
             }
-            if let Part::In(values) = part {
-                combinations = combinations.saturating_mul(values.len().max(1));
-                if combinations > MAX_POINTS {
-                    break;
+            // How long an array is, nobody knows before the statement runs: beside other lists it would make any number of keys.
+            let most = match part {
+                Part::Eq(_) => usize::MAX,
+                Part::In(values) => {
+                    combinations = combinations.saturating_mul(values.len().max(1));
+                    if arrays == 0 { MAX_POINTS } else { MAX_BESIDE_ARRAY }
                 }
+                Part::Any(_) => {
+                    arrays += 1;
+                    if arrays == 1 { MAX_BESIDE_ARRAY } else { 0 }
+                }
+            };
+            if combinations > most {
+                break;
             }
             if matches!(part, Part::Eq(v) if !matches!(v.ty, SqlType::Char(_))) {
                 proved.push(*proof);

@@ -24,6 +24,10 @@ use telesto_sql_types::error::{Error, Result};
 
 /// Rows a batch holds at most.
 pub const BATCH: usize = 512;
+/// By how many whole keys rows are looked up at first.
+const FIRST_AT_ONCE: usize = 64;
+/// How much rows that are looked up at once may hold.
+const AT_ONCE_BYTES: usize = 4 << 20;
 /// Rows read at once where fewer are wanted and the filter rejects most: under SERIALIZABLE what is read is validated.
 const LARGEST_STEP: usize = 64;
 /// Rows one statement claims at most before it changes them; with more, validation is left to decide.
@@ -55,6 +59,8 @@ pub struct Reader {
     source: Source,
     /// Read and not looked at yet.
     waiting: VecDeque<(Bytes, Bytes)>,
+    /// By how many whole keys rows are looked up next: as many as [`AT_ONCE_BYTES`] hold of those that were found last.
+    at_once: usize,
     first: bool,
     /// Rows found that are still to be claimed, at most.
     to_claim: usize,
@@ -111,6 +117,7 @@ impl Reader {
             filter: filter.cloned(),
             source,
             waiting: VecDeque::new(),
+            at_once: FIRST_AT_ONCE,
             first: true,
             to_claim: 0,
             seen: (path == Path::Whole && filter.is_some()).then_some(0),
@@ -214,8 +221,11 @@ impl Reader {
                 if points.is_empty() {
                     return Ok(None);
                 }
-                let keys: Vec<Bytes> = points.drain(..points.len().min(max_rows)).collect();
+                let at_once = max_rows.min(self.at_once);
+                let keys: Vec<Bytes> = points.drain(..points.len().min(at_once)).collect();
                 let values = get_many(exec, &keys, exec.read_for).await?;
+                let bytes: usize = values.iter().flatten().map(Bytes::len).sum();
+                self.at_once = (AT_ONCE_BYTES / (bytes / keys.len()).max(1)).clamp(1, BATCH);
                 let found = keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v)));
                 match &self.index {
                     None => Ok(Some(found.collect())),

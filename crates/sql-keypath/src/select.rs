@@ -52,7 +52,7 @@ use grouped::{Grouping, Shown};
 use joined::{joined_column, stars};
 use locked::RowLock;
 use names::mixes_columns;
-use order::{bound_value, limits, order_columns, sort_keys};
+use order::{behind_no_sort, bound_value, limits, order_columns, sort_keys};
 use run::Input;
 pub(super) use run::{access_words, describe_access};
 
@@ -270,7 +270,10 @@ fn shape(
         (None, Some(order)) => Some(order.clone()),
         (None, None) => order_columns(&sort, &forms),
     };
+    let volatile = |e: &Expr| e.volatility() == Volatility::Volatile;
+    let drawn = output.iter().any(volatile);
     if let Some(sources) = sources {
+        behind_no_sort(drawn, &sort, locks)?;
         let mut plan = SelectPlan {
             from: None,
             join: None,
@@ -340,8 +343,8 @@ fn shape(
             (Some(From { table: Arc::clone(table), codec, access }), rest, sort)
         }
     };
-    let volatile = |e: &Expr| e.volatility() == Volatility::Volatile;
-    let has_volatile = output.iter().any(volatile) || rest.as_ref().is_some_and(volatile);
+    behind_no_sort(drawn, &sort, locks)?;
+    let has_volatile = drawn || rest.as_ref().is_some_and(volatile);
     let point = from.as_ref().is_some_and(|f| f.access.unique && f.access.index == 0)
         && sort.is_empty()
         && aggregates.found.is_empty()
@@ -352,7 +355,7 @@ fn shape(
         && locks.is_none_or(|lock| lock == RowLock::Wait);
     not_measuring(output.iter().chain(&rest))?;
     let writes = output.iter().chain(&rest).any(calls_writer);
-    let waits = writes || has_volatile;
+    let waits = writes || output.iter().chain(&rest).any(does_more_than_draw);
     Ok(KeyPlan {
         columns: Some(columns.into()),
         read_only: !writes && locks.is_none(),
@@ -390,6 +393,21 @@ fn calls_writer(expr: &Expr) -> bool {
         if let Node::Call(function, ..) = &e.node {
             found |= matches!(function.name, "nextval" | "setval");
         }
+    });
+    found
+}
+
+/// Whether something is called that neither a random number, a new identifier nor the time comes from: it may wait or have effects, and
+/// is done with before the statement ends.
+fn does_more_than_draw(expr: &Expr) -> bool {
+    const DRAWS: [&str; 5] =
+        ["random", "gen_random_uuid", "uuid_generate_v4", "clock_timestamp", "timeofday"];
+    let mut found = false;
+    expr.walk(&mut |e| {
+        if let Node::Call(function, ..) = &e.node {
+            found |= function.volatility == Volatility::Volatile && !DRAWS.contains(&function.name);
+        }
+        found |= matches!(e.node, Node::Held(_));
     });
     found
 }

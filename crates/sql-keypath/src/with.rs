@@ -191,7 +191,7 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
                 known.query = Box::new(all_of(&part_name(parts.len()))?);
                 // It is computed now: else it would be a part again, without end.
                 known.materialized = None;
-                if !writes && mentions(&cte.query, &name) > 0 {
+                if with.recursive && !writes && mentions(&cte.query, &name) > 0 {
                     // Its columns have the names of the alias already.
                     known.alias.columns.clear();
                 }

@@ -185,6 +185,10 @@ pub trait ResultSink: Send {
     /// ([`CopyInTarget::finish`] included), before it returns.
     async fn result(&mut self, result: StatementResult) -> Result<()>;
 
+    /// The next statement begins: the one before was executed, whatever becomes of their transaction. After the last result of a
+    /// query the commit may still fail: only when the query has ended without an error is that statement done.
+    fn begins(&mut self) {}
+
     /// Whether the rows of the next result are to be sent in binary: they are fetched from a cursor declared BINARY.
     fn binary(&mut self, _binary: bool) {}
 

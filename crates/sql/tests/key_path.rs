@@ -459,3 +459,58 @@ async fn rows_of_a_part_that_do_not_fit_the_memory_are_refused_and_nothing_is_wr
     assert!(answer.starts_with("!53200"), "{answer}");
     assert_eq!(run(&mut a, "select count(*) from t").await, "0");
 }
+
+/// Counts rows and the most bytes that came at once.
+#[derive(Default)]
+struct Pulled {
+    rows: usize,
+    most: usize,
+}
+
+#[async_trait]
+impl ResultSink for Pulled {
+    async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
+        let StatementResult::Rows { rows, .. } = result else { panic!("rows") };
+        match rows {
+            telesto_sql::Rows::Ready(rows) => (self.rows, self.most) = (rows.len(), rows.len()),
+            telesto_sql::Rows::Stream(mut stream) => {
+                while let Some(rows) = futures::StreamExt::next(&mut stream).await {
+                    let rows = rows?.len();
+                    (self.rows, self.most) = (self.rows + rows, self.most.max(rows));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn results_larger_than_the_memory_are_streamed_or_refused() {
+    let options = SqlOptions { memory_bytes: 16 << 20, ..SqlOptions::default() };
+    let (mut a, _) = two_sessions(options).await;
+    run(&mut a, "create table wide (id int primary key, t text); create sequence numbers").await;
+    for batch in 0..40 {
+        let sql = format!(
+            "insert into wide select g + {batch} * 20, repeat('x', 60000) from generate_series(1, 20) g"
+        );
+        assert_eq!(run(&mut a, &sql).await, "INSERT 0 20");
+    }
+    let ids: Vec<String> = (1..=800).map(|id: i32| id.to_string()).collect();
+    let ids = ids.join(",");
+    for (sql, rows, most) in [
+        // A look-up by many keys takes as many at once as hold few megabytes.
+        (format!("select t from wide where id = any('{{{ids}}}')"), 800, 100),
+        (format!("select t from wide where id in ({ids})"), 800, 100),
+        ("select t, random() from wide where id > 0".to_owned(), 800, 600),
+        (format!("select t from wide where id = any('{{{ids}}}') and id < 40"), 39, 39),
+    ] {
+        let mut pulled = Pulled::default();
+        a.execute_simple(&sql, &mut pulled).await.expect("rows");
+        assert_eq!(pulled.rows, rows, "{sql}");
+        assert!(pulled.most <= most, "{} at once: {sql}", pulled.most);
+    }
+    let answer = run(&mut a, "select t, nextval('numbers') from wide where id > 0").await;
+    assert!(answer.starts_with("!53200"), "{answer}");
+    let answer = run(&mut a, "select length(t), nextval('numbers') > 0 from wide where id > 798").await;
+    assert_eq!(answer, "60000|t\n60000|t");
+}

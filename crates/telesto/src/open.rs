@@ -45,6 +45,8 @@ pub struct Options {
     pub prices: Option<String>,
     /// Whether slow reads of the bucket are asked for a second time.
     pub hedging: Hedging,
+    /// Requests may take minutes: for commands that move large objects over links of any speed, and that nobody waits for.
+    pub patient: bool,
     /// Kind of log of a database that is made; `None`: quorum on a folder, bucket elsewhere.
     pub log: Option<LogKind>,
     /// When a commit is acknowledged; `None`: as the log's kind suits.
@@ -80,6 +82,7 @@ impl Options {
             accept_older_bucket: false,
             prices: None,
             hedging: Hedging::default(),
+            patient: false,
             log: Some(LogKind::Bucket),
             durability: None,
             memory_bytes: 256 << 20,
@@ -162,7 +165,11 @@ pub fn clear_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
     };
     let settings = options.store_settings.iter().cloned().collect();
     let hedging = options.hedging;
-    let bucket = BucketOptions { settings, prices, hedging, ..BucketOptions::default() };
+    let mut bucket = BucketOptions { settings, prices, hedging, ..BucketOptions::default() };
+    if options.patient {
+        bucket.request_timeout = Duration::from_secs(180);
+        bucket.operation_timeout = Duration::from_secs(600);
+    }
     Ok(telesto_bucket::open(&options.bucket, &bucket, env.clone())?)
 }
 

@@ -399,7 +399,15 @@ impl Connection {
         // The sink is inside of the work: what it does is polled where the work is.
         let mut place = self.wire.take_place();
         let wire = Mutex::new(&mut self.wire);
-        let mut sink = Sink { wire: &wire, style, metrics, binary: false, end: None };
+        let mut sink = Sink {
+            wire: &wire,
+            style,
+            metrics,
+            binary: false,
+            end: None,
+            owed: None,
+            holds: false,
+        };
         let executed = {
             let mut work = self.session.execute_simple(sql, &mut sink);
             let mut work = std::future::poll_fn(|context| match &mut place {
@@ -418,8 +426,11 @@ impl Connection {
                 end = &mut watch => return Err(Failure::End(end)),
             }
         };
-        let ended = sink.end;
+        let (ended, owed) = (sink.end, sink.owed.filter(|_| executed.is_ok() || sink.holds));
         self.wire.give_place(place);
+        if let Some(owed) = owed {
+            owed.tell(&mut self.wire);
+        }
         match ended {
             Some(end) => Err(Failure::End(end)),
             None => Ok(executed?),
@@ -436,15 +447,44 @@ struct Sink<'a, 'w> {
     binary: bool,
     /// Set when the connection ended under a result.
     end: Option<End>,
+    /// What is to be told of the last statement. Its transaction may still have to commit, and who was told that a statement is complete
+    /// takes it for done.
+    owed: Option<Complete>,
+    /// It is told whatever comes: another statement has begun behind it.
+    holds: bool,
+}
+
+/// The CommandComplete of a statement.
+enum Complete {
+    Rows(&'static str, u64),
+    Command(String),
+    Copied(u64),
+}
+
+impl Complete {
+    fn tell(self, wire: &mut Wire) {
+        match self {
+            Self::Rows(tag, rows) => wire.output.rows_complete(tag, rows),
+            Self::Command(tag) => wire.output.command_complete(&tag),
+            Self::Copied(rows) => wire.output.command_complete(&format!("COPY {rows}")),
+        }
+    }
 }
 
 #[async_trait]
 impl ResultSink for Sink<'_, '_> {
     async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
         let mut wire = self.wire.lock().await;
+        if let Some(before) = self.owed.take() {
+            before.tell(&mut wire);
+        }
+        self.holds = false;
         let sent = send_whole(&mut wire, result, &self.style, self.binary, &self.metrics).await;
         match sent {
-            Ok(()) => Ok(()),
+            Ok(complete) => {
+                self.owed = complete;
+                Ok(())
+            }
             Err(Failure::Sql(error)) => Err(error),
             Err(Failure::End(end)) => {
                 self.end = Some(end);
@@ -452,6 +492,10 @@ impl ResultSink for Sink<'_, '_> {
                 Err(Error::new(SqlState::ADMIN_SHUTDOWN, "the connection ended"))
             }
         }
+    }
+
+    fn begins(&mut self) {
+        self.holds = true;
     }
 
     fn binary(&mut self, binary: bool) {
@@ -463,33 +507,33 @@ impl ResultSink for Sink<'_, '_> {
     }
 }
 
-/// Sends a result to its end, in text format unless it is fetched from a binary cursor.
+/// Sends a result to its end, in text format unless it is fetched from a binary cursor; all but that it is complete.
 async fn send_whole(
     wire: &mut Wire,
     result: StatementResult,
     style: &TextStyle,
     binary: bool,
     metrics: &WireMetrics,
-) -> Result<(), Failure> {
-    match result {
+) -> Result<Option<Complete>, Failure> {
+    Ok(match result {
         StatementResult::Rows { columns, rows, tag } => {
             let formats = if binary { vec![1] } else { Vec::new() };
             describe(&mut wire.output, &columns, &formats);
             let mut cursor = Cursor::new(columns, formats, *style, rows);
             let (sent, _) = cursor.send(wire, 0).await?;
             metrics.rows.increment(sent);
-            wire.output.rows_complete(tag, sent);
+            Some(Complete::Rows(tag, sent))
         }
-        StatementResult::Command { tag } => wire.output.command_complete(&tag),
-        StatementResult::Empty => wire.output.empty_query(),
+        StatementResult::Command { tag } => Some(Complete::Command(tag)),
+        StatementResult::Empty => {
+            wire.output.empty_query();
+            None
+        }
         StatementResult::CopyIn { format, columns, target } => {
-            let rows = copy_in(wire, format, columns, target).await?;
-            wire.output.command_complete(&format!("COPY {rows}"));
+            Some(Complete::Copied(copy_in(wire, format, columns, target).await?))
         }
         StatementResult::CopyOut { format, columns, data } => {
-            let rows = copy_out(wire, format, columns, data).await?;
-            wire.output.command_complete(&format!("COPY {rows}"));
+            Some(Complete::Copied(copy_out(wire, format, columns, data).await?))
         }
-    }
-    Ok(())
+    })
 }

@@ -390,6 +390,41 @@ async fn copy_over_the_simple_protocol_fails_and_ends_in_order() {
     assert_eq!(raw.kinds().await, "HddcCZI");
 }
 
+/// Who is told that a statement is complete takes it for done, and for more than one message that ends a statement some drivers have no place.
+#[tokio::test]
+async fn a_statement_whose_commit_fails_is_not_told_as_complete() {
+    let node = node().await;
+    let mut raw = Raw::ready(&node).await;
+    let tables = "create table parent (id int primary key); create table child (id int primary key,
+        parent int references parent deferrable initially deferred)";
+    raw.send(&query(tables)).await;
+    assert_eq!(raw.kinds().await, "CCZI");
+    let orphan = frame(b'd', b"1\t5\n");
+    let batch = [query("copy child from stdin"), orphan.clone(), frame(b'c', b"")];
+    raw.send(&batch.concat()).await;
+    let messages = raw.until(b'Z').await;
+    assert_eq!(messages.iter().map(|m| char::from(m.0)).collect::<String>(), "GEZ");
+    assert_eq!(error_field(&messages[1].1, b'C').as_deref(), Some("23503"));
+    // The last statement alone is not told: that the ones before were executed is so, whatever the commit says.
+    raw.send(&query("insert into child values (1, 5); insert into parent values (7)")).await;
+    assert_eq!(raw.kinds().await, "CEZI");
+    raw.send(&query("insert into child values (1, 5); select 1")).await;
+    assert_eq!(raw.kinds().await, "CTDEZI");
+    raw.send(&query("insert into child values (1, 5)")).await;
+    assert_eq!(raw.kinds().await, "EZI");
+    raw.send(&query("insert into parent values (5); select 1 / 0; select 2")).await;
+    assert_eq!(raw.kinds().await, "CEZI");
+    let first = [query("copy child from stdin; select 1"), orphan, frame(b'c', b"")];
+    raw.send(&first.concat()).await;
+    assert_eq!(raw.kinds().await, "GCTDEZI");
+    raw.send(&query("begin; insert into child values (1, 5)")).await;
+    assert_eq!(raw.kinds().await, "CCZT");
+    raw.send(&query("commit")).await;
+    assert_eq!(raw.kinds().await, "EZI");
+    raw.send(&query("select count(*) from child where id = 1; select count(*) from parent")).await;
+    assert_eq!(raw.kinds().await, "TDCTDCZI");
+}
+
 #[tokio::test]
 async fn statement_cancelled_by_its_key_fails_and_the_session_goes_on() {
     let node = node().await;

@@ -19,7 +19,7 @@ enum Converted {
     Value(Datum),
     Null,
     /// Below or above every value of the column's type.
-    UpdatableView,
+    Below,
     Above,
 }
 
@@ -35,7 +35,7 @@ fn convert(value: Datum, ty: &SqlType) -> Converted {
     };
     let Some(number) = value.as_i64() else { return Converted::Value(value) };
     if number < range.0 {
-        Converted::UpdatableView
+        Converted::Below
     } else if number > range.1 {
         Converted::Above
     } else {
@@ -162,14 +162,14 @@ impl Access {
         if let Some(bound) = &self.low {
             match convert(bound.value.expr.eval(row, context)?, ty) {
                 Converted::Null | Converted::Above => return Ok(None),
-                Converted::UpdatableView => {}
+                Converted::Below => {}
                 Converted::Value(v) => low = Some((v, bound.inclusive)),
             }
         }
         let mut high = None;
         if let Some(bound) = &self.high {
             match convert(bound.value.expr.eval(row, context)?, ty) {
-                Converted::Null | Converted::UpdatableView => return Ok(None),
+                Converted::Null | Converted::Below => return Ok(None),
                 Converted::Above => {}
                 Converted::Value(v) => high = Some((v, bound.inclusive)),
             }

@@ -66,6 +66,15 @@ pub(super) fn sort_keys(
         .collect()
 }
 
+/// Leaves to the other executor what draws values (nextval, random) beside a sort. Rows are given in the order of what was drawn for them, once,
+/// or else it is drawn behind the sort and for the rows that LIMIT gives alone; here all output is computed before the sort.
+pub(super) fn behind_no_sort(drawn: bool, sort: &[SortKey], locks: Option<RowLock>) -> Result<()> {
+    match drawn && !sort.is_empty() && locks.is_none() {
+        true => Err(decline("a volatile column beside a sort")),
+        false => Ok(()),
+    }
+}
+
 /// The order as table columns, when it is only of those with the usual place of NULLs.
 pub(super) fn order_columns(sort: &[SortKey], forms: &IndexExpressions) -> Option<Order> {
     if sort.is_empty() {

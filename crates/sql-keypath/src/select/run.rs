@@ -7,6 +7,9 @@ use telesto_sql_catalog::uses::Path;
 
 use super::*;
 
+/// By how many whole keys rows are looked up at once; what asks for more is a stream.
+const FEW: usize = 64;
+
 impl SelectPlan {
     /// One line for EXPLAIN.
     pub(crate) fn describe(&self) -> String {
@@ -48,8 +51,10 @@ impl SelectPlan {
             exec
         };
         let context = EvalContext::executing(exec);
-        if let (Some(from), true) = (&self.from, self.point) {
-            return result(Rows::Ready(self.point(from, exec, &context).await?));
+        if let (Some(from), true) = (&self.from, self.point)
+            && let Some(rows) = self.point(from, exec, &context).await?
+        {
+            return result(Rows::Ready(rows));
         }
         if self.from.is_none() && self.join.is_none() {
             return result(Rows::Ready(self.constant(&context).await?));
@@ -87,17 +92,21 @@ impl SelectPlan {
         let mut skip = offset;
         let mut left = limit.unwrap_or(u64::MAX);
         let mut rows = Vec::new();
+        let kept = self.waits.then(|| exec.memory.reserve("rows of a query", 0));
+        let mut kept = kept.transpose().map_err(out_of_memory)?;
         while left > 0 {
             let found = self.pass(&mut reader, &mut skip, &mut left, exec, &context).await?;
             if found.is_empty() {
                 return result(Rows::Ready(rows));
             }
             for row in &found {
-                rows.push(if self.waits {
-                    eval_all(&self.output, row, &context).await?
+                if let Some(kept) = &mut kept {
+                    let row = eval_all(&self.output, row, &context).await?;
+                    kept.grow(row_bytes(&row)).map_err(out_of_memory)?;
+                    rows.push(row);
                 } else {
-                    self.project(row, &context)?
-                });
+                    rows.push(self.project(row, &context)?);
+                }
             }
             if rows.len() >= BATCH && left > 0 && !self.waits {
                 return result(self.stream(rows, reader, skip, left, exec));
@@ -218,17 +227,20 @@ impl SelectPlan {
         Ok(vec![eval_all(&self.output, &[], context).await?])
     }
 
-    /// Rows by whole keys: no scan, no task switch when everything is in memory.
+    /// Rows by whole keys: no scan, no task switch when everything is in memory. `None`: there are so many that they are to be streamed.
     async fn point(
         &self,
         from: &From,
         exec: &ExecContext,
         context: &EvalContext<'_>,
-    ) -> Result<Vec<Row>> {
+    ) -> Result<Option<Vec<Row>>> {
         let prefix = storage::prefix(exec.catalog.database, &from.table, 0);
         let Keys::Points(keys) = from.access.keys(&from.table, prefix, &[], context)? else {
-            return Ok(Vec::new());
+            return Ok(Some(Vec::new()));
         };
+        if keys.len() > FEW {
+            return Ok(None);
+        }
         if self.locks.is_some() && keys.len() <= CLAIMED {
             exec.txn.claim(&keys).await?;
         }
@@ -247,7 +259,7 @@ impl SelectPlan {
             rows.push(self.project(&row, context)?);
         }
         exec.live.uses.read(from.table.id, Path::Index(0), 1, found);
-        Ok(rows)
+        Ok(Some(rows))
     }
 
     /// Has the rows of a join come sorted, if that can be done before they are joined.

@@ -204,6 +204,7 @@ impl Session {
         self.several = !alone;
         for parsed in parsed {
             let prepared = Prepared::simple(parsed, sql);
+            sink.begins();
             sink.binary(self.fetches_binary(&prepared));
             let slot = match self.audit {
                 Some(_) => self.audits(&prepared, sql, alone).boxed().await?,

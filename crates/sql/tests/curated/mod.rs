@@ -350,6 +350,62 @@ async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
     assert!(pages(&mut wiki.eve).await.contains("free"));
 }
 
+/// What readers are shown hangs on more than the table's rows: on what the types of its columns say, and on the name it is read by.
+#[tokio::test]
+async fn neither_types_nor_schemas_of_a_curated_table_change_beside_its_curators() {
+    let mut wiki = wiki().await;
+    for statement in [
+        "CREATE SCHEMA shop AUTHORIZATION bob",
+        "CREATE TYPE shop.state AS ENUM ('offered', 'sold')",
+        "CREATE TYPE shop.price AS (cents int, state shop.state)",
+        "CREATE DOMAIN shop.many AS int CHECK (VALUE > 0)",
+        "CREATE DOMAIN shop.more AS shop.many",
+        "CREATE TABLE shop.offer (id int PRIMARY KEY, price shop.price, states shop.state[], n shop.more)",
+        "CREATE TYPE shop.free AS ENUM ('a')",
+        "INSERT INTO shop.offer VALUES (1, '(5,sold)', '{offered}', 1)",
+        "ALTER TYPE shop.state OWNER TO bob",
+        "ALTER TYPE shop.price OWNER TO bob",
+        "ALTER TYPE shop.free OWNER TO bob",
+        "ALTER DOMAIN shop.many OWNER TO bob",
+        "ALTER TABLE shop.offer OWNER TO bob",
+        "GRANT CREATE ON DATABASE postgres TO bob",
+        "ALTER TABLE shop.offer SET (telesto.curated = editors)",
+    ] {
+        run(&mut wiki.boss, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+    let shown = "SELECT * FROM shop.offer";
+    let changes = [
+        "ALTER TYPE shop.state RENAME VALUE 'sold' TO 'stolen'",
+        "ALTER TYPE shop.price RENAME ATTRIBUTE cents TO euros",
+        "ALTER TYPE shop.price DROP ATTRIBUTE cents CASCADE",
+        "ALTER TYPE shop.price ADD ATTRIBUTE more text CASCADE",
+        "ALTER DOMAIN shop.many SET DEFAULT 9",
+        "ALTER DOMAIN shop.many ADD CHECK (VALUE < 100)",
+        "DROP TYPE shop.price CASCADE",
+        "ALTER SCHEMA shop RENAME TO old",
+    ];
+    for change in changes {
+        let said = told(&mut wiki.bob, change).await;
+        assert!(said.starts_with("!42501"), "{change}: {said}");
+        assert_eq!(told(&mut wiki.eve, shown).await, "1|(5,sold)|{offered}|1", "{change}");
+    }
+    for allowed in [
+        "ALTER TYPE shop.free RENAME VALUE 'a' TO 'b'",
+        "ALTER TYPE shop.state RENAME TO status",
+        "COMMENT ON TYPE shop.price IS 'what it costs'",
+        "GRANT USAGE ON TYPE shop.price TO alice",
+    ] {
+        run(&mut wiki.bob, allowed).await.unwrap_or_else(|error| panic!("{allowed}: {error}"));
+    }
+    run(&mut wiki.boss, "GRANT editors TO bob").await.expect("a curator");
+    for change in
+        ["ALTER TYPE shop.status RENAME VALUE 'sold' TO 'gone'", "ALTER SCHEMA shop RENAME TO old"]
+    {
+        run(&mut wiki.bob, change).await.unwrap_or_else(|error| panic!("{change}: {error}"));
+    }
+    assert_eq!(told(&mut wiki.boss, "SELECT * FROM old.offer").await, "1|(5,gone)|{offered}|1");
+}
+
 #[tokio::test]
 async fn a_transaction_waits_and_counts_as_one() {
     let mut wiki = wiki().await;

@@ -87,13 +87,18 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+/// How the buckets of backups are opened.
+fn patient(url: &str) -> Options {
+    Options { patient: true, ..Options::new(url) }
+}
+
 impl Place {
     fn objects_url(&self) -> String {
         format!("{}/objects", self.backups.trim_end_matches('/'))
     }
 
     fn repository(&self, env: &Env) -> Result<Repository, String> {
-        let raw = |url: &str| clear_bucket(env, &Options::new(url)).map_err(text);
+        let raw = |url: &str| clear_bucket(env, &patient(url)).map_err(text);
         let (records, objects) = (raw(&self.backups)?, raw(&self.objects_url())?);
         Ok(Repository { records, objects })
     }
@@ -101,13 +106,13 @@ impl Place {
     /// The bucket at `url` with the database's encryption.
     async fn open(&self, env: &Env, url: &str) -> Result<Arc<dyn Bucket>, String> {
         let encryption_key_file = self.encryption_key_file.clone();
-        let options = Options { encryption_key_file, ..Options::new(url) };
+        let options = Options { encryption_key_file, ..patient(url) };
         let opened = open_bucket(env, &options).await.map_err(text)?;
         Ok(opened as Arc<dyn Bucket>)
     }
 
     async fn stored(&self, env: &Env, url: &str) -> Result<Stored, String> {
-        let raw = clear_bucket(env, &Options::new(url)).map_err(text)?;
+        let raw = clear_bucket(env, &patient(url)).map_err(text)?;
         Ok(Stored { raw, open: self.open(env, url).await? })
     }
 }
@@ -252,7 +257,7 @@ async fn restore(env: &Env, place: &Place, into: &str, wanted: Wanted) -> Result
     let repository = place.repository(env)?;
     let copies = place.open(env, &place.objects_url()).await?;
     let plan = telesto_backup::plan(env, &repository, &copies, into, wanted).await.map_err(text)?;
-    let target = clear_bucket(env, &Options::new(into)).map_err(text)?;
+    let target = clear_bucket(env, &patient(into)).map_err(text)?;
     let bar = Bar::new("restoring");
     bar.0.set_message(format!("of {}", plan.objects()));
     let copied = async {
