@@ -419,6 +419,14 @@ impl Connection {
         let Some(portal) = self.extended.portals.get_mut(name) else {
             return self.fetch_aside(name, Vec::new(), "SELECT", max_rows).await;
         };
+        let read =
+            matches!(portal.state, PortalState::Running { .. } | PortalState::Exhausted { .. });
+        if read && self.session.transaction_status() == TransactionStatus::Failed {
+            return Err(self.fail(Error::new(
+                SqlState::IN_FAILED_TRANSACTION,
+                "current transaction is aborted, commands ignored until end of transaction block",
+            )));
+        }
         match std::mem::replace(&mut portal.state, PortalState::Done) {
             PortalState::Bound(parameters) => {
                 let prepared = Arc::clone(&portal.prepared);
@@ -499,7 +507,10 @@ impl Connection {
             StatementResult::Command { tag } => {
                 self.notices();
                 self.wire.output.command_complete(&tag);
-                self.end_portals_with_their_transaction(&tag);
+                if prepared.ends_transaction() {
+                    // That of the command itself included.
+                    self.drop_portals();
+                }
                 return Ok(());
             }
             StatementResult::Empty => {
@@ -520,15 +531,6 @@ impl Connection {
             }
             Err(Failure::Sql(error)) => Err(Failure::Sql(self.session.fail_with(error).await)),
             Err(end) => Err(end),
-        }
-    }
-
-    /// COMMIT and ROLLBACK end every portal, that of the command itself included.
-    fn end_portals_with_their_transaction(&mut self, tag: &str) {
-        let ended = matches!(tag, "COMMIT" | "ROLLBACK")
-            && self.session.transaction_status() == TransactionStatus::Idle;
-        if ended {
-            self.drop_portals();
         }
     }
 

@@ -7,6 +7,9 @@ use telesto_sql_catalog::uses::Path;
 
 use super::*;
 
+/// How much the rows hold that are read before a result becomes a stream.
+const FIRST_BYTES: u64 = 1 << 20;
+
 /// By how many whole keys rows are looked up at once; what asks for more is a stream.
 const FEW: usize = 64;
 
@@ -92,6 +95,7 @@ impl SelectPlan {
         let mut skip = offset;
         let mut left = limit.unwrap_or(u64::MAX);
         let mut rows = Vec::new();
+        let mut bytes = 0;
         let kept = self.waits.then(|| exec.memory.reserve("rows of a query", 0));
         let mut kept = kept.transpose().map_err(out_of_memory)?;
         while left > 0 {
@@ -108,7 +112,11 @@ impl SelectPlan {
                     rows.push(self.project(row, &context)?);
                 }
             }
-            if rows.len() >= BATCH && left > 0 && !self.waits {
+            bytes += match rows.len() > FEW {
+                true => found.iter().map(row_bytes).sum(),
+                false => 0,
+            };
+            if (rows.len() >= BATCH || bytes > FIRST_BYTES) && left > 0 && !self.waits {
                 return result(self.stream(rows, reader, skip, left, exec));
             }
         }

@@ -25,6 +25,7 @@ mod costs;
 pub(crate) mod curated;
 mod cursor;
 mod definitions;
+mod effects;
 mod elsewhere;
 mod engine;
 mod executed;
@@ -147,6 +148,8 @@ pub struct Session {
     random: Arc<crate::plan::seeded::SeededRandom>,
     /// The query string under way has several statements.
     several: bool,
+    /// The statement that begins is its transaction's only one.
+    alone: bool,
     /// A statement that may write has run, or a transaction that may write was committed, since the server asked last.
     wrote: bool,
     /// What is temporary; made when it is first asked for.
@@ -298,7 +301,7 @@ impl Session {
         if tame::may_compute(sql) {
             interrupt::computes().await;
         }
-        let charged = weight::charge(&self.engine.memory, sql)?;
+        let charged = weight::charge_with(&self.engine.memory, sql, parameter_types.len())?;
         let mut parsed = parse::parse(sql)?;
         if parsed.len() > 1 {
             return Err(Error::syntax("cannot insert multiple commands into a prepared statement"));

@@ -212,7 +212,12 @@ impl Session {
                 format!("there is no parameter ${}", own + 1),
             ));
         }
-        if prepared.described && plan.columns().map(|c| &**c) != prepared.columns.as_deref() {
+        // What stands for a known text was described with the columns that it had then.
+        let same = same_rows(plan.columns().map(|c| &**c), prepared.columns.as_deref());
+        if prepared.lifted && !same {
+            return Err(changed());
+        }
+        if prepared.described && !same {
             return Err(Error::new(
                 SqlState::FEATURE_NOT_SUPPORTED,
                 "cached plan must not change result type",
@@ -332,6 +337,7 @@ impl Session {
             booked: std::sync::OnceLock::new(),
             plan: Mutex::default(),
             shown: std::sync::OnceLock::new(),
+            effects: std::sync::OnceLock::new(),
         };
         if !prepared.tame {
             interrupt::computes().await;
@@ -406,6 +412,17 @@ impl Session {
 }
 
 /// A statement that was planned for one table finds another.
+/// Whether rows are what a client was told of them, whichever table they come from by now.
+fn same_rows(found: Option<&[super::ResultColumn]>, told: Option<&[super::ResultColumn]>) -> bool {
+    match (found, told) {
+        (Some(found), Some(told)) => {
+            found.len() == told.len()
+                && found.iter().zip(told).all(|(a, b)| a.name == b.name && a.ty == b.ty)
+        }
+        (found, told) => found.is_none() && told.is_none(),
+    }
+}
+
 fn changed() -> Error {
     Error::new(SqlState::SERIALIZATION_FAILURE, "a definition changed while the statement ran")
         .hint("Run the transaction again.")

@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use telesto_common::limits::Reservation;
 
+use super::effects::Effects;
 use super::{ResultColumn, parse, tame, texts};
 use crate::plan::cost::Booked;
 use crate::plan::named_statements::StatementShown;
@@ -52,6 +53,8 @@ pub struct Prepared {
     pub(super) plan: Mutex<Option<texts::KeptPlan>>,
     /// What is shown of it, once it has a name.
     pub(super) shown: OnceLock<Arc<StatementShown>>,
+    /// What it does beside its transaction; looked at when it first runs.
+    pub(super) effects: OnceLock<Effects>,
 }
 
 impl Prepared {
@@ -84,6 +87,7 @@ impl Prepared {
             booked: OnceLock::new(),
             plan: Mutex::default(),
             shown: OnceLock::new(),
+            effects: OnceLock::new(),
         }
     }
 
@@ -116,6 +120,7 @@ impl Prepared {
             booked: OnceLock::new(),
             plan: Mutex::default(),
             shown: OnceLock::new(),
+            effects: OnceLock::new(),
         })
     }
 }

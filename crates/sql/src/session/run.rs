@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
 use super::bounds::{Ran, bounded, kept};
@@ -45,7 +44,9 @@ impl Session {
     ) -> Result<StatementResult> {
         let mut attempt = 0;
         loop {
+            self.alone = true;
             let result = self.run(prepared, parameters.to_vec()).await;
+            self.alone = false;
             let error = match result {
                 Ok(result) => {
                     let lazy = match &self.block {
@@ -92,7 +93,8 @@ impl Session {
                 }
                 Err(error) => error,
             };
-            if error.conflict().is_none() || attempt >= self.engine.options.retry_attempts {
+            let last = attempt >= self.engine.options.retry_attempts || prepared.effects().acts;
+            if error.conflict().is_none() || last {
                 if error.conflict().is_none() {
                     self.lost = 0;
                 }
@@ -200,7 +202,7 @@ impl Session {
                 }
             }
         }
-        if let Err(error) = self.enter(statement, prepared.as_of.as_deref()).await {
+        if let Err(error) = self.enter(statement, prepared).await {
             self.fail();
             return Err(error);
         }
@@ -229,6 +231,7 @@ impl Session {
                 Err(error) => {
                     let error = self.confirmed(error).boxed().await;
                     let retry = error.conflict().is_some()
+                        && !prepared.effects().acts
                         && self.block.as_ref().is_some_and(|block| block.repeatable)
                         && tries < self.engine.options.retry_attempts;
                     if retry {
@@ -270,26 +273,23 @@ impl Session {
         }
     }
 
-    fn record_statement(
-        &mut self,
-        prepared: &Arc<Prepared>,
-        parameters: Vec<Datum>,
-        seen: Arc<Mutex<Seen>>,
-    ) {
-        let settings = Arc::clone(&self.settings);
-        let prepared = Arc::clone(prepared);
-        self.record(Step::Statement { prepared, parameters, settings, seen });
-    }
-
     /// Opens the implicit block a statement needs, or makes the one there is fit for it.
-    async fn enter(&mut self, statement: &Statement, as_of: Option<&str>) -> Result<()> {
+    async fn enter(&mut self, statement: &Statement, prepared: &Prepared) -> Result<()> {
+        let as_of = prepared.as_of.as_deref();
         let reads = only_reads(statement);
+        let alone = std::mem::take(&mut self.alone);
         self.wrote |= !reads;
         if !reads && self.engine.accounts().caps().active() {
             self.admit().boxed().await?;
         }
         if self.block.is_none() {
-            let read_only = reads || self.settings.default_read_only;
+            // A write may follow one that is not alone. Where stale reads were asked for they come first.
+            let draws = !alone
+                && reads
+                && self.settings.consistency.is_none()
+                && as_of.is_none()
+                && prepared.effects().draws;
+            let read_only = reads && !draws || self.settings.default_read_only;
             self.open_block(false, read_only);
         }
         let as_of = as_of.map(|text| self.as_of_timestamp(text)).transpose()?;

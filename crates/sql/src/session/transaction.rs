@@ -393,9 +393,13 @@ impl Session {
     ) -> Result<()> {
         let mut attempt = 0;
         let mut refused = false;
+        // As they are now: a repetition that is stopped half way leaves fewer.
+        let savepoints: Vec<_> = (self.block.iter().flat_map(|block| &block.savepoints))
+            .map(|at| (Arc::clone(&at.settings), Arc::clone(&at.settings_after)))
+            .collect();
         loop {
             refused |= conflict.as_ref().is_some_and(|conflict| conflict.refused);
-            match self.repeat_once(options, refused).await {
+            match self.repeat_once(options, &savepoints, refused).await {
                 Ok(true) => {
                     self.advisory.executed_again();
                     return Ok(());
@@ -448,7 +452,12 @@ impl Session {
     }
 
     /// `refused`: something that a statement added to a row was refused at the commit, after it was told to be done.
-    async fn repeat_once(&mut self, options: Option<TxnOptions>, refused: bool) -> Result<bool> {
+    async fn repeat_once(
+        &mut self,
+        options: Option<TxnOptions>,
+        savepoints: &[(Arc<Settings>, Arc<Settings>)],
+        refused: bool,
+    ) -> Result<bool> {
         let Some(block) = &mut self.block else { return Ok(true) };
         self.cursors.begin_again();
         self.advisory.begin_again();
@@ -465,7 +474,7 @@ impl Session {
         block.options.attempt = self.lost;
         block.waiting = None;
         block.base = None;
-        let savepoints = std::mem::take(&mut block.savepoints);
+        block.savepoints.clear();
         let steps = block.steps.clone();
         let settings = Arc::clone(&self.settings);
         let result = self.repeat_steps(&steps, refused).await;
@@ -474,9 +483,9 @@ impl Session {
         self.configured.take();
         // Savepoints keep the settings they were made under.
         if let Some(block) = &mut self.block {
-            for (new, old) in block.savepoints.iter_mut().zip(savepoints) {
-                new.settings = old.settings;
-                new.settings_after = old.settings_after;
+            for (new, (settings, after)) in block.savepoints.iter_mut().zip(savepoints) {
+                new.settings = Arc::clone(settings);
+                new.settings_after = Arc::clone(after);
             }
         }
         result

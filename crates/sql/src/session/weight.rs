@@ -16,9 +16,14 @@ use telesto_common::limits::{MemoryBudget, Reservation};
 
 use crate::error::{Error, Result, SqlState};
 use crate::interrupt::Steps;
+use crate::types::SqlType;
 
 /// Longest text that is not weighed, bytes.
 const FREE_BYTES: usize = 32 << 10;
+/// Most types of parameters that are not weighed.
+const FREE_TYPES: usize = 512;
+/// What is kept of one parameter: its type, in the statement and in what is shown of it, bytes.
+const TYPE_BYTES: u64 = 3 * size_of::<SqlType>() as u64;
 /// What one word or sign becomes: a token, then a node of the tree, then a part of the plan, bytes (measured: VALUES lists).
 const WORD_BYTES: u64 = 450;
 /// What a statement takes before its words count, bytes (measured: strings of very many short ones).
@@ -29,10 +34,25 @@ const STATEMENT_BYTES: u64 = 12 << 10;
 /// # Errors
 /// 53200; those of [`crate::interrupt::check`].
 pub(super) fn charge(memory: &Arc<MemoryBudget>, sql: &str) -> Result<Option<Reservation>> {
-    if sql.len() <= FREE_BYTES {
+    charge_with(memory, sql, 0)
+}
+
+/// [`charge`], of a text with `types` for its parameters: a client may name 65,535 of them, used or not.
+///
+/// # Errors
+/// As [`charge`].
+pub(super) fn charge_with(
+    memory: &Arc<MemoryBudget>,
+    sql: &str,
+    types: usize,
+) -> Result<Option<Reservation>> {
+    let (long, many) = (sql.len() > FREE_BYTES, types > FREE_TYPES);
+    if !long && !many {
         return Ok(None);
     }
-    let reserved = memory.reserve("the text of a statement", weigh(sql.as_bytes())?);
+    let text = if long { weigh(sql.as_bytes())? } else { 0 };
+    let types = if many { types as u64 * TYPE_BYTES } else { 0 };
+    let reserved = memory.reserve("the text of a statement", text + types);
     reserved.map(Some).map_err(|error| {
         Error::new(SqlState::OUT_OF_MEMORY, error.to_string()).hint(
             "Send fewer statements at once, or less in one: COPY takes any number of rows, an array parameter any list.",

@@ -368,7 +368,7 @@ async fn neither_types_nor_schemas_of_a_curated_table_change_beside_its_curators
         "ALTER TYPE shop.free OWNER TO bob",
         "ALTER DOMAIN shop.many OWNER TO bob",
         "ALTER TABLE shop.offer OWNER TO bob",
-        "GRANT CREATE ON DATABASE postgres TO bob",
+        "GRANT CREATE ON DATABASE telesto TO bob",
         "ALTER TABLE shop.offer SET (telesto.curated = editors)",
     ] {
         run(&mut wiki.boss, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));

@@ -9,7 +9,7 @@
 //! - A portal that is put aside has been read to its end: nothing that happens to its transaction, repeated after a conflict or
 //!   not, changes what it shows. So its place is no part of what is repeated, as that of a cursor WITH HOLD.
 //! - Portals go forward only, and end with their transaction.
-//! - A cursor that was declared in SQL may be executed by the protocol, too.
+//! - A cursor that was declared in SQL may be executed by the protocol, too. Its block is not executed again after a conflict then.
 
 use std::sync::Arc;
 
@@ -30,6 +30,15 @@ impl Prepared {
     #[must_use]
     pub fn fetches(&self) -> bool {
         matches!(self.statement.as_deref(), Some(Statement::Fetch { .. }))
+    }
+
+    /// Whether it ends a transaction, and so its portals: also when another one begins at once (AND CHAIN).
+    #[must_use]
+    pub fn ends_transaction(&self) -> bool {
+        matches!(
+            self.statement.as_deref(),
+            Some(Statement::Commit { .. } | Statement::Rollback { savepoint: None, .. })
+        )
     }
 }
 
@@ -131,7 +140,12 @@ impl Session {
             0 => None,
             rows => Some(i64::try_from(rows).unwrap_or(i64::MAX)),
         };
-        let (rows, columns) = (cursor.rows()?, Arc::clone(&cursor.columns));
+        let (rows, columns, of_block) =
+            (cursor.rows()?, Arc::clone(&cursor.columns), cursor.is_of_block());
+        if of_block {
+            // FETCH is a step of the block, compared when it is executed again; what Execute gives is not.
+            self.repeats_no_more();
+        }
         let fetched = fetch(rows, columns, Direction::Forward(count), false).await?;
         self.with_names(fetched)
     }

@@ -288,7 +288,7 @@ impl Session {
         let prepared = Prepared {
             sql: String::new(),
             parameter_types: types,
-            columns: None,
+            columns: plan.columns().cloned(),
             tame: tame::is_tame(&statement),
             statement: Some(Arc::new(statement)),
             as_of: None,
@@ -305,6 +305,7 @@ impl Session {
                 told: false,
             })),
             shown: OnceLock::new(),
+            effects: OnceLock::new(),
         };
         let read_as = found.into_iter().flatten().collect();
         let places = places.clone();

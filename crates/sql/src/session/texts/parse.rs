@@ -112,6 +112,7 @@ impl Prepared {
             booked: OnceLock::new(),
             plan: Mutex::new(Some(kept)),
             shown: OnceLock::new(),
+            effects: OnceLock::new(),
         }
     }
 }

@@ -1,0 +1,87 @@
+//! What a statement does, or draws, beside what its transaction covers.
+//!
+//! # Invariants
+//! - A block in which something was done outside of its transaction is not repeated after a conflict: what `setval` did once it would
+//!   do a second time, over numbers that others were given meanwhile. The conflict is told (40001).
+//! - A query whose answer is another one each time opens its implicit block for writes too: a write that follows in the same string or
+//!   pipeline needs no new transaction, in which the answer could never be the same.
+//!
+//! # Failure behaviour and limits
+//! Nothing fails. Calls are seen in the statement itself, not in what views and defaults are made of.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use telesto_sql_expr::registry;
+
+use super::result_digest::Seen;
+use super::transaction::Step;
+use super::{Prepared, Session};
+use crate::expr::fold;
+use crate::sqlparser::ast::{Expr, Statement, visit_expressions};
+use crate::types::Datum;
+
+/// See the module's text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Effects {
+    /// Its answer is another one when it runs again.
+    pub(super) draws: bool,
+    /// It does what no rollback undoes, and what must not be done twice.
+    pub(super) acts: bool,
+}
+
+impl Effects {
+    fn of(statement: &Statement) -> Self {
+        let measures = matches!(statement, Statement::Explain { analyze: true, .. });
+        let mut found = Self { draws: measures, acts: false };
+        let visited = visit_expressions(statement, |expr| {
+            if let Expr::Function(call) = expr
+                && let Some(name) = call.name.0.last().and_then(|part| part.as_ident())
+            {
+                let name = fold(name);
+                found.draws |= name == "statement_timestamp" || registry().is_volatile(&name);
+                found.acts |= name == "setval";
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        debug_assert!(visited.is_continue(), "nothing stops the visit");
+        found
+    }
+}
+
+impl Prepared {
+    /// What it does or draws.
+    pub(super) fn effects(&self) -> Effects {
+        *self.effects.get_or_init(|| {
+            let of = |statement| self.need.provide(|| Effects::of(statement));
+            self.statement.as_deref().map(of).unwrap_or_default()
+        })
+    }
+}
+
+impl Session {
+    /// The block under way is not executed again after a conflict.
+    pub(super) fn repeats_no_more(&mut self) {
+        if let Some(block) = &mut self.block {
+            block.repeatable = false;
+            block.steps = Vec::new();
+        }
+    }
+
+    /// Keeps a statement that has run, to be executed again after a conflict.
+    pub(super) fn record_statement(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: Vec<Datum>,
+        seen: Arc<Mutex<Seen>>,
+    ) {
+        let settings = Arc::clone(&self.settings);
+        let prepared = Arc::clone(prepared);
+        let acts = prepared.effects().acts;
+        self.record(Step::Statement { prepared, parameters, settings, seen });
+        if acts {
+            self.repeats_no_more();
+        }
+    }
+}
