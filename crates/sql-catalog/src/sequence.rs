@@ -5,12 +5,13 @@
 //! - Of several regions each gives the values of parcels of its own.
 //! - A sequence made in a transaction not yet committed is advanced in that transaction itself: nobody else
 //!   can see it, and what it gave is rolled back with it.
+//! - What a session knows of a sequence that a transaction made goes when that is undone: another one may get its OID.
 //! - Every process takes a block of at least [`BLOCK`] values at once; values of different processes interleave.
 //!
 //! # Limits
 //! `CACHE 1` (the default) takes blocks too: consecutive values of one process, gaps after a restart.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -236,13 +237,51 @@ pub struct SequenceScope {
     pub base: Option<Arc<CatalogSnapshot>>,
 }
 
+/// What `currval` and `lastval` know.
+#[derive(Clone, Debug, Default)]
+struct Given {
+    /// The value last given by each sequence.
+    values: BTreeMap<u32, i64>,
+    /// The sequence asked last.
+    last: Option<u32>,
+    /// Those that the transaction under way has made, and how many savepoints there were when each was asked first.
+    made: BTreeMap<u32, usize>,
+    /// Those of `made` that may have been undone with a savepoint: the catalog of the next statement says which are there.
+    doubtful: BTreeSet<u32>,
+    savepoints: usize,
+}
+
+impl Given {
+    fn note(&mut self, oid: u32, value: i64, scope: &SequenceScope) {
+        self.values.insert(oid, value);
+        if scope.base.as_ref().is_some_and(|base| base.sequence(oid).is_none()) {
+            self.made.entry(oid).or_insert(self.savepoints);
+        }
+    }
+
+    fn forget(&mut self, oid: u32) {
+        self.made.remove(&oid);
+        self.values.remove(&oid);
+        self.last = self.last.filter(|last| *last != oid);
+    }
+
+    /// Forgets the doubtful ones that are not `there`.
+    fn settle(&mut self, there: impl Fn(u32) -> bool) {
+        for oid in std::mem::take(&mut self.doubtful) {
+            if !there(oid) {
+                self.forget(oid);
+            }
+        }
+    }
+}
+
 /// Sequence values of one session (`nextval`, `currval`, `setval`, `lastval`).
 pub struct SequenceSession {
     database: Arc<dyn Database>,
     env: Env,
     cache: Arc<SequenceCache>,
     scope: Mutex<Option<SequenceScope>>,
-    given: Mutex<(BTreeMap<u32, i64>, Option<u32>)>,
+    given: Mutex<Given>,
 }
 
 impl fmt::Debug for SequenceSession {
@@ -273,23 +312,57 @@ impl SequenceSession {
 
     /// Statements from now on see this scope.
     pub fn enter(&self, scope: SequenceScope) {
+        self.given.lock().settle(|oid| scope.catalog.sequence(oid).is_some());
         *self.scope.lock() = Some(scope);
+    }
+
+    /// The transaction has committed: what it made stays.
+    pub fn committed(&self) {
+        let mut given = self.given.lock();
+        given.settle(|_| false);
+        given.made.clear();
+        given.savepoints = 0;
+    }
+
+    /// The transaction was rolled back, or is about to be executed again.
+    pub fn rolled_back(&self) {
+        let mut given = self.given.lock();
+        for oid in std::mem::take(&mut given.made).into_keys() {
+            given.forget(oid);
+        }
+        given.doubtful.clear();
+        given.savepoints = 0;
+    }
+
+    /// The transaction has so many savepoints now; `undone`: what came behind the last of them is undone.
+    pub fn savepoints(&self, count: usize, undone: bool) {
+        let mut given = self.given.lock();
+        let Given { made, doubtful, savepoints, .. } = &mut *given;
+        *savepoints = count;
+        for (oid, since) in made.iter_mut() {
+            if !undone {
+                *since = count.min(*since);
+            } else if *since >= count {
+                doubtful.insert(*oid);
+            }
+        }
     }
 
     /// Forgets what `currval` and `lastval` know (DISCARD SEQUENCES).
     pub fn discard(&self) {
-        *self.given.lock() = (BTreeMap::new(), None);
+        *self.given.lock() = Given::default();
     }
 
     /// What `currval` and `lastval` know: the value last given by each sequence, and the sequence asked last.
     #[must_use]
     pub fn given(&self) -> (BTreeMap<u32, i64>, Option<u32>) {
-        self.given.lock().clone()
+        let given = self.given.lock();
+        (given.values.clone(), given.last)
     }
 
     /// Has `currval` and `lastval` know what another session of this client knew.
-    pub fn go_on(&self, given: (BTreeMap<u32, i64>, Option<u32>)) {
-        *self.given.lock() = given;
+    pub fn go_on(&self, (values, last): (BTreeMap<u32, i64>, Option<u32>)) {
+        *self.given.lock() = Given { values, last, ..Given::default() };
     }
 
     fn find(&self, oid: u32) -> Result<(SequenceScope, Arc<Sequence>)> {
@@ -334,8 +407,8 @@ impl SequenceSession {
             first
         };
         let mut given = self.given.lock();
-        given.0.insert(oid, value);
-        given.1 = Some(oid);
+        given.note(oid, value, &scope);
+        given.last = Some(oid);
         Ok(value)
     }
 
@@ -383,7 +456,7 @@ impl SequenceSession {
     /// 55000 when there was none.
     pub fn current(&self, oid: u32) -> Result<i64> {
         let (_, sequence) = self.find(oid)?;
-        self.given.lock().0.get(&oid).copied().ok_or_else(|| {
+        self.given.lock().values.get(&oid).copied().ok_or_else(|| {
             Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 format!(
@@ -397,10 +470,11 @@ impl SequenceSession {
     /// `lastval`.
     ///
     /// # Errors
-    /// 55000 when there was none.
+    /// 55000 when there was none, or the sequence is gone.
     pub fn last(&self) -> Result<i64> {
+        let last = self.last_used().filter(|oid| self.find(*oid).is_ok());
         let given = self.given.lock();
-        given.1.and_then(|oid| given.0.get(&oid).copied()).ok_or_else(|| {
+        last.and_then(|oid| given.values.get(&oid).copied()).ok_or_else(|| {
             Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 "lastval is not yet defined in this session",
@@ -411,7 +485,7 @@ impl SequenceSession {
     /// OID of the sequence that [`SequenceSession::last`] is about.
     #[must_use]
     pub fn last_used(&self) -> Option<u32> {
-        self.given.lock().1
+        self.given.lock().last
     }
 
     /// `setval`. Never rolled back.
@@ -438,7 +512,7 @@ impl SequenceSession {
             self.cache.forget(database, oid);
         }
         if is_called {
-            self.given.lock().0.insert(oid, value);
+            self.given.lock().note(oid, value, &scope);
         }
         Ok(value)
     }

@@ -64,16 +64,17 @@ pub async fn start_create(
     Ok(Some(started))
 }
 
-/// Adds an index that is to take the place of the one with this number; the build there is, if that is being filled.
+/// Adds an index that is to take the place of the one with this number; the build there is, if that is being filled. Whether it
+/// was begun here: another's is only waited for.
 ///
 /// # Errors
-/// 42704 when it is gone.
+/// 55000 when it is gone.
 pub async fn start_reindex(
     context: &ExecContext,
     cache: &CatalogCache,
     (table, index): Started,
     record: impl FnOnce(&Table) -> BuildRecord,
-) -> Result<Started> {
+) -> Result<(Started, bool)> {
     let mut ddl = Ddl::over(context);
     let found = ddl.catalog().table(table).cloned();
     let Some(table) = found else { return Err(gone_while_building()) };
@@ -82,11 +83,11 @@ pub async fn start_reindex(
     let current = table.known_indexes().find(|i| i.id == index).cloned();
     let Some(current) = current else { return Err(gone_while_building()) };
     if table.is_filling(index) {
-        return Ok((table.id, index));
+        return Ok(((table.id, index), false));
     }
     let under_way = table.building.iter().find(|build| build.replaces == Some(index));
     if let Some(build) = under_way.filter(|build| build.state == BuildState::Filling) {
-        return Ok((table.id, build.index.id));
+        return Ok(((table.id, build.index.id), false));
     }
     let catalog = ddl.catalog();
     catalog.check_fillable(&table, &current)?;
@@ -105,7 +106,7 @@ pub async fn start_reindex(
     let started = (table.id, id);
     ddl.change.put(Object::Table(table));
     written(ddl, cache).await?;
-    Ok(started)
+    Ok((started, true))
 }
 
 /// Makes an index whole whose entries are all there.
@@ -139,23 +140,26 @@ pub async fn finish(
     written(ddl, cache).await
 }
 
-/// Ends a build that failed.
+/// Ends a build that failed; false: another than `holder` drives it. Who was taken over from, or only waits, ends nobody else's.
 ///
 /// # Errors
 /// Those of the transaction.
 pub async fn abandon(
     context: &ExecContext,
     cache: &CatalogCache,
-    id: TableId,
-    index: u32,
-) -> Result<()> {
+    (id, index): Started,
+    holder: u128,
+) -> Result<bool> {
     let (txn, database) = (context.txn.as_ref(), context.catalog.database);
     let mut ddl = Ddl::over(context);
     let record = BuildRecord::read(txn, database, id, index).await?;
-    let Some(table) = ddl.catalog().table(id).cloned() else { return Ok(()) };
+    if record.as_ref().is_some_and(|record| record.holder != holder) {
+        return Ok(false);
+    }
+    let Some(table) = ddl.catalog().table(id).cloned() else { return Ok(true) };
     let mut table = (*table).clone();
     if !table.is_filling(index) {
-        return Ok(());
+        return Ok(true);
     }
     if record.is_some_and(|record| record.command.leaves_invalid()) {
         for build in table.building.iter_mut().filter(|build| build.index.id == index) {
@@ -168,7 +172,7 @@ pub async fn abandon(
     }
     forget_record(txn, database, id, index).await?;
     ddl.change.put(Object::Table(table));
-    written(ddl, cache).await
+    written(ddl, cache).await.map(|()| true)
 }
 
 /// What the builder of an index is told when somebody has dropped it, or its table.

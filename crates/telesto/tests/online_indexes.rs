@@ -438,3 +438,123 @@ async fn reindex_is_about_the_indexes_as_another_process_left_them() {
     other.run("reindex table l").await;
     assert_eq!(other.number("select telesto_check_table('l')").await, 12_000);
 }
+
+/// How a statement comes to its end before it is done.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    Cancel,
+    Timeout,
+    /// Its session goes.
+    Leave,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reindex_that_waits_for_the_build_of_another_leaves_it_alone_when_it_is_stopped() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let processes = [process(dir.path(), 0).await, process(dir.path(), 1).await];
+    let mut client = Client::new(&processes[0]).await;
+    large(&mut client, 12_000).await;
+    for (build, waiter, stop, at) in [
+        ("create index l_b on l (b)", "reindex index l_b", Stop::Cancel, 1),
+        ("create index l_b on l (b)", "reindex table l", Stop::Timeout, 0),
+        ("create index concurrently l_b on l (b)", "reindex table l", Stop::Leave, 1),
+        (
+            "create index concurrently l_b on l (b)",
+            "reindex index concurrently l_b",
+            Stop::Cancel,
+            0,
+        ),
+        ("reindex index l_b", "reindex table concurrently l", Stop::Cancel, 0),
+        ("reindex index l_b", "reindex index l_b", Stop::Leave, 0),
+        ("reindex index concurrently l_b", "reindex index l_b", Stop::Timeout, 1),
+    ] {
+        let told = format!("{build}, {waiter}, {stop:?}");
+        let mut tries = 0;
+        loop {
+            client.run("drop index if exists l_b").await;
+            if build.starts_with("reindex") {
+                client.run("create index l_b on l (b)").await;
+            }
+            let mut builder = Client::new(&processes[0]).await;
+            let built = tokio::spawn(async move { builder.rows(build).await.map(|_| ()) });
+            let mut second = Client::new(&processes[at]).await;
+            // Its process knows of the index then.
+            let met = under_way(&mut second, &built).await;
+            if let Stop::Timeout = stop {
+                second.run("set statement_timeout = 100").await;
+            }
+            let cancel = second.0.cancel_handle();
+            let waited = tokio::spawn(async move { second.rows(waiter).await.map(|_| ()) });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            match stop {
+                Stop::Cancel => cancel.cancel(),
+                Stop::Timeout => {}
+                Stop::Leave => waited.abort(),
+            }
+            let waited = waited.await;
+            // What a stopped statement leaves behind it does so behind its answer.
+            let stopped_first = met && !built.is_finished();
+            // Whoever was waited for has built it.
+            assert_eq!(built.await.expect("no panic"), Ok(()), "{told}");
+            let whole =
+                "select count(*) from pg_index where indexrelid = 'l_b'::regclass and indisvalid";
+            assert_eq!(client.number(whole).await, 1, "{told}");
+            if stopped_first && !matches!(waited, Ok(Ok(()))) {
+                if let Ok(waited) = waited {
+                    assert_eq!(waited.expect_err(&told).0, "57014", "{told}");
+                }
+                break;
+            }
+            // The build was done before: again.
+            tries += 1;
+            assert!(tries < TRIES, "{told}: the build always ends first");
+        }
+        assert_eq!(client.number("select telesto_check_table('l')").await, 12_000, "{told}");
+        // Nothing is left of what was stopped.
+        let filling = "select count(*) from pg_stat_progress_create_index";
+        assert_eq!(client.number(filling).await, 0, "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn reindex_builds_the_index_that_another_has_given_up() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let opened = process(dir.path(), 0).await;
+    let mut client = Client::new(&opened).await;
+    large(&mut client, 12_000).await;
+    for (build, waiter) in [
+        ("create index concurrently l_b on l (b)", "reindex index l_b"),
+        ("reindex index l_b", "reindex table l"),
+        ("reindex index concurrently l_b", "reindex index concurrently l_b"),
+    ] {
+        let told = format!("{build}, {waiter}");
+        let mut tries = 0;
+        loop {
+            client.run("drop index if exists l_b").await;
+            if build.starts_with("reindex") {
+                client.run("create index l_b on l (b)").await;
+            }
+            let mut builder = Client::new(&opened).await;
+            let cancel = builder.0.cancel_handle();
+            let built = tokio::spawn(async move { builder.rows(build).await.map(|_| ()) });
+            let met = under_way(&mut client, &built).await;
+            let mut second = Client::new(&opened).await;
+            let waited = tokio::spawn(async move { second.rows(waiter).await.map(|_| ()) });
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let waits = met && !waited.is_finished();
+            cancel.cancel();
+            let stopped = built.await.expect("no panic").is_err();
+            let waited = waited.await.expect("no panic");
+            if waits && stopped {
+                assert_eq!(waited, Ok(()), "{told}");
+                break;
+            }
+            tries += 1;
+            assert!(tries < TRIES, "{told}: the build always ends first");
+        }
+        let whole =
+            "select count(*) from pg_index where indexrelid = 'l_b'::regclass and indisvalid";
+        assert_eq!(client.number(whole).await, 1, "{told}");
+        assert_eq!(client.number("select telesto_check_table('l')").await, 12_000, "{told}");
+    }
+}

@@ -12,11 +12,13 @@ use telesto_sql_types::error::Result;
 impl Binder<'_> {
     /// Checks the locking clauses of a query.
     pub(super) fn locks(&self, query: &ast::Query, _: Option<&Scope<'_>>) -> Result<()> {
+        if let Some(lock) = of_parts(&query.body) {
+            let word = word(lock);
+            let text = format!("{word} is not allowed with UNION/INTERSECT/EXCEPT");
+            return Err(fault::new("0A000", text));
+        }
         for lock in &query.locks {
-            let word = match lock.lock_type {
-                ast::LockType::Share => "FOR SHARE",
-                ast::LockType::Update => "FOR UPDATE",
-            };
+            let word = word(lock);
             let refused = match &*query.body {
                 ast::SetExpr::SetOperation { .. } => Some("UNION/INTERSECT/EXCEPT"),
                 ast::SetExpr::Values(_) => Some("VALUES"),
@@ -39,6 +41,30 @@ impl Binder<'_> {
         }
         Ok(())
     }
+}
+
+fn word(lock: &ast::LockClause) -> &'static str {
+    match lock.lock_type {
+        ast::LockType::Share => "FOR SHARE",
+        ast::LockType::Update => "FOR UPDATE",
+    }
+}
+
+/// The first locking clause of the queries that UNION or its kin combine.
+fn of_parts(body: &ast::SetExpr) -> Option<&ast::LockClause> {
+    let mut left = vec![body];
+    while let Some(part) = left.pop() {
+        let ast::SetExpr::SetOperation { left: one, right: other, .. } = part else { continue };
+        for part in [&**one, &**other] {
+            match part {
+                ast::SetExpr::Query(query) if !query.locks.is_empty() => {
+                    return query.locks.first();
+                }
+                part => left.push(part),
+            }
+        }
+    }
+    None
 }
 
 /// What a SELECT has that its rows cannot be locked.

@@ -154,6 +154,11 @@ impl Grouping {
             (None, Some(ast::Distinct::Distinct))
                 if aggregates.found.is_empty() && having.is_none() =>
             {
+                let shows = |key: &SortKey| shown.output.iter().any(|o| o.same_as(&key.expr));
+                if !shown.sort.iter().all(shows) {
+                    // PostgreSQL refuses it, and so does the general path.
+                    return Err(decline("an order by what DISTINCT does not give"));
+                }
                 shown.output.iter().cloned().map(groupable).collect::<Result<_>>()?
             }
             _ => {

@@ -9,6 +9,7 @@
 //! | `TABLE t` as a query | `SELECT * FROM t` |
 //! | `FOR NO KEY UPDATE`, `FOR KEY SHARE`, `OF a, b` behind one | `FOR UPDATE`, `FOR SHARE`, `OF a`: no lock is taken anyhow |
 //! | `SELECT 1 FOR UPDATE` | `SELECT 1`: without FROM there is nothing to lock, and the parser takes FOR for a name |
+//! | `… UNION SELECT 1 FOR UPDATE`, `SELECT DISTINCT 1 FOR UPDATE` | `… 1 WHERE TRUE FOR UPDATE`, to be refused behind the parser |
 //! | `FOR UPDATE … LIMIT n`, OFFSET, FETCH | `LIMIT n FOR UPDATE …` |
 //! | `FETCH FIRST (n) ROWS ONLY` | `LIMIT (n)` |
 //! | `FETCH FIRST (n) ROWS WITH TIES` | `LIMIT (n) FETCH FIRST ROWS WITH TIES` |
@@ -370,7 +371,13 @@ fn locks(words: &mut Words<'_>, at: usize) {
     } else {
         return;
     };
-    if !has_from(words, at) {
+    let locked = locked(words, at);
+    if locked == (Locked::Refused { bare: true }) {
+        // The clause comes again, behind what is no name.
+        words.replace(at, 0, vec![keyword("WHERE"), keyword("TRUE")]);
+        return;
+    }
+    if locked == Locked::Nothing {
         let how = match words.word(next).as_str() {
             "NOWAIT" => 1,
             "SKIP" => 2,
@@ -420,24 +427,50 @@ fn bounds_first(words: &mut Words<'_>, lock: usize, bounds: usize) {
     }
 }
 
-/// Whether the SELECT that what is at `at` belongs to has a FROM.
-fn has_from(words: &Words<'_>, at: usize) -> bool {
+/// What a locking clause is about.
+#[derive(PartialEq, Eq)]
+enum Locked {
+    Rows,
+    /// A SELECT without FROM.
+    Nothing,
+    /// The same, and no locks are allowed there. `bare`: nothing parts its output from the clause.
+    Refused {
+        bare: bool,
+    },
+}
+
+/// What the locking clause at `at` is about.
+fn locked(words: &Words<'_>, at: usize) -> Locked {
     let mut depth = 0_usize;
+    let mut bare = true;
     for place in (0..at).rev() {
         match words.token(place) {
             Some(Token::RParen) => depth += 1,
-            Some(Token::LParen) if depth == 0 => return false,
+            Some(Token::LParen) if depth == 0 => return Locked::Nothing,
             Some(Token::LParen) => depth = depth.saturating_sub(1),
             _ if depth > 0 => {}
             _ => match words.word(place).as_str() {
-                "SELECT" => return false,
-                "FROM" => return true,
+                "SELECT" if words.word(place + 1) == "DISTINCT" || is_combined(words, place) => {
+                    return Locked::Refused { bare };
+                }
+                "SELECT" => return Locked::Nothing,
+                "FROM" => return Locked::Rows,
+                "WHERE" | "GROUP" | "HAVING" | "WINDOW" | "ORDER" | "LIMIT" | "OFFSET"
+                | "FETCH" => bare = false,
                 _ => {}
             },
         }
     }
     // What is no SELECT (`VALUES … FOR UPDATE`) is left to the parser.
-    true
+    Locked::Rows
+}
+
+/// Whether UNION or its kin stands before the SELECT at `at`.
+fn is_combined(words: &Words<'_>, at: usize) -> bool {
+    let before = |count: usize| at.checked_sub(count).map(|at| words.word(at)).unwrap_or_default();
+    let combines = |word: &str| matches!(word, "UNION" | "INTERSECT" | "EXCEPT");
+    combines(&before(1))
+        || (matches!(before(1).as_str(), "ALL" | "DISTINCT") && combines(&before(2)))
 }
 
 /// `FETCH FIRST (n) ROWS ONLY`.

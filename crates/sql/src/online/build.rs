@@ -439,7 +439,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Ends a build that failed: the index goes, or stays behind as invalid, as the record says.
+    /// Ends a build that failed: the index goes, or stays behind as invalid, as the record says. A build that another drives
+    /// is left alone.
     ///
     /// # Errors
     /// Those of the database: the build is left as it is, and will be taken over.
@@ -447,13 +448,18 @@ impl Builder {
         let mut tries = 0;
         loop {
             let context = self.begin().await?;
-            let result = ddl::online::abandon(&context, &self.engine.catalogs, table, index).await;
+            let (catalogs, build) = (&self.engine.catalogs, (table, index));
+            let result = ddl::online::abandon(&context, catalogs, build, self.holder).await;
+            if let Ok(false) = result {
+                context.txn.rollback();
+                return Ok(());
+            }
             match self.end(&context, result).await {
                 Err(error) if error.conflict().is_some() && tries < ENDINGS => {
                     tries += 1;
                     self.pause(Duration::from_millis(10)).await;
                 }
-                other => return other,
+                other => return other.map(drop),
             }
         }
     }

@@ -3,7 +3,8 @@
 //! # Invariants
 //! - Only a statement that is alone, outside of a transaction block, is done so; CONCURRENTLY elsewhere is refused (25001), and other
 //!   statements there are part of their block.
-//! - A statement that failed, was cancelled or whose session is gone has ended its build, or goes on trying to.
+//! - A statement that failed, was cancelled or whose session is gone has ended its build, or goes on trying to. A build that it
+//!   only waited for goes on.
 //!
 //! # On failure
 //! See [`crate::online`].
@@ -230,20 +231,24 @@ impl Session {
         let command = if concurrently { Command::ReindexConcurrently } else { Command::Reindex };
         for index in indexes {
             let mut attempt = 0;
-            let started = loop {
+            loop {
                 let context = builder.begin().await?;
                 let record = |table: &_| builder.record(command, table);
                 let catalogs = &self.engine.catalogs;
                 let begun = match start_reindex(&context, catalogs, index, record).await {
-                    Ok(started) => self.begun(builder, context, started).await,
+                    Ok((started, true)) => self.begun(builder, context, started).await.map(Ok),
+                    Ok((other, false)) => builder.end(&context, Ok(Err(other))).await,
                     Err(error) => builder.end(&context, Err(error)).await,
                 };
                 match begun {
                     Err(error) if self.again(&error, &mut attempt).await => {}
-                    other => break other?,
+                    Err(error) => return Err(error),
+                    Ok(Ok(unfinished)) => break self.drive(unfinished).await?,
+                    Ok(Err(other)) if self.wait_for(builder, other).await? => break,
+                    // It ended otherwise: this statement builds the index, if it is still there.
+                    Ok(Err(_)) => {}
                 }
-            };
-            self.drive(started).await?;
+            }
         }
         Ok(Some(StatementResult::Command { tag: "REINDEX".to_owned() }))
     }
@@ -286,23 +291,37 @@ impl Session {
         })?
     }
 
-    /// Drives a build to its end. A statement that is stopped drops it: the build is then ended in the background.
-    async fn drive(&self, mut unfinished: Unfinished) -> Result<()> {
-        Upkeep::wake(&self.engine);
-        let Some((table, index)) = unfinished.build else { return Ok(()) };
-        let builder = Arc::clone(&unfinished.builder);
-        let result = match builder.drive(table, index).await {
-            Ok(End::Whole) => Ok(()),
-            Ok(End::Gone) => Err(gone_while_building()),
-            Ok(End::Invalid) => Err(Error::new(
+    /// Drives a build to its end.
+    async fn drive(&self, unfinished: Unfinished) -> Result<()> {
+        match self.end_of(unfinished).await? {
+            End::Whole => Ok(()),
+            End::Gone => Err(gone_while_building()),
+            End::Invalid => Err(Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
                 "the build of the index was taken over by another process, and failed there",
             )
             .hint("REINDEX INDEX CONCURRENTLY builds it again.")),
-            Err(error) => Err(error),
-        };
+        }
+    }
+
+    /// Waits for a build that another began; whether the index is whole. If its driver dies this statement drives it on, and
+    /// ends it when it is stopped.
+    async fn wait_for(&self, builder: &Arc<Builder>, build: Started) -> Result<bool> {
+        let (done, ended) = oneshot::channel();
+        self.ending.0.lock().replace(ended);
+        let builder = Arc::clone(builder);
+        let unfinished = Unfinished { builder, build: Some(build), done: Some(done) };
+        Ok(self.end_of(unfinished).await? == End::Whole)
+    }
+
+    /// The end of a build. A statement that is stopped drops it: the build is then ended in the background, if it is its own.
+    async fn end_of(&self, mut unfinished: Unfinished) -> Result<End> {
+        Upkeep::wake(&self.engine);
+        let Some((table, index)) = unfinished.build else { return Ok(End::Whole) };
+        let builder = Arc::clone(&unfinished.builder);
+        let result = builder.drive(table, index).await;
         let ended = match &result {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(_) => builder.fail(table, index).await,
         };
         // What could not be ended is tried again in the background.

@@ -223,6 +223,7 @@ impl Session {
             self.advisory.end_transaction();
             self.channels.forget();
             self.deferred.forget();
+            self.sequences.rolled_back();
             if let Some(txn) = block.txn {
                 self.engine.statistics().ended(txn.id());
                 txn.rollback();
@@ -316,6 +317,7 @@ impl Session {
                     self.cursors.committed();
                     self.channels.committed();
                     self.deferred.forget();
+                    self.sequences.committed();
                     self.advisory.end_transaction();
                     self.label = self.label.max(committed.label);
                     self.lost = 0;
@@ -463,6 +465,7 @@ impl Session {
         self.advisory.begin_again();
         self.channels.forget();
         self.deferred.forget();
+        self.sequences.rolled_back();
         // What is repeated has begun, whichever statement asks for its plan.
         self.texts.holds();
         if let Some(txn) = block.txn.take() {
@@ -531,6 +534,7 @@ impl Session {
             self.advisory.savepoints(block.savepoints.len(), false);
             self.channels.savepoints(block.savepoints.len(), false);
             self.deferred.savepoints(block.savepoints.len(), false);
+            self.sequences.savepoints(block.savepoints.len(), false);
         }
         Ok(())
     }
@@ -556,6 +560,7 @@ impl Session {
         self.advisory.savepoints(at, false);
         self.channels.savepoints(at, false);
         self.deferred.savepoints(at, false);
+        self.sequences.savepoints(at, false);
         Ok(())
     }
 
@@ -574,6 +579,7 @@ impl Session {
         self.advisory.savepoints(at + 1, true);
         self.channels.savepoints(at + 1, true);
         self.deferred.savepoints(at + 1, true);
+        self.sequences.savepoints(at + 1, true);
         Ok(())
     }
 }
