@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use telesto_sql::types::array_text::parse_array;
+use telesto_sql::types::{Datum, SqlType, TextStyle};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::super::shell::full;
@@ -95,6 +97,24 @@ pub(super) fn number(row: &Row, at: usize) -> u64 {
 
 pub(super) fn yes(row: &Row, at: usize) -> bool {
     cell(row, at) == "t"
+}
+
+/// The elements of an array; `None`: there is no array. Whatever byte a name or a value has, it is in one of them.
+///
+/// # Errors
+/// A cell that is no array.
+pub(super) fn elements(row: &Row, at: usize) -> Result<Option<Vec<String>>, String> {
+    let Some(Some(text)) = row.get(at) else { return Ok(None) };
+    let array = parse_array(text, &SqlType::Text, &TextStyle::default())
+        .map_err(|error| format!("reading the system tables: {}: {text}", error.message()))?;
+    let Datum::Array(array) = array else {
+        return Err(format!("reading the system tables: {text} is no array"));
+    };
+    let elements = array.elements.iter().filter_map(|element| match element {
+        Datum::Text(text) => Some(text.to_string()),
+        _ => None,
+    });
+    Ok(Some(elements.collect()))
 }
 
 impl Catalog {
