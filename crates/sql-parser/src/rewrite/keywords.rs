@@ -578,10 +578,7 @@ mod tests {
         for (text, as_written) in [
             ("SELECT * FROM ONLY a.t", "SELECT * FROM a.t"),
             ("SELECT * FROM t, ONLY (a.u) AS u", "SELECT * FROM t, a.u AS u"),
-            (
-                "SELECT f(x) FROM g(1, 2) JOIN ONLY u ON true",
-                "SELECT f(x) FROM g(1, 2) JOIN u ON true",
-            ),
+            ("SELECT a FROM t JOIN ONLY u ON true", "SELECT a FROM t JOIN u ON true"),
             ("UPDATE ONLY t SET a = 1", "UPDATE t SET a = 1"),
             ("DELETE FROM ONLY (t)", "DELETE FROM t"),
             ("SELECT a, \"only\" FROM \"only\"", "SELECT a, \"only\" FROM \"only\""),

@@ -293,7 +293,7 @@ mod tests {
     fn operator_called_by_its_whole_name_before_any_is_the_operator() {
         for (text, as_written) in [
             ("SELECT a OPERATOR(pg_catalog.=) ANY (array[1])", "SELECT a = ANY(ARRAY[1])"),
-            ("SELECT a operator ( \"pg_catalog\".!~ ) SOME (b)", "SELECT a !~ ANY(b)"),
+            ("SELECT a operator ( \"pg_catalog\".!~ ) SOME (b)", "SELECT a !~ SOME(b)"),
             ("SELECT a OPERATOR(pg_catalog.<>) ALL (SELECT 1)", "SELECT a <> ALL(SELECT 1)"),
         ] {
             assert_eq!(written(text), as_written);
