@@ -20,7 +20,7 @@ use tokio_postgres::{Client, NoTls};
 const SCHEMA: &str = include_str!("dump.sql");
 
 /// What two databases must have alike, beside the rows of [`ROWS`].
-const CATALOG: [&str; 10] = [
+const CATALOG: [&str; 12] = [
     "SELECT table_schema, table_name, column_name, data_type, is_nullable, column_default IS NULL, is_identity, identity_generation, identity_start, \
      identity_increment, is_generated FROM information_schema.columns WHERE table_schema IN ('public', 'Odd Schema') ORDER BY 1, 2, ordinal_position",
     "SELECT conrelid::regclass::text, conname, contype, condeferrable, condeferred, confupdtype, confdeltype FROM pg_constraint \
@@ -28,6 +28,8 @@ const CATALOG: [&str; 10] = [
     "SELECT schemaname, tablename, indexname, indexdef FROM pg_indexes WHERE schemaname IN ('public', 'Odd Schema') ORDER BY 1, 2, 3",
     "SELECT c.relname, s.seqtypid::regtype::text, seqstart, seqincrement, seqmin, seqmax, seqcycle FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid ORDER BY 1",
     "SELECT t.typname, e.enumlabel FROM pg_enum e JOIN pg_type t ON t.oid = e.enumtypid ORDER BY 1, e.enumsortorder",
+    "SELECT typname FROM pg_type WHERE typtype IN ('e', 'd') AND typname IN ('mood', 'nothing', 'numbered') ORDER BY 1",
+    "SELECT table_name, column_name, column_default FROM information_schema.columns WHERE table_name IN ('moved', 'early', 'late') ORDER BY 1, 2",
     "SELECT c.relname, d.objsubid, d.description FROM pg_description d JOIN pg_class c ON c.oid = d.objoid WHERE d.classoid = 'pg_class'::regclass \
      AND c.relnamespace IN (SELECT oid FROM pg_namespace WHERE nspname IN ('public', 'Odd Schema')) ORDER BY 1, 2",
     "SELECT viewname FROM pg_views WHERE schemaname IN ('public', 'Odd Schema') ORDER BY 1",
@@ -36,7 +38,7 @@ const CATALOG: [&str; 10] = [
     "SELECT relname, reloptions::text FROM pg_class WHERE relkind = 'v' AND reloptions IS NOT NULL AND relname NOT LIKE 'pg\\_%' ORDER BY 1",
 ];
 
-const ROWS: [&str; 10] = [
+const ROWS: [&str; 14] = [
     "SELECT * FROM parent ORDER BY a",
     "SELECT * FROM \"Odd Schema\".\"select\" ORDER BY \"Id\"",
     "SELECT * FROM things ORDER BY id",
@@ -47,6 +49,11 @@ const ROWS: [&str; 10] = [
     "SELECT * FROM secured ORDER BY id",
     "SELECT * FROM rich ORDER BY id",
     "SELECT * FROM \"Odd Schema\".richest ORDER BY who",
+    "SELECT * FROM moved ORDER BY id",
+    "SELECT count(*) FROM columnless",
+    "SELECT g FROM all_generated",
+    // By key: DataFusion has neither value.
+    "SELECT * FROM extremes WHERE id = 1",
 ];
 
 fn postgres() -> String {
@@ -160,6 +167,15 @@ async fn dump_goes_to_postgres_and_back_without_a_difference() {
     connect(&third).await.batch_execute(keyless).await.expect("circles are taken out");
     well(&telesto(&["restore", &c, "--url", &third, "--single-transaction"]));
     same(&answers(&back, &ROWS).await, &answers(&connect(&third).await, &ROWS).await);
+    // Ids go on in the sequences that the defaults name, on both.
+    for goes_on in [
+        "INSERT INTO moved (v) VALUES ('c') RETURNING id > 1001",
+        "INSERT INTO early DEFAULT VALUES RETURNING id > 0 AND n > 0",
+        "INSERT INTO by_domain (n) VALUES (1) RETURNING id > 1002",
+    ] {
+        assert_eq!(answers(&back, &[goes_on]).await[0], "t", "{goes_on}");
+        assert_eq!(answers(&theirs, &[goes_on]).await[0], "t", "{goes_on}");
+    }
     assert!(!Path::new(&format!("{a}.part")).exists());
 }
 
@@ -252,6 +268,8 @@ async fn first_error_ends_restoring_and_names_its_line() {
         ("SELECT 1;\nSELECT 1\n  );\n", "line 3: syntax error at or near \")\" (42601)"),
         ("SELECT 1;\n\\i other.sql\n", "line 2: \\i is a command of psql"),
         ("SELECT 1;\nSELECT 'cut", "is it cut short?"),
+        ("", "the file ends before its first statement"),
+        ("--\n-- PostgreSQL databa", "the file ends before its first statement"),
     ] {
         std::fs::write(&file, text).expect("writes");
         let refused = telesto(&["restore", name, "--url", &url]);
@@ -287,6 +305,48 @@ async fn what_cannot_be_written_is_refused_by_name() {
         ("CREATE TABLE p (a integer) PARTITION BY RANGE (a)", "DROP TABLE p", "(p)"),
         ("CREATE TYPE pair AS RANGE (subtype = integer)", "DROP TYPE pair", "pair"),
         ("CREATE MATERIALIZED VIEW m AS SELECT 1 AS x", "DROP MATERIALIZED VIEW m", "(m)"),
+        (
+            "CREATE TABLE r (a integer); CREATE RULE gone AS ON DELETE TO r DO INSTEAD NOTHING",
+            "DROP TABLE r",
+            "rules (gone)",
+        ),
+        (
+            "CREATE TABLE r (a integer); CREATE VIEW v AS SELECT a FROM r; ALTER VIEW v ALTER a SET DEFAULT 1",
+            "DROP TABLE r CASCADE",
+            "defaults of views' columns (v)",
+        ),
+        ("CREATE COLLATION mine FROM \"C\"", "DROP COLLATION mine", "collations (mine)"),
+        (
+            "CREATE TYPE one AS (a text COLLATE \"C\")",
+            "DROP TYPE one",
+            "composite types with collations of their own (one)",
+        ),
+        (
+            "CREATE OPERATOR === (FUNCTION = int4eq, LEFTARG = integer, RIGHTARG = integer)",
+            "DROP OPERATOR === (integer, integer)",
+            "operators and their classes (===)",
+        ),
+        (
+            "CREATE TYPE a AS ENUM ('x'); CREATE CAST (a AS integer) WITH INOUT",
+            "DROP TYPE a CASCADE",
+            "casts (public.a)",
+        ),
+        (
+            "CREATE TEXT SEARCH CONFIGURATION mine (COPY = simple)",
+            "DROP TEXT SEARCH CONFIGURATION mine",
+            "parts of text search (mine)",
+        ),
+        (
+            "CREATE PUBLICATION all_of_it FOR ALL TABLES",
+            "DROP PUBLICATION all_of_it",
+            "(all_of_it)",
+        ),
+        ("SELECT lo_create(4711)", "SELECT lo_unlink(4711)", "large objects (4711)"),
+        (
+            "CREATE FOREIGN DATA WRAPPER far",
+            "DROP FOREIGN DATA WRAPPER far",
+            "foreign servers and their wrappers (far)",
+        ),
     ] {
         theirs.batch_execute(make).await.expect(make);
         let refused = telesto(&["dump", "--url", &there, "--file", file.to_str().expect("UTF-8")]);
@@ -295,6 +355,81 @@ async fn what_cannot_be_written_is_refused_by_name() {
         assert!(!file.exists(), "{make}: a dump that is not whole has its name");
         theirs.batch_execute(drop).await.expect(drop);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_left_out_is_told_in_the_dump_and_beside_it() {
+    let there = fresh("dump_left_out").await;
+    let theirs = connect(&there).await;
+    let make = "CREATE TABLE \"t\nDROP TABLE t\" (a integer PRIMARY KEY, b text COLLATE \"C\") WITH (fillfactor = 50); \
+        ALTER TABLE \"t\nDROP TABLE t\" REPLICA IDENTITY FULL; ALTER TABLE \"t\nDROP TABLE t\" ALTER a SET STATISTICS 7; \
+        CREATE TABLE u (a integer CONSTRAINT u_pkey PRIMARY KEY, b integer); ALTER TABLE u CLUSTER ON u_pkey; \
+        CREATE STATISTICS both_of ON a, b FROM u; CREATE POLICY p ON u USING (true); COMMENT ON POLICY p ON u IS 'all'; \
+        CREATE DOMAIN exact AS text COLLATE \"POSIX\"";
+    theirs.batch_execute(make).await.expect(make);
+    let output = telesto(&["dump", "--url", &there]);
+    let written = well(&output);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    for (what, names) in [
+        ("extended statistics", "both_of"),
+        ("storage parameters of tables", "t\\nDROP TABLE t"),
+        ("replica identities", "t\\nDROP TABLE t"),
+        ("indexes that tables are clustered on", "u_pkey"),
+        ("statistics targets, storage and compression of columns", "a"),
+        ("comments on policies and on domains' constraints", "p"),
+    ] {
+        let told = format!("not in this dump: {what} ({names})\n");
+        assert!(said.contains(&told), "{told}{said}");
+        assert!(written.contains(&format!("\n-- not in this dump: {what} (1)\n")), "{written}");
+    }
+    assert_eq!(said.lines().count(), 6, "{said}");
+    let domain = "CREATE DOMAIN public.exact AS text COLLATE pg_catalog.\"POSIX\";";
+    assert!(written.contains(domain), "{written}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pg_dump_writes_some_tables_and_inserts() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (first_node, first) = node(dir.path(), "first");
+    let (_second, second) = node(dir.path(), "second");
+    let ours = connect(&first).await;
+    let made = "CREATE TABLE one (id integer PRIMARY KEY, t text); INSERT INTO one VALUES (1, 'it''s'), (2, NULL); \
+        CREATE TABLE two (id integer PRIMARY KEY); INSERT INTO two VALUES (7)";
+    ours.batch_execute(made).await.expect("tables");
+    let pg_dump = |options: &[&str]| {
+        let run = Command::new("pg_dump")
+            .args(["-O", "-x", "-h", "127.0.0.1", "-U", "telesto", "-d", "telesto"])
+            .args(["-p", &first_node.port.to_string()])
+            .args(options)
+            .env("PGSSLMODE", "disable")
+            .output();
+        run.expect("pg_dump runs")
+    };
+    for (options, one, two, rows_of_two) in [
+        (&["-t", "one"][..], true, false, false),
+        (&["-T", "one"], false, true, true),
+        (&["-t", "public.t*"], false, true, true),
+        (&["--exclude-table-data", "two"], true, true, false),
+    ] {
+        let written = well(&pg_dump(options));
+        let has = |text: &str| written.contains(text);
+        assert_eq!(has("CREATE TABLE public.one "), one, "{options:?}");
+        assert_eq!(has("CREATE TABLE public.two "), two, "{options:?}");
+        assert_eq!(has("COPY public.two "), rows_of_two, "{options:?}");
+    }
+    let file = dir.path().join("inserts.sql");
+    let name = file.to_str().expect("UTF-8");
+    well(&pg_dump(&["--column-inserts", "--rows-per-insert", "5", "-f", name]));
+    let text = std::fs::read_to_string(&file).expect("the dump");
+    assert!(text.contains("INSERT INTO public.one (id, t) VALUES"), "{text}");
+    well(&telesto(&["restore", name, "--url", &second]));
+    let rows = ["SELECT * FROM one ORDER BY id", "SELECT * FROM two"];
+    same(&answers(&ours, &rows).await, &answers(&connect(&second).await, &rows).await);
+    // Several sessions would need one snapshot.
+    let folder = dir.path().join("folder");
+    let refused = pg_dump(&["-Fd", "-j", "2", "-f", folder.to_str().expect("UTF-8")]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("pg_export_snapshot"), "{said}");
 }
 
 /// Settings that change what is read or how it is written, as they may be stored for the role that dumps.
@@ -486,6 +621,42 @@ async fn roles_and_rights_go_to_postgres_and_back() {
         back.batch_execute(UNDO).await.expect("empty again");
         let public = "DROP TYPE IF EXISTS mood CASCADE; DROP DOMAIN IF EXISTS small CASCADE; GRANT USAGE ON SCHEMA public TO PUBLIC";
         back.batch_execute(public).await.expect("empty again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_byte_of_a_name_or_a_setting_becomes_another_right_or_setting() {
+    let dir = tempfile::tempdir().expect("folder");
+    let (_first, first) = node(dir.path(), "first");
+    let (_second, second) = node(dir.path(), "second");
+    let ours = connect(&first).await;
+    let made = "CREATE ROLE mal LOGIN; CREATE SCHEMA inj; CREATE TABLE inj.secret (a integer); \
+        CREATE ROLE \"a\u{1}=arwdDxt/telesto\u{1}b\"; CREATE ROLE \"x,=arwdDxt/telesto,{y}\"; \
+        GRANT SELECT ON inj.secret TO \"a\u{1}=arwdDxt/telesto\u{1}b\", \"x,=arwdDxt/telesto,{y}\"; \
+        GRANT SELECT (a) ON inj.secret TO \"a\u{1}=arwdDxt/telesto\u{1}b\"; \
+        ALTER DEFAULT PRIVILEGES GRANT SELECT ON TABLES TO \"a\u{1}=arwdDxt/telesto\u{1}b\"";
+    ours.batch_execute(made).await.expect("roles");
+    // What anybody may store for themselves.
+    let mal = connect(&first.replace("telesto@", "mal@")).await;
+    for value in ["a\u{1}session_replication_role=replica\u{1}b", "a, {x}\nb"] {
+        let stored = format!("ALTER ROLE mal SET search_path = '{value}'");
+        mal.batch_execute(&stored).await.expect("its own");
+        let questions = [
+            "SELECT r.rolname, s.setconfig::text FROM pg_db_role_setting s JOIN pg_roles r ON r.oid = s.setrole ORDER BY 1",
+            "SELECT relacl::text FROM pg_class WHERE relname = 'secret'",
+            "SELECT attacl::text FROM pg_attribute WHERE attacl IS NOT NULL AND attrelid = 'inj.secret'::regclass",
+            "SELECT pg_get_userbyid(defaclrole), defaclacl::text FROM pg_default_acl",
+        ];
+        let file = dir.path().join("roles.sql");
+        let name = file.to_str().expect("UTF-8");
+        well(&telesto(&["dump", "--roles", "--url", &first, "--file", name]));
+        let written = std::fs::read_to_string(&file).expect("the dump");
+        assert_eq!(written.matches("ALTER ROLE mal SET ").count(), 1, "{written}");
+        assert!(!written.contains("TO PUBLIC"), "{written}");
+        well(&telesto(&["restore", name, "--url", &second]));
+        let back = connect(&second).await;
+        same(&answers(&ours, &questions).await, &answers(&back, &questions).await);
+        back.batch_execute("DROP SCHEMA inj CASCADE").await.expect("again");
     }
 }
 

@@ -3,6 +3,8 @@
 //! # Invariants
 //! Fields that a version added are read as absent from what older ones stored.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use telesto_sql_types::SqlType;
 
@@ -55,6 +57,9 @@ pub struct View {
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
+    /// COMMENT ON COLUMN, by the columns' numbers, from 1. Versions that do not know them leave them out of a view that they change.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub column_comments: BTreeMap<u16, String>,
     /// `security_invoker`: who reads it needs the rights on what is below, too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub security_invoker: bool,

@@ -75,6 +75,37 @@ impl Ddl<'_> {
         Err(Error::new(SqlState::WRONG_OBJECT_TYPE, format!("\"{own}\" is not {what}")))
     }
 
+    fn comment_on_column(&mut self, name: &ObjectName, comment: Option<String>) -> Result<()> {
+        let parts: Vec<Ident> = name.0.iter().filter_map(|p| p.as_ident()).cloned().collect();
+        let Some((column, relation)) = parts.split_last().filter(|(_, of)| !of.is_empty()) else {
+            return Err(Error::syntax("column name must be qualified"));
+        };
+        let (column, relation) = (fold(column), ObjectName::from(relation.to_vec()));
+        if let Some(Relation::View(view)) = self.find(&relation)? {
+            let mut view = (*view).clone();
+            let position = view.columns.iter().position(|(name, _)| *name == column);
+            let number = position.and_then(|position| u16::try_from(position + 1).ok());
+            let Some(number) = number else {
+                return Err(Error::new(
+                    SqlState::UNDEFINED_COLUMN,
+                    format!("column \"{column}\" of relation \"{}\" does not exist", view.name),
+                ));
+            };
+            match comment {
+                Some(comment) => view.column_comments.insert(number, comment),
+                None => view.column_comments.remove(&number),
+            };
+            self.change.put(Object::View(view));
+            return Ok(());
+        }
+        let mut table = (*self.table(&relation)?).clone();
+        let position =
+            table.column_position(&column).ok_or_else(|| undefined_column(&column, &table))?;
+        table.columns[position].comment = comment;
+        self.change.put(Object::Table(table));
+        Ok(())
+    }
+
     pub(super) fn comment(
         &mut self,
         kind: CommentObject,
@@ -96,23 +127,7 @@ impl Ddl<'_> {
                 let schema = Schema { comment, ..(**schema).clone() };
                 self.change.put(Object::Schema(schema));
             }
-            CommentObject::Column => {
-                let parts: Vec<Ident> =
-                    name.0.iter().filter_map(|p| p.as_ident()).cloned().collect();
-                let Some((column, table)) = parts.split_last() else {
-                    return Err(Error::syntax("column name must be qualified"));
-                };
-                if table.is_empty() {
-                    return Err(Error::syntax("column name must be qualified"));
-                }
-                let mut table = (*self.table(&ObjectName::from(table.to_vec()))?).clone();
-                let column = fold(column);
-                let position = table
-                    .column_position(&column)
-                    .ok_or_else(|| undefined_column(&column, &table))?;
-                table.columns[position].comment = comment;
-                self.change.put(Object::Table(table));
-            }
+            CommentObject::Column => self.comment_on_column(name, comment)?,
             CommentObject::Table
             | CommentObject::Index
             | CommentObject::Sequence

@@ -314,7 +314,10 @@ impl Ddl<'_> {
             security_invoker: options.invoker,
             security_barrier: options.barrier,
             check_option: options.check,
-            comment: before.and_then(|view| view.comment.clone()),
+            comment: before.as_ref().and_then(|view| view.comment.clone()),
+            // It has the columns that it had, in their places.
+            column_comments: before
+                .map_or_else(Default::default, |view| view.column_comments.clone()),
         };
         self.may_check(&view)?;
         self.change.put(Object::View(view));

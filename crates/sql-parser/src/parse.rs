@@ -182,6 +182,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::rewrite::spelling::spell_role(&mut tokens);
     check_payload(&tokens)?;
     crate::rewrite::quantified_comparison::spell_like(&mut tokens);
+    crate::rewrite::quantified_comparison::spell_operators(&mut tokens);
     crate::rewrite::quantified_comparison::spell_values(&mut tokens);
     crate::rewrite::subscript_assignment::spell(&mut tokens)?;
     look(length)?;

@@ -439,5 +439,9 @@ fn column_comment(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let (oid, number) = (oid_of(&args[0]), number_of(&args[1]));
     let table = call.context.catalog.tables().find(|table| table.id.0 == oid);
     let column = table.and_then(|t| t.columns.iter().find(|c| i64::from(c.id) == number));
-    text_or_null(column.and_then(|c| c.comment.clone()))
+    let of_view = || {
+        let view = call.context.catalog.views().find(|view| view.oid == oid)?;
+        view.column_comments.get(&u16::try_from(number).ok()?).cloned()
+    };
+    text_or_null(column.and_then(|c| c.comment.clone()).or_else(of_view))
 }

@@ -450,6 +450,9 @@ fn descriptions(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
     for view in catalog.views() {
         one(view.oid, PG_CLASS, 0, &view.comment);
+        for (number, comment) in &view.column_comments {
+            one(view.oid, PG_CLASS, u32::from(*number), &Some(comment.clone()));
+        }
     }
     for ty in catalog.user_types() {
         one(ty.oid, PG_TYPE, 0, &ty.comment);

@@ -213,6 +213,60 @@ async fn defaults_identities_generated_columns_and_indexes_are_those_of_insert()
 }
 
 #[tokio::test]
+async fn tables_without_columns_to_copy_have_a_row_for_each_empty_line() {
+    let said = script(&[
+        ("create table z ()", b""),
+        ("insert into z default values", b""),
+        ("copy z to stdout", b""),
+        ("copy z from stdin", b"\n\n"),
+        ("copy z from stdin csv", b"\n"),
+        ("select count(*) from z", b""),
+        ("copy z from stdin", b"\nx\n"),
+        ("copy z from stdin csv", b"\"\"\n"),
+        ("select count(*) from z", b""),
+        ("create table g (a int generated always as (1 + 1) stored)", b""),
+        ("copy g from stdin", b"\n\n"),
+        ("copy g from stdin", b"\n1\n"),
+        ("select a from g", b""),
+    ])
+    .await;
+    let expected = [
+        "",
+        "4",
+        "22P04 extra data after last expected column [COPY z, line 2: \"x\"]",
+        "22P04 extra data after last expected column [COPY z, line 1: \"\"\"\"]",
+        "4",
+        "22P04 extra data after last expected column [COPY g, line 2: \"1\"]",
+        "2",
+        "2",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
+async fn copied_table_has_the_values_that_are_stored() {
+    let rows = b"1\t-0\t-0\t294276-12-31 23:59:59.999999+00\t294270-01-02 03:04:05\n2\t0\t1.5\tinfinity\t-infinity\n";
+    let said = script(&[
+        ("create domain half as float8", b""),
+        ("create table t (id int primary key, f half, r real, z timestamptz, s timestamp)", b""),
+        ("set timezone = 'UTC'", b""),
+        ("copy t from stdin", rows),
+        ("copy t to stdout", b""),
+        // It is the client's queries that an executor is chosen for.
+        ("set telesto.executor = datafusion", b""),
+        ("copy t (f, z) to stdout csv", b""),
+    ])
+    .await;
+    let expected = [
+        "1\t-0\t-0\t294276-12-31 23:59:59.999999+00\t294270-01-02 03:04:05",
+        "2\t0\t1.5\tinfinity\t-infinity",
+        "-0,294276-12-31 23:59:59.999999+00",
+        "0,infinity",
+    ];
+    assert_eq!(said, expected);
+}
+
+#[tokio::test]
 async fn rows_for_which_the_condition_does_not_hold_are_left_out() {
     let said = script(&[
         ("create table t (id int primary key, a int default 7 check (a < 100), s text)", b""),

@@ -17,6 +17,7 @@
 //! | `ORDER BY a USING >`, `<` | `ORDER BY a DESC`, `ASC` |
 //! | `top` | `"top"`: the parser takes it for a clause of another dialect |
 //! | `FROM t *` | `FROM t`: what inherits is read in any case, and there is nothing that does |
+//! | `FROM ONLY t`, `JOIN ONLY (t)`, `UPDATE ONLY t`, `MERGE INTO ONLY t USING ONLY u` | the same without ONLY, for the same reason |
 //! | `START TRANSACTION …, DEFERRABLE` | `START TRANSACTION …`: a transaction that reads never waits for others |
 //! | `SELECT ((SELECT 1) UNION …)` | `SELECT (WITH "…" AS (SELECT 1) (SELECT 1) UNION …)` |
 //! | `(… ROWS … EXCLUDE TIES)`, GROUP, CURRENT ROW of a window | a window it is made of, named [`EXCLUDE`] and what is left out |
@@ -138,6 +139,7 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
             "USING" => direction(&mut words, at),
             "TOP" => words.replace(at, 1, vec![quoted("top")]),
             "FROM" if words.token(at + 2) == Some(&Token::Mul) => inherited(&mut words, at),
+            "ONLY" if at > 0 => only(&mut words, at),
             "DEFERRABLE" if transaction => deferrable(&mut words, at),
             "SELECT" | "EXISTS" | "ARRAY" => united(&mut words, at + 1),
             "OVERRIDING" => overriding(&mut words, at),
@@ -284,6 +286,62 @@ fn inherited(words: &mut Words<'_>, at: usize) {
     if ends && matches!(words.token(at + 1), Some(Token::Word(_))) {
         words.replace(at + 2, 1, Vec::new());
     }
+}
+
+/// `ONLY t` and `ONLY (t)` where a table is named that is read or written.
+fn only(words: &mut Words<'_>, at: usize) {
+    let named = match words.token(at - 1) {
+        Some(Token::Comma) => in_from(words, at - 1),
+        // The first of a join in parentheses.
+        Some(Token::LParen) if at > 1 => {
+            matches!(words.word(at - 2).as_str(), "FROM" | "JOIN" | "USING")
+        }
+        _ => match words.word(at - 1).as_str() {
+            "FROM" | "JOIN" | "UPDATE" | "USING" => true,
+            "INTO" => at > 1 && words.word(at - 2) == "MERGE",
+            _ => false,
+        },
+    };
+    if !named {
+        return;
+    }
+    match words.token(at + 1) {
+        Some(Token::Word(_)) => words.replace(at, 1, Vec::new()),
+        Some(Token::LParen) => {
+            let mut end = at + 2;
+            while matches!(words.token(end), Some(Token::Word(_) | Token::Period)) {
+                end += 1;
+            }
+            if end > at + 2 && words.token(end) == Some(&Token::RParen) {
+                words.replace(end, 1, Vec::new());
+                words.replace(at, 2, Vec::new());
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether the comma at `at` stands between tables: what it is in began with FROM or USING.
+fn in_from(words: &Words<'_>, at: usize) -> bool {
+    let mut depth = 0_usize;
+    for before in (0..at).rev() {
+        match words.token(before) {
+            Some(Token::RParen) => depth += 1,
+            Some(Token::LParen) => match depth.checked_sub(1) {
+                Some(less) => depth = less,
+                None => return false,
+            },
+            _ if depth > 0 => {}
+            _ => match words.word(before).as_str() {
+                "FROM" | "USING" => return true,
+                "SELECT" | "WHERE" | "BY" | "SET" | "HAVING" | "RETURNING" | "VALUES" => {
+                    return false;
+                }
+                _ => {}
+            },
+        }
+    }
+    false
 }
 
 /// `[,] [NOT] DEFERRABLE` of a transaction.
@@ -537,5 +595,31 @@ fn when(words: &mut Words<'_>, at: usize) {
         words.replace(at + 1, 2, new);
     } else if words.are(at + 1, &["INSERT", "DEFAULT", "VALUES"]) {
         words.replace(at + 1, 3, insert_of(DEFAULT_VALUES));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse::parse;
+
+    #[test]
+    fn only_is_left_out_where_a_table_is_named_and_nowhere_else() {
+        let written = |sql: &str| {
+            let parsed = parse(sql).expect(sql);
+            parsed[0].statement.as_ref().expect("a statement").to_string()
+        };
+        for (text, as_written) in [
+            ("SELECT * FROM ONLY a.t", "SELECT * FROM a.t"),
+            ("SELECT * FROM t, ONLY (a.u) AS u", "SELECT * FROM t, a.u AS u"),
+            ("SELECT a FROM t JOIN ONLY u ON true", "SELECT a FROM t JOIN u ON true"),
+            ("UPDATE ONLY t SET a = 1", "UPDATE t SET a = 1"),
+            ("DELETE FROM ONLY (t)", "DELETE FROM t"),
+            ("SELECT a, \"only\" FROM \"only\"", "SELECT a, \"only\" FROM \"only\""),
+        ] {
+            assert_eq!(written(text), as_written);
+        }
+        // Not in a select list, where PostgreSQL finds a syntax error: another column than what is asked for would be read.
+        assert!(written("SELECT a, ONLY b FROM t").contains("ONLY"));
+        assert!(written("SET TRANSACTION READ ONLY").contains("READ ONLY"));
     }
 }

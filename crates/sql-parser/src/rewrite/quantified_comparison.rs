@@ -3,6 +3,7 @@
 //! | written | as |
 //! | --- | --- |
 //! | `LIKE ANY (…)`, `NOT ILIKE ALL (…)`, … | `~~ ANY (…)`, `!~~* ALL (…)`, … |
+//! | `OPERATOR(pg_catalog.=) ANY (…)`, … | `= ANY (…)`: there are no others of the name |
 //! | `(VALUES …)` as a value | `(SELECT * FROM (VALUES …) AS "*VALUES*")` |
 //! | `INSERT … SELECT 1 ON CONFLICT …` | `INSERT … (SELECT 1) ON CONFLICT …`: without FROM the parser takes ON for a name |
 //!
@@ -55,6 +56,36 @@ pub fn spell_like(tokens: &mut Vec<TokenWithSpan>) {
     }
     for at in gone.into_iter().rev() {
         tokens.remove(at);
+    }
+}
+
+/// Writes an operator of `pg_catalog` that is called by its whole name before ANY, SOME and ALL as the operator itself.
+pub fn spell_operators(tokens: &mut Vec<TokenWithSpan>) {
+    if !tokens.iter().any(|token| keyword(&token.token) == Keyword::OPERATOR) {
+        return;
+    }
+    let solid = solid(tokens);
+    let mut found: Vec<(usize, usize, usize)> = Vec::new();
+    for eight in solid.windows(8) {
+        let token = |nth: usize| &tokens[eight[nth]].token;
+        let schema = matches!(token(2), Token::Word(word) if match word.quote_style {
+            Some(_) => word.value == "pg_catalog",
+            None => word.value.eq_ignore_ascii_case("pg_catalog"),
+        });
+        if keyword(token(0)) == Keyword::OPERATOR
+            && *token(1) == Token::LParen
+            && schema
+            && *token(3) == Token::Period
+            && *token(5) == Token::RParen
+            && matches!(keyword(token(6)), Keyword::ANY | Keyword::SOME | Keyword::ALL)
+            && *token(7) == Token::LParen
+        {
+            found.push((eight[0], eight[4], eight[5]));
+        }
+    }
+    for (begin, operator, end) in found.into_iter().rev() {
+        let operator = tokens[operator].clone();
+        tokens.splice(begin..=end, [operator]);
     }
 }
 
@@ -256,5 +287,17 @@ mod tests {
     fn like_before_any_is_its_operator() {
         assert_eq!(written("SELECT a NOT LIKE ALL ($1)"), "SELECT a !~~ ALL($1)");
         assert_eq!(written("SELECT \"like\" FROM t"), "SELECT \"like\" FROM t");
+    }
+
+    #[test]
+    fn operator_called_by_its_whole_name_before_any_is_the_operator() {
+        for (text, as_written) in [
+            ("SELECT a OPERATOR(pg_catalog.=) ANY (array[1])", "SELECT a = ANY(ARRAY[1])"),
+            ("SELECT a operator ( \"pg_catalog\".!~ ) SOME (b)", "SELECT a !~ SOME(b)"),
+            ("SELECT a OPERATOR(pg_catalog.<>) ALL (SELECT 1)", "SELECT a <> ALL(SELECT 1)"),
+        ] {
+            assert_eq!(written(text), as_written);
+        }
+        assert!(parse("SELECT a OPERATOR(mine.=) ANY (b)").is_err(), "another schema's");
     }
 }

@@ -198,6 +198,8 @@ impl Decoding {
                 let (line, shown) = (decoder.line(), decoder.row().clone());
                 let row = match next {
                     Ok(false) => return Ok(None),
+                    // An empty line is a row of no columns.
+                    Ok(true) if self.columns.is_empty() && shown.is_empty() => Ok(Row::new()),
                     Ok(true) => decoder
                         .fields()
                         .and_then(|fields| values(&self.columns, &self.bare, fields, style)),

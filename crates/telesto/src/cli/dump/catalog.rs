@@ -1,19 +1,22 @@
 //! Reads the system tables into what is dumped; works on Telesto and on PostgreSQL 15.
 //!
 //! # Invariants
-//! Every kind of object in a user's schema is either read here or counted by [`REFUSED`].
+//! Every kind of object in a user's schema is either read here or looked for by [`unwritten`](super::unwritten).
 //!
 //! # Limits
 //! Each question reads a system table or two; what belongs together is joined here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use telesto_sql::types::array_text::parse_array;
+use telesto_sql::types::{Datum, SqlType, TextStyle};
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use super::super::shell::full;
 pub(super) use super::objects::{
     Column, Composite, Domain, Enum, Name, Owner, Sequence, Table, View,
 };
+use super::unwritten;
 
 /// A database's definitions.
 #[derive(Debug, Default)]
@@ -36,35 +39,8 @@ pub(super) struct Catalog {
     pub comments: Vec<String>,
 }
 
+/// What a question's USERS stands for.
 const USERS: &str = "nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'";
-
-/// What is there and cannot be written: how to say it, and a question for the names.
-const REFUSED: [(&str, &str); 7] = [
-    (
-        "partitioned and foreign tables and materialized views",
-        "SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
-         WHERE c.relkind NOT IN ('r', 'i', 'S', 'v', 't', 'c') AND USERS",
-    ),
-    (
-        "tables that inherit",
-        "SELECT c.relname FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid",
-    ),
-    (
-        "functions and procedures",
-        "SELECT p.proname FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace WHERE USERS",
-    ),
-    ("triggers", "SELECT t.tgname FROM pg_catalog.pg_trigger t WHERE NOT t.tgisinternal"),
-    (
-        "curated tables",
-        "SELECT c.relname FROM pg_catalog.pg_class c WHERE array_to_string(c.reloptions, ',') LIKE '%telesto.curated=%'",
-    ),
-    (
-        "range and base types",
-        "SELECT t.typname FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
-         WHERE t.typtype IN ('r', 'm', 'p') AND USERS",
-    ),
-    ("extensions", "SELECT e.extname FROM pg_catalog.pg_extension e WHERE e.extname <> 'plpgsql'"),
-];
 
 /// Cells as text.
 pub(super) type Row = Vec<Option<String>>;
@@ -97,22 +73,31 @@ pub(super) fn yes(row: &Row, at: usize) -> bool {
     cell(row, at) == "t"
 }
 
+/// The elements of an array; `None`: there is no array. Whatever byte a name or a value has, it is in one of them.
+///
+/// # Errors
+/// A cell that is no array.
+pub(super) fn elements(row: &Row, at: usize) -> Result<Option<Vec<String>>, String> {
+    let Some(Some(text)) = row.get(at) else { return Ok(None) };
+    let array = parse_array(text, &SqlType::Text, &TextStyle::default())
+        .map_err(|error| format!("reading the system tables: {}: {text}", error.message()))?;
+    let Datum::Array(array) = array else {
+        return Err(format!("reading the system tables: {text} is no array"));
+    };
+    let elements = array.elements.iter().filter_map(|element| match element {
+        Datum::Text(text) => Some(text.to_string()),
+        _ => None,
+    });
+    Ok(Some(elements.collect()))
+}
+
 impl Catalog {
     /// Reads it all.
     ///
     /// # Errors
     /// What is there and cannot be written, by name.
     pub async fn read(client: &Client) -> Result<Self, String> {
-        for (what, question) in REFUSED {
-            let names = ask(client, question).await?;
-            if !names.is_empty() {
-                let names: Vec<String> = names.iter().take(5).map(|row| cell(row, 0)).collect();
-                return Err(format!(
-                    "the database has {what} ({}), which telesto dump cannot write; drop them, or dump PostgreSQL with pg_dump",
-                    names.join(", ")
-                ));
-            }
-        }
+        unwritten::refuse(client).await?;
         let mut catalog = Self::default();
         for row in ask(client, "SELECT nspname FROM pg_catalog.pg_namespace WHERE USERS ORDER BY 1")
             .await?
@@ -132,18 +117,23 @@ impl Catalog {
     }
 
     async fn types(&mut self, client: &Client) -> Result<(), String> {
-        let enums = "SELECT n.nspname, t.typname, e.enumlabel FROM pg_catalog.pg_enum e JOIN pg_catalog.pg_type t ON t.oid = e.enumtypid \
-            JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace ORDER BY t.oid, e.enumsortorder";
+        // One without labels is one as well.
+        let enums = "SELECT n.nspname, t.typname, e.enumlabel FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace \
+            LEFT JOIN pg_catalog.pg_enum e ON e.enumtypid = t.oid WHERE t.typtype = 'e' AND USERS ORDER BY t.oid, e.enumsortorder";
         for row in ask(client, enums).await? {
-            let (name, label) = (Name(cell(&row, 0), cell(&row, 1)), cell(&row, 2));
-            match self.enums.last_mut() {
-                Some(last) if last.name == name => last.labels.push(label),
-                _ => self.enums.push(Enum { name, labels: vec![label] }),
+            let name = Name(cell(&row, 0), cell(&row, 1));
+            if self.enums.last().is_none_or(|last| last.name != name) {
+                self.enums.push(Enum { name, labels: Vec::new() });
+            }
+            if let (Some(last), Some(Some(label))) = (self.enums.last_mut(), row.get(2)) {
+                last.labels.push(label.clone());
             }
         }
         self.composites(client).await?;
-        let domains = "SELECT t.oid, n.nspname, t.typname, pg_catalog.format_type(t.typbasetype, t.typtypmod), t.typnotnull, t.typdefault \
-            FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype = 'd' AND USERS ORDER BY t.oid";
+        let domains = "SELECT t.oid, n.nspname, t.typname, pg_catalog.format_type(t.typbasetype, t.typtypmod), t.typnotnull, \
+            coalesce(pg_catalog.pg_get_expr(t.typdefaultbin, 'pg_catalog.pg_type'::regclass), t.typdefault), l.collname \
+            FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace JOIN pg_catalog.pg_type b ON b.oid = t.typbasetype \
+            LEFT JOIN pg_catalog.pg_collation l ON l.oid = t.typcollation AND t.typcollation <> b.typcollation WHERE t.typtype = 'd' AND USERS ORDER BY t.oid";
         let checks = "SELECT c.contypid, c.conname, pg_catalog.pg_get_constraintdef(c.oid) FROM pg_catalog.pg_constraint c WHERE c.contypid <> 0 \
             AND c.contype = 'c' ORDER BY c.oid";
         let mut by_type: BTreeMap<u64, Vec<(String, String)>> = BTreeMap::new();
@@ -156,6 +146,7 @@ impl Catalog {
                 base: cell(&row, 3),
                 not_null: yes(&row, 4),
                 default: row.get(5).cloned().flatten(),
+                collation: row.get(6).cloned().flatten(),
                 checks: by_type.remove(&number(&row, 0)).unwrap_or_default(),
             });
         }
@@ -197,16 +188,15 @@ impl Catalog {
     }
 
     async fn tables(&mut self, client: &Client) -> Result<(), String> {
-        let tables = "SELECT c.oid, n.nspname, c.relname, c.relpersistence, pg_catalog.array_to_string(c.reloptions, ',') \
+        let tables = "SELECT c.oid, n.nspname, c.relname, c.relpersistence, c.reloptions \
             FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND USERS ORDER BY c.oid";
         for row in ask(client, tables).await? {
+            let options = elements(&row, 4)?.unwrap_or_default();
             self.tables.push(Table {
                 oid: number(&row, 0),
                 name: Name(cell(&row, 1), cell(&row, 2)),
                 unlogged: cell(&row, 3) == "u",
-                key: cell(&row, 4)
-                    .split(',')
-                    .find_map(|o| o.strip_prefix("telesto.key=").map(str::to_owned)),
+                key: options.iter().find_map(|o| o.strip_prefix("telesto.key=").map(str::to_owned)),
                 columns: Vec::new(),
                 constraints: Vec::new(),
                 foreign_keys: Vec::new(),

@@ -8,7 +8,8 @@
 //!
 //! # Invariants
 //! - All of it is one snapshot. Sequences alone move outside of transactions; their positions are read last.
-//! - What the catalog shows and this cannot write is refused by name before anything is written: no dump is silently short.
+//! - What the catalog shows and this cannot write is refused by name before anything is written, or told where it is neither a row nor a
+//!   definition: no dump is silently short.
 //! - Nothing that is stored for the role or the database, or comes with the URL, changes a text: see [`OWN`].
 //! - A file has its name once it is whole and on disk; until then it is called `….part`. One with passwords is its owner's alone.
 //!
@@ -24,6 +25,7 @@ mod objects;
 mod placement;
 mod rights;
 mod roles;
+mod unwritten;
 mod write;
 
 use std::fs::{File, OpenOptions};
@@ -246,6 +248,7 @@ async fn dump(
     }
     if !asked.data_only {
         write::after(&catalog, out)?;
+        unwritten::tell(client, out).await?;
         let placed = placement::read(client).await?;
         placement::write(&placed, asked.placement, out)?;
     }

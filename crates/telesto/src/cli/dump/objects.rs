@@ -36,6 +36,8 @@ pub struct Domain {
     pub base: String,
     pub not_null: bool,
     pub default: Option<String>,
+    /// A collation other than the base type's own.
+    pub collation: Option<String>,
     /// Names and definitions.
     pub checks: Vec<(String, String)>,
 }

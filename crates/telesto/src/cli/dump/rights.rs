@@ -20,8 +20,8 @@ use std::collections::BTreeMap;
 use tokio_postgres::Client;
 
 use super::Out;
-use super::catalog::{Catalog, Name, Owner, ask, cell};
-use super::roles::{BETWEEN, quoted_name};
+use super::catalog::{Catalog, Name, Owner, Row, ask, cell, elements};
+use super::roles::quoted_name;
 use super::write::ident;
 
 /// What one role gave another on one object.
@@ -73,10 +73,10 @@ pub(super) async fn write(client: &Client, catalog: &Catalog, out: &mut Out) -> 
     defaults(client, out).await
 }
 
-/// The items of a list that was read as one text.
-fn items(text: Option<&Option<String>>) -> Option<Vec<Item>> {
-    let text = text?.as_ref()?;
-    Some(text.split(BETWEEN).filter(|item| !item.is_empty()).map(item).collect())
+/// The items of a list; `None`: there is none.
+fn items(row: &Row, at: usize) -> Result<Option<Vec<Item>>, String> {
+    let items = elements(row, at)?;
+    Ok(items.map(|items| items.iter().map(|text| item(text)).collect()))
 }
 
 fn item(text: &str) -> Item {
@@ -168,12 +168,12 @@ fn differences(
 }
 
 async fn schemas(client: &Client) -> Result<Vec<Guarded>, String> {
-    let schemas = "SELECT n.nspname, pg_catalog.pg_get_userbyid(n.nspowner), pg_catalog.array_to_string(n.nspacl, pg_catalog.chr(1)), \
-         pg_catalog.array_to_string(pg_catalog.acldefault('n', n.nspowner), pg_catalog.chr(1)) FROM pg_catalog.pg_namespace n WHERE USERS ORDER BY 1";
+    let schemas = "SELECT n.nspname, pg_catalog.pg_get_userbyid(n.nspowner), n.nspacl, \
+         pg_catalog.acldefault('n', n.nspowner) FROM pg_catalog.pg_namespace n WHERE USERS ORDER BY 1";
     let mut all = Vec::new();
     for row in ask(client, schemas).await? {
         let (name, owner) = (cell(&row, 0), cell(&row, 1));
-        let mut begins = items(row.get(3)).unwrap_or_default();
+        let mut begins = items(&row, 3)?.unwrap_or_default();
         let public = name == "public";
         if public {
             let letters = "U".to_owned();
@@ -185,7 +185,7 @@ async fn schemas(client: &Client) -> Result<Vec<Guarded>, String> {
             granted: sql,
             column: None,
             owner,
-            rights: items(row.get(2)),
+            rights: items(&row, 2)?,
             begins,
         });
     }
@@ -194,8 +194,8 @@ async fn schemas(client: &Client) -> Result<Vec<Guarded>, String> {
 
 async fn relations(client: &Client, catalog: &Catalog) -> Result<Vec<Guarded>, String> {
     let relations = "SELECT n.nspname, c.relname, c.relkind, pg_catalog.pg_get_userbyid(c.relowner), \
-         pg_catalog.array_to_string(c.relacl, pg_catalog.chr(1)), \
-         pg_catalog.array_to_string(pg_catalog.acldefault(CASE WHEN c.relkind = 'S' THEN 's'::\"char\" ELSE 'r'::\"char\" END, c.relowner), pg_catalog.chr(1)) \
+         c.relacl, \
+         pg_catalog.acldefault(CASE WHEN c.relkind = 'S' THEN 's'::\"char\" ELSE 'r'::\"char\" END, c.relowner) \
          FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relkind IN ('r', 'v', 'S') AND USERS ORDER BY c.oid";
     let mut all = Vec::new();
@@ -217,8 +217,8 @@ async fn relations(client: &Client, catalog: &Catalog) -> Result<Vec<Guarded>, S
             granted: format!("{granted} {}", name.sql()),
             column: None,
             owner: cell(&row, 3),
-            rights: items(row.get(4)),
-            begins: items(row.get(5)).unwrap_or_default(),
+            rights: items(&row, 4)?,
+            begins: items(&row, 5)?.unwrap_or_default(),
         });
     }
     Ok(all)
@@ -226,8 +226,8 @@ async fn relations(client: &Client, catalog: &Catalog) -> Result<Vec<Guarded>, S
 
 async fn types(client: &Client) -> Result<Vec<Guarded>, String> {
     let types = "SELECT n.nspname, t.typname, t.typtype, pg_catalog.pg_get_userbyid(t.typowner), \
-         pg_catalog.array_to_string(t.typacl, pg_catalog.chr(1)), \
-         pg_catalog.array_to_string(pg_catalog.acldefault('T', t.typowner), pg_catalog.chr(1)) \
+         t.typacl, \
+         pg_catalog.acldefault('T', t.typowner) \
          FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace LEFT JOIN pg_catalog.pg_class c ON c.oid = t.typrelid \
          WHERE (t.typtype IN ('e', 'd') OR c.relkind = 'c') AND USERS ORDER BY t.oid";
     let mut all = Vec::new();
@@ -239,8 +239,8 @@ async fn types(client: &Client) -> Result<Vec<Guarded>, String> {
             granted: format!("TYPE {name}"),
             column: None,
             owner: cell(&row, 3),
-            rights: items(row.get(4)),
-            begins: items(row.get(5)).unwrap_or_default(),
+            rights: items(&row, 4)?,
+            begins: items(&row, 5)?.unwrap_or_default(),
         });
     }
     Ok(all)
@@ -248,7 +248,7 @@ async fn types(client: &Client) -> Result<Vec<Guarded>, String> {
 
 async fn columns(client: &Client) -> Result<Vec<Guarded>, String> {
     let columns = "SELECT n.nspname, c.relname, a.attname, pg_catalog.pg_get_userbyid(c.relowner), \
-         pg_catalog.array_to_string(a.attacl, pg_catalog.chr(1)) FROM pg_catalog.pg_attribute a \
+         a.attacl FROM pg_catalog.pg_attribute a \
          JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace \
          WHERE a.attacl IS NOT NULL AND NOT a.attisdropped AND c.relkind IN ('r', 'v') AND USERS ORDER BY c.oid, a.attnum";
     let mut all = Vec::new();
@@ -258,7 +258,7 @@ async fn columns(client: &Client) -> Result<Vec<Guarded>, String> {
             granted: format!("TABLE {}", Name(cell(&row, 0), cell(&row, 1)).sql()),
             column: Some(ident(&cell(&row, 2))),
             owner: cell(&row, 3),
-            rights: items(row.get(4)),
+            rights: items(&row, 4)?,
             begins: Vec::new(),
         });
     }
@@ -266,8 +266,8 @@ async fn columns(client: &Client) -> Result<Vec<Guarded>, String> {
 }
 
 async fn defaults(client: &Client, out: &mut Out) -> Result<(), String> {
-    let defaults = "SELECT pg_catalog.pg_get_userbyid(d.defaclrole), n.nspname, d.defaclobjtype, pg_catalog.array_to_string(d.defaclacl, pg_catalog.chr(1)), \
-         pg_catalog.array_to_string(pg_catalog.acldefault(CASE WHEN d.defaclobjtype = 'S' THEN 's'::\"char\" ELSE d.defaclobjtype END, d.defaclrole), pg_catalog.chr(1)) \
+    let defaults = "SELECT pg_catalog.pg_get_userbyid(d.defaclrole), n.nspname, d.defaclobjtype, d.defaclacl, \
+         pg_catalog.acldefault(CASE WHEN d.defaclobjtype = 'S' THEN 's'::\"char\" ELSE d.defaclobjtype END, d.defaclrole) \
          FROM pg_catalog.pg_default_acl d LEFT JOIN pg_catalog.pg_namespace n ON n.oid = d.defaclnamespace ORDER BY 1, 2, 3";
     let kinds = BTreeMap::from([
         ("r", "TABLES"),
@@ -285,9 +285,9 @@ async fn defaults(client: &Client, out: &mut Out) -> Result<(), String> {
         let (within, begins) = match row.get(1).cloned().flatten() {
             // Those of a schema come on top of what the kind begins with.
             Some(schema) => (format!(" IN SCHEMA {}", ident(&schema)), Vec::new()),
-            None => (String::new(), items(row.get(4)).unwrap_or_default()),
+            None => (String::new(), items(&row, 4)?.unwrap_or_default()),
         };
-        let rights = items(row.get(3)).unwrap_or_default();
+        let rights = items(&row, 3)?.unwrap_or_default();
         for statement in differences(&rights, &begins, &role, kind, None)? {
             let role = ident(&role);
             out.line(&format!("ALTER DEFAULT PRIVILEGES FOR ROLE {role}{within} {statement}"))?;
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn lists_of_rights_become_statements() {
-        let listed = |text: &str| items(Some(&Some(text.replace(' ', "\u{1}")))).expect("a list");
+        let listed = |text: &str| text.split(' ').map(item).collect::<Vec<_>>();
         let begins = listed("ann=arwdDxt/ann =U/ann");
         let rights = listed("ann=r/ann \"Odd\"\"one\"=ar*/ann bob=r/\"Odd\"\"one\"");
         let statements =
@@ -327,5 +327,19 @@ mod tests {
             Ok(vec!["GRANT SELECT (a), UPDATE (a) ON TABLE t TO PUBLIC;".to_owned()])
         );
         assert!(words("rm").is_err(), "a right of a newer PostgreSQL");
+    }
+
+    #[test]
+    fn names_of_roles_cannot_look_like_more_rights() {
+        // As the server shows a list: each element in quotes of the array, the name in quotes of its own.
+        let text = "{ann=arwdDxt/ann,\"\\\"a\u{1}=arwdDxt/ann\u{1}b\\\"=r/ann\",\"\\\"a,=w/ann,\\\"=r/ann\"}";
+        let row = vec![Some(text.to_owned()), None, Some("{}".to_owned()), Some("r".to_owned())];
+        let found = items(&row, 0).expect("read").expect("a list");
+        let grantees: Vec<&str> = found.iter().map(|item| item.grantee.as_str()).collect();
+        assert_eq!(grantees, ["ann", "a\u{1}=arwdDxt/ann\u{1}b", "a,=w/ann,"]);
+        assert!(found[1..].iter().all(|item| item.letters == "r" && item.grantor == "ann"));
+        assert_eq!(items(&row, 1), Ok(None));
+        assert_eq!(items(&row, 2), Ok(Some(Vec::new())));
+        assert!(items(&row, 3).is_err(), "no list");
     }
 }

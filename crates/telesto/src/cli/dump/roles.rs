@@ -20,11 +20,8 @@ use std::collections::BTreeMap;
 use tokio_postgres::Client;
 
 use super::Out;
-use super::catalog::{Row, ask, cell, number, yes};
+use super::catalog::{Row, ask, cell, elements, number, yes};
 use super::write::{ident, literal};
-
-/// Stands between the elements of arrays that are read as one text; no setting and no name has it.
-pub(super) const BETWEEN: char = '\u{1}';
 
 /// Parameters whose values are lists of names: PostgreSQL stores them as one text with quotes inside, and takes them apart again.
 const LISTS: [&str; 6] = [
@@ -124,7 +121,7 @@ async fn settings(
     names: &BTreeMap<u64, String>,
     out: &mut Out,
 ) -> Result<(), String> {
-    let stored = "SELECT s.setdatabase, s.setrole, pg_catalog.array_to_string(s.setconfig, pg_catalog.chr(1)), d.datname \
+    let stored = "SELECT s.setdatabase, s.setrole, s.setconfig, d.datname \
          FROM pg_catalog.pg_db_role_setting s LEFT JOIN pg_catalog.pg_database d ON d.oid = s.setdatabase \
          WHERE s.setdatabase = 0 OR d.datname = pg_catalog.current_database() ORDER BY 1, 2";
     out.line("\n--\n-- Settings of roles and of the database\n--\n")?;
@@ -138,7 +135,7 @@ async fn settings(
             (None, false) if role == 0 => "ROLE ALL".to_owned(),
             (None, _) => continue,
         };
-        for setting in cell(&row, 2).split(BETWEEN) {
+        for setting in elements(&row, 2)?.unwrap_or_default() {
             if let Some((name, value)) = setting.split_once('=') {
                 out.line(&format!(
                     "ALTER {whose} SET {} TO {};",

@@ -1,7 +1,8 @@
 //! Definitions as SQL.
 //!
 //! # Invariants
-//! Names are written with their schemas; names and texts are quoted so that any of them comes back as it was.
+//! - Names are written with their schemas; names and texts are quoted so that any of them comes back as it was.
+//! - A default that names a sequence or a table comes behind all tables: it may be one of a table that is made later.
 
 use std::fmt::Write as _;
 
@@ -52,7 +53,10 @@ pub(super) fn before(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
     }
     for domain in &catalog.domains {
         let mut text = format!("CREATE DOMAIN {} AS {}", domain.name.sql(), domain.base);
-        if let Some(default) = &domain.default {
+        if let Some(collation) = &domain.collation {
+            let _ = write!(text, " COLLATE {}", ident_always(collation));
+        }
+        if let Some(default) = domain.default.as_ref().filter(|default| !names_relations(default)) {
             let _ = write!(text, " DEFAULT {default}");
         }
         if domain.not_null {
@@ -72,6 +76,9 @@ pub(super) fn before(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
     for table in &catalog.tables {
         create(catalog, table, out)?;
     }
+    for statement in late_defaults(catalog) {
+        out.line(&statement)?;
+    }
     for sequence in &catalog.sequences {
         if let Owner::Serial(oid, column) = &sequence.owner
             && serial(catalog, sequence).is_none()
@@ -82,6 +89,43 @@ pub(super) fn before(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
         }
     }
     out.line("")
+}
+
+/// Whether a default names a sequence or a table, which may come with a table that is made later.
+fn names_relations(default: &str) -> bool {
+    default.contains("::regclass")
+}
+
+/// The defaults that can only be set once every table is there, with the sequences that come with its columns.
+fn late_defaults(catalog: &Catalog) -> Vec<String> {
+    let mut statements = Vec::new();
+    for domain in &catalog.domains {
+        if let Some(default) = domain.default.as_ref().filter(|default| names_relations(default)) {
+            let domain = domain.name.sql();
+            statements.push(format!("ALTER DOMAIN {domain} SET DEFAULT {default};"));
+        }
+    }
+    for table in &catalog.tables {
+        for column in table.columns.iter().filter(|column| !column.generated) {
+            if let Some(default) = &column.expression
+                && names_relations(default)
+                && of_serial(catalog, table, column).is_none()
+            {
+                let (table, column) = (table.name.sql(), ident(&column.name));
+                statements.push(format!(
+                    "ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default};"
+                ));
+            }
+        }
+    }
+    statements
+}
+
+/// `serial` and its kin, for a column that its own sequence makes one.
+fn of_serial(catalog: &Catalog, table: &Table, column: &Column) -> Option<&'static str> {
+    let owner = Owner::Serial(table.oid, column.name.clone());
+    let own = catalog.sequences.iter().filter(|sequence| sequence.owner == owner);
+    own.filter_map(|sequence| serial(catalog, sequence)).next()
 }
 
 /// `serial` and its kin, for a sequence that is in all as they make it: name, options, owner and default.
@@ -98,7 +142,9 @@ fn serial(catalog: &Catalog, sequence: &Sequence) -> Option<&'static str> {
     let Sequence { start, increment, min, max, cache, cycle, name, ty, .. } = sequence;
     let usual = name.0 == table.name.0 && name.1 == format!("{}_{}_seq", table.name.1, column.name);
     let options = [start, increment, min, cache].iter().all(|option| *option == "1");
-    let called = column.expression.as_ref().is_some_and(|default| default.starts_with("nextval("));
+    // The whole text: another sequence, or what is computed of this one's values, is no serial's default.
+    let own = format!("nextval({}::regclass)", literal(&name.sql()));
+    let called = column.expression.as_ref().is_some_and(|default| *default == own);
     let fits = usual && options && called && max == most && !cycle && column.ty == *ty;
     (fits && column.not_null).then_some(word)
 }
@@ -124,15 +170,13 @@ fn create(catalog: &Catalog, table: &Table, out: &mut Out) -> Result<(), String>
     out.line(&format!("CREATE {unlogged}TABLE {name} (\n    {}\n);", parts.join(",\n    ")))?;
     match &table.key {
         // Before the rows, so that none is stored in clear.
-        Some(key) => out.line(&format!("ALTER TABLE {name} SET (telesto.key = '{key}');")),
+        Some(key) => out.line(&format!("ALTER TABLE {name} SET (telesto.key = {});", literal(key))),
         None => Ok(()),
     }
 }
 
 fn column_definition(catalog: &Catalog, table: &Table, column: &Column) -> Result<String, String> {
-    let owner = Owner::Serial(table.oid, column.name.clone());
-    let own = catalog.sequences.iter().find(|sequence| sequence.owner == owner);
-    if let Some(word) = own.and_then(|sequence| serial(catalog, sequence)) {
+    if let Some(word) = of_serial(catalog, table, column) {
         return Ok(format!("{} {word} NOT NULL", ident(&column.name)));
     }
     let mut text = format!("{} {}", ident(&column.name), column.ty);
@@ -143,6 +187,7 @@ fn column_definition(catalog: &Catalog, table: &Table, column: &Column) -> Resul
         (Some(expression), true) => {
             let _ = write!(text, " GENERATED ALWAYS AS ({expression}) STORED");
         }
+        (Some(expression), false) if names_relations(expression) => {}
         (Some(expression), false) => {
             let _ = write!(text, " DEFAULT {expression}");
         }
@@ -227,6 +272,7 @@ pub(super) fn after(catalog: &Catalog, out: &mut Out) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::catalog::Name;
     use super::*;
 
     #[test]
@@ -244,5 +290,66 @@ mod tests {
             assert_eq!(ident(name), quoted);
         }
         assert_eq!(literal("it's"), "'it''s'");
+    }
+
+    fn column(name: &str, expression: &str) -> Column {
+        Column {
+            name: name.to_owned(),
+            ty: "integer".to_owned(),
+            not_null: true,
+            expression: Some(expression.to_owned()),
+            generated: false,
+            identity: None,
+            collation: None,
+        }
+    }
+
+    fn with_default(expression: &str) -> Catalog {
+        let name = |name: &str| Name("Odd".to_owned(), name.to_owned());
+        let of = |text: &str| text.to_owned();
+        Catalog {
+            tables: vec![Table {
+                oid: 7,
+                name: name("t"),
+                unlogged: false,
+                key: None,
+                columns: vec![column("id", expression)],
+                constraints: Vec::new(),
+                foreign_keys: Vec::new(),
+                late_checks: Vec::new(),
+            }],
+            sequences: vec![Sequence {
+                name: name("t_id_seq"),
+                ty: of("integer"),
+                start: of("1"),
+                increment: of("1"),
+                min: of("1"),
+                max: of("2147483647"),
+                cache: of("1"),
+                cycle: false,
+                owner: Owner::Serial(7, of("id")),
+            }],
+            ..Catalog::default()
+        }
+    }
+
+    #[test]
+    fn column_is_serial_only_where_its_default_is_its_own_sequences() {
+        let own = with_default("nextval('\"Odd\".t_id_seq'::regclass)");
+        let written = column_definition(&own, &own.tables[0], &own.tables[0].columns[0]);
+        assert_eq!(written, Ok("id serial NOT NULL".to_owned()));
+        assert_eq!(late_defaults(&own), Vec::<String>::new());
+        for other in [
+            "nextval('public.other'::regclass)",
+            "nextval('\"Odd\".t_id_seq'::regclass) + 1",
+            "nextval('\"Odd\".t_id_seq2'::regclass)",
+        ] {
+            let catalog = with_default(other);
+            let table = &catalog.tables[0];
+            let written = column_definition(&catalog, table, &table.columns[0]);
+            assert_eq!(written, Ok("id integer NOT NULL".to_owned()), "{other}");
+            let set = format!("ALTER TABLE \"Odd\".t ALTER COLUMN id SET DEFAULT {other};");
+            assert_eq!(late_defaults(&catalog), [set]);
+        }
     }
 }

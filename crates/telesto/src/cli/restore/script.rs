@@ -5,9 +5,10 @@
 //! - Each byte is looked at once, however long a statement is: the state is kept from line to line.
 //! - A dump that says where it begins is whole only when it says that it is complete: one that is cut between two statements would
 //!   otherwise pass for a smaller database.
+//! - What has no statement at all is no dump: nothing is what a pipe gives whose writer has failed.
 //!
 //! # On failure
-//! A file that ends inside a statement, inside COPY's lines or before its dump is complete, one that is no UTF-8, and psql's own commands are refused.
+//! A file that ends before its first statement, inside a statement, inside COPY's lines or before its dump is complete, one that is no UTF-8, and psql's own commands are refused.
 //!
 //! # Limits
 //! psql's variables and commands are not known, but `\restrict` and `\unrestrict`, which newer versions of pg_dump write.
@@ -54,12 +55,14 @@ pub struct Script<R> {
     line: u64,
     /// Titles of dumps that have begun and are not complete.
     begun: Vec<&'static str>,
+    /// A statement has been read.
+    any: bool,
 }
 
 impl<R: BufRead> Script<R> {
     /// A script from its beginning.
     pub fn new(input: R) -> Self {
-        Self { input, buffer: Vec::new(), at: 0, line: 0, begun: Vec::new() }
+        Self { input, buffer: Vec::new(), at: 0, line: 0, begun: Vec::new(), any: false }
     }
 
     /// The number of the line being read.
@@ -91,7 +94,10 @@ impl<R: BufRead> Script<R> {
                 if !self.fill()? {
                     let rest = String::from_utf8_lossy(&text);
                     return match (without_comments(&rest).is_empty(), inside, self.begun.last()) {
-                        (true, Inside::Nothing, None) => Ok(None),
+                        (true, Inside::Nothing, None) if self.any => Ok(None),
+                        (true, Inside::Nothing, None) => Err(
+                            "the file ends before its first statement; is it cut short, or did what writes it fail?".to_owned(),
+                        ),
                         (true, Inside::Nothing, Some(title)) => Err(format!(
                             "the file ends without \"{title}{COMPLETE}\"; is it cut short? What it held was restored, unless --single-transaction"
                         )),
@@ -111,6 +117,7 @@ impl<R: BufRead> Script<R> {
                     format!("the statement that begins in line {begins} is no UTF-8; dump it with --encoding=UTF8")
                 })?;
                 debug_assert!(self.at > from, "a statement has an end");
+                self.any = true;
                 return Ok(Some(self.step(text, begins)));
             }
         }
@@ -376,6 +383,12 @@ mod tests {
             ("\n\nSELECT 'a;\n", "line 3"),
             ("COPY t FROM stdin;\n1\n", "inside the rows"),
             ("\\connect other\n", "\\connect"),
+            ("", "before its first statement"),
+            ("\n \n", "before its first statement"),
+            // The title itself is cut.
+            ("--\n-- PostgreSQL databa", "before its first statement"),
+            ("/* a */\n", "before its first statement"),
+            ("--\n-- PostgreSQL database dump", "is it cut short?"),
         ] {
             let refused = steps(text).expect_err(text);
             assert!(refused.contains(said), "{refused}");
