@@ -101,7 +101,8 @@ impl CatalogTables {
         }
         let actor = self.catalog.actor(reader);
         let conditions = row_security::conditions(table, &actor, finding)?;
-        Ok(Some(Guard { table: table.id, name: table.name.clone(), conditions }))
+        let stored = Arc::new(self.settings.of_owner(&self.catalog, table.owner.0));
+        Ok(Some(Guard { table: table.id, name: table.name.clone(), conditions, stored }))
     }
 
     fn system_table(
@@ -209,7 +210,9 @@ impl Tables for CatalogTables {
                 let names = view.columns.iter().map(|(name, _)| name.clone()).collect();
                 let reader = (!view.security_invoker).then_some(view.owner.0);
                 let barrier = view.security_barrier.then(|| view.name.clone());
-                Ok(Found::View(Box::new(BoundView { query, names, need, reader, barrier })))
+                let stored = Arc::new(self.settings.of_owner(&self.catalog, view.owner.0));
+                let view = BoundView { query, names, need, reader, barrier, stored };
+                Ok(Found::View(Box::new(view)))
             }
             Some(Relation::Sequence(sequence)) => {
                 let columns = planned(super::sequence_table::columns(), unique);
@@ -245,9 +248,9 @@ impl Tables for CatalogTables {
         self.catalog.table(table)?.visible_columns().nth(position)?.1.domain
     }
 
-    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
-        let users =
-            telesto_sql_expr::types::UserTypes { catalog: &self.catalog, settings: &self.settings };
+    fn type_named(&self, ty: &ast::DataType, stored: Option<&Settings>) -> Result<SqlType> {
+        let settings = stored.unwrap_or(&self.settings);
+        let users = telesto_sql_expr::types::UserTypes { catalog: &self.catalog, settings };
         telesto_sql_expr::types::named(ty, &users)
     }
 }

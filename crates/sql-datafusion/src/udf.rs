@@ -28,6 +28,7 @@ pub(crate) use super::quantified::Test;
 use super::quantified::{compare, quantified_value};
 use super::sort_key::sort_keys;
 use super::types::{array_of, arrow_type, datum_at, datum_of, list_at, list_of, list_type};
+use telesto_sql_expr::Settings;
 use telesto_sql_expr::cast;
 use telesto_sql_expr::context::EvalContext;
 use telesto_sql_expr::members::Members;
@@ -414,9 +415,17 @@ fn extreme_value(greatest: bool, ty: &SqlType, values: &[Datum]) -> Datum {
     best.clone()
 }
 
-/// The value an untyped literal has as `ty`.
-pub(crate) fn input(text: &str, ty: &SqlType, evaluation: &Evaluation) -> Result<Datum> {
-    let context = evaluation.context();
+/// The value an untyped literal has as `ty`; `stored`: by the settings of the stored text in which it stands.
+pub(crate) fn input(
+    text: &str,
+    ty: &SqlType,
+    evaluation: &Evaluation,
+    stored: Option<&Settings>,
+) -> Result<Datum> {
+    let mut context = evaluation.context();
+    if let Some(stored) = stored {
+        context.settings = stored;
+    }
     let text = Datum::text(text);
     cast::cast(text, &SqlType::Text, ty, CastContext::Explicit, &context)
 }

@@ -168,7 +168,7 @@ impl Ddl<'_> {
                 };
                 let name = self.constraint_name(table, check.name.as_ref(), (column, "check"))?;
                 self.check_condition(table, &check.expr)?;
-                let expression = self.stored(&check.expr)?;
+                let expression = self.stored_condition(table, &check.expr)?;
                 if !fresh && !not_valid {
                     self.check_rows(table, &name, &expression);
                 }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Names of relations inside `'…'::regclass` and `nextval('…')` are stored as OIDs, so that a rename or another search path
-//!   does not change what a default means.
+//!   does not change what a default means. Types and constants are settled, too ([`super::settling`]).
 //! - Everything stored here binds: a definition fails rather than every later statement on the table.
 
 use std::sync::Arc;
@@ -135,14 +135,27 @@ fn mismatch(column: &str, ty: &SqlType, from: &SqlType) -> Error {
 }
 
 impl Ddl<'_> {
-    /// The form in which an expression is stored.
+    /// The form in which an expression is stored, before [`Self::check_column`] has settled what it means.
     pub(super) fn stored(&self, expr: &Expr) -> Result<String> {
+        self.with_oids(expr).map(|expr| expr.to_string())
+    }
+
+    /// The form in which a condition over the table's rows is stored.
+    pub(super) fn stored_condition(&self, table: &Table, expr: &Expr) -> Result<String> {
+        let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
+        let settled = self.settled(&self.with_oids(expr)?, &scope, |binder, bound| {
+            binder.implicit(bound, &SqlType::Bool).map(drop)
+        });
+        Ok(settled.to_string())
+    }
+
+    fn with_oids(&self, expr: &Expr) -> Result<Expr> {
         let catalog = Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let mut expr = expr.clone();
         match VisitMut::visit(&mut expr, &mut Oids(&context)) {
             std::ops::ControlFlow::Break(error) => Err(error),
-            std::ops::ControlFlow::Continue(()) => Ok(expr.to_string()),
+            std::ops::ControlFlow::Continue(()) => Ok(expr),
         }
     }
 
@@ -160,8 +173,34 @@ impl Ddl<'_> {
             .bind(&parse_stored(text)?)
     }
 
-    /// Refuses a default or generated column that could not be computed.
-    pub(super) fn check_column(&self, table: &Table, position: usize) -> Result<()> {
+    /// Refuses a default or generated column that could not be computed, and settles what the text of one that can be means.
+    pub(super) fn check_column(&self, table: &mut Table, position: usize) -> Result<()> {
+        let column = &table.columns[position];
+        if column.default.is_none() && column.generated.is_none() {
+            return Ok(());
+        }
+        self.may_be_computed(table, position)?;
+        let over_row = Scope { relations: vec![relation(table, &table.name, 0, true)] };
+        let column = &mut table.columns[position];
+        let ty = column.ty.clone();
+        let settled = |text: &str, scope: &Scope| -> Result<String> {
+            let finished = |binder: &mut Binder<'_>, bound: Bound| {
+                binder.coerce(bound, &ty, CastContext::Assignment).map(drop)
+            };
+            let written = parse_stored(text)?;
+            let settled = self.settled(&written, scope, finished);
+            Ok(if settled == written { text.to_owned() } else { settled.to_string() })
+        };
+        if let Some(text) = &mut column.default {
+            *text = settled(text, &Scope::default())?;
+        }
+        if let Some(Generated::Stored(text)) = &mut column.generated {
+            *text = settled(text, &over_row)?;
+        }
+        Ok(())
+    }
+
+    fn may_be_computed(&self, table: &Table, position: usize) -> Result<()> {
         let column = &table.columns[position];
         let catalog = Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);

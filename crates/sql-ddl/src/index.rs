@@ -24,7 +24,9 @@ use telesto_sql_parser::sqlparser::ast::{
     CreateIndex, Expr, IndexColumn as AstIndexColumn, IndexType, NullsDistinctOption,
 };
 use telesto_sql_parser::stored::parse_stored;
-use telesto_sql_plan::index_expressions::{bind_over, condition_over, is_bare, stored_text};
+use telesto_sql_plan::index_expressions::{
+    bind_over, by_owner, condition_over, is_bare, stored_text,
+};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -138,7 +140,7 @@ impl Ddl<'_> {
             } else {
                 immutable(&bound, "expression")?;
                 column.expression = Some(IndexExpression {
-                    sql: stored_text(table, &context, &bound, written),
+                    sql: stored_text(table, &context, &bound, &self.with_full_types(written)),
                     ty: bound.ty.clone(),
                     name: match telesto_sql_expr::output_name(written) {
                         name if name == "?column?" => "expr".to_owned(),
@@ -199,7 +201,7 @@ impl Ddl<'_> {
                     Err(error) => return Err(error),
                 };
                 immutable(&bound, "predicate")?;
-                Some(stored_text(&table, &context, &bound, written))
+                Some(stored_text(&table, &context, &bound, &self.with_full_types(written)))
             }
         };
         let options = IndexOptions {
@@ -280,7 +282,8 @@ impl Ddl<'_> {
     /// Binds predicates and expressions of the table's indexes again, after its columns have changed.
     pub(super) fn refresh_forms(&self, table: &mut Table) -> Result<()> {
         let catalog = Arc::clone(&self.context.catalog);
-        let context = EvalContext::planning(&self.context.settings, &catalog);
+        let settings = by_owner(&self.context.settings, &catalog, table);
+        let context = EvalContext::planning(&settings, &catalog);
         let shape = table.clone();
         let building = table.building.iter_mut().map(|build| &mut build.index);
         for index in table.indexes.iter_mut().chain(building) {

@@ -38,6 +38,7 @@ mod rewrite;
 mod roles;
 mod sequence;
 mod settings;
+mod settling;
 mod table;
 mod table_key;
 mod type_text;

@@ -1,7 +1,7 @@
 //! Row security: CREATE, ALTER and DROP POLICY, and what else a change of names would do to policies.
 //!
 //! # Invariants
-//! - A policy that is stored binds, and names relations with their schemas.
+//! - A policy that is stored binds, and names relations and types with their schemas; its constants are the same for every reader.
 //! - A policy keeps its meaning: what would make a name in it mean something else is refused.
 //!
 //! # Limits
@@ -88,6 +88,8 @@ impl Ddl<'_> {
         }
         self.may_name(&query)?;
         let pinned = self.pinned(query).await?;
+        let settled = self.settled_query(pinned.clone()).await;
+        let pinned = if self.view_columns(&settled).await.is_ok() { settled } else { pinned };
         match *pinned.body {
             SetExpr::Select(select) => match select.selection {
                 Some(expr) => Ok(expr.to_string()),

@@ -185,6 +185,7 @@ impl Ddl<'_> {
         }
         self.policies_allow_schema(&name)?;
         self.rename_schema_in_views(&name, &to)?;
+        self.rename_schema_of_types(&name, &to)?;
         self.change.put(Object::Schema(Schema { name: to, ..(*schema).clone() }));
         Ok(())
     }

@@ -111,7 +111,7 @@ impl Ddl<'_> {
             }
             // Defaults may name a sequence of the table.
             for at in 0..table.columns.len() {
-                self.check_column(&table, at)?;
+                self.check_column(&mut table, at)?;
             }
             // Keys first: a foreign key may refer to this table's own.
             let (keys, rest): (Vec<_>, Vec<_>) =

@@ -1,4 +1,4 @@
-//! SQL text in the catalog that names users' types and labels: defaults, checks, index predicates, views.
+//! SQL text in the catalog that names users' types and labels: defaults, checks, index predicates, policies, views, domains.
 //!
 //! # Invariants
 //! A type or label that is renamed is renamed in every text, or the statement is refused: no stored text ever means
@@ -16,12 +16,15 @@ use super::parse_expr;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
 use telesto_sql_catalog::{CatalogSnapshot, Generated, Table, TypeKind, View};
+use telesto_sql_expr::full_types::{each_type, innermost};
 use telesto_sql_expr::types::{UserTypes, named};
+use telesto_sql_parser::names::ident;
 use telesto_sql_parser::parse::parse_kept;
 use telesto_sql_parser::sqlparser::ast::{
-    ArrayElemTypeDef, DataType, Expr, Ident, ObjectName, Statement, Value, visit_expressions,
+    DataType, Expr, Ident, ObjectName, Statement, Value, VisitMut, visit_expressions,
     visit_expressions_mut,
 };
+use telesto_sql_parser::view_query::parts;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
 
@@ -68,19 +71,13 @@ fn places(table: &mut Table) -> Vec<Place<'_>> {
             out.push(Place { what: what.clone(), of: None, text: &mut computed.sql });
         }
     }
-    out
-}
-
-/// The type named inside a type name: that of an array's elements.
-fn innermost(ty: &mut DataType) -> &mut DataType {
-    match ty {
-        DataType::Array(
-            ArrayElemTypeDef::SquareBracket(inner, _)
-            | ArrayElemTypeDef::AngleBracket(inner)
-            | ArrayElemTypeDef::Parenthesis(inner),
-        ) => innermost(inner),
-        other => other,
+    for policy in &mut table.row_security.policies {
+        let what = format!("policy {} on table {name}", policy.name);
+        for text in policy.using.iter_mut().chain(&mut policy.check) {
+            out.push(Place { what: what.clone(), of: None, text });
+        }
     }
+    out
 }
 
 struct Finder<'a> {
@@ -93,12 +90,11 @@ impl Finder<'_> {
         named(ty, &self.users).is_ok_and(|ty| is_made_of(&ty, self.oid))
     }
 
-    fn in_expr(&self, expr: &Expr) -> bool {
-        match expr {
-            Expr::Cast { data_type, .. } => self.means(data_type),
-            Expr::TypedString(typed) => self.means(&typed.data_type),
-            _ => false,
-        }
+    /// Whether a tree names the type.
+    fn is_in<T: VisitMut + Clone>(&self, tree: &T) -> bool {
+        let mut found = false;
+        each_type(&mut tree.clone(), |ty| found |= self.means(ty));
+        found
     }
 }
 
@@ -153,7 +149,7 @@ impl Ddl<'_> {
             let mut table = (**table).clone();
             for place in places(&mut table) {
                 let expr = parse_expr(place.text)?;
-                if visit_expressions(&expr, |e| breaking(finder.in_expr(e))).is_break() {
+                if finder.is_in(&expr) {
                     out.push(NamingText { what: place.what, view: None });
                 }
             }
@@ -163,7 +159,7 @@ impl Ddl<'_> {
             let texts = domain.checks.iter().map(|check| &check.expression);
             for text in texts.chain(&domain.default) {
                 let expr = parse_expr(text)?;
-                if visit_expressions(&expr, |e| breaking(finder.in_expr(e))).is_break() {
+                if finder.is_in(&expr) {
                     out.push(NamingText { what: format!("domain {}", ty.name), view: None });
                 }
             }
@@ -171,7 +167,7 @@ impl Ddl<'_> {
         for view in self.catalog().views() {
             let uses = view.columns.iter().any(|(_, ty)| is_made_of(ty, oid));
             let query = view_query(view)?;
-            if uses || visit_expressions(&query, |e| breaking(finder.in_expr(e))).is_break() {
+            if uses || finder.is_in(&query) {
                 out.push(NamingText { what: format!("view {}", view.name), view: Some(view.oid) });
             }
         }
@@ -233,24 +229,18 @@ impl Ddl<'_> {
         let mut changed = Vec::new();
         {
             let finder = self.finder(&before, oid);
-            let rename = |expr: &mut Expr| {
-                if finder.in_expr(expr) {
-                    let ty = match expr {
-                        Expr::Cast { data_type, .. } => data_type,
-                        Expr::TypedString(typed) => &mut typed.data_type,
-                        _ => return ControlFlow::<()>::Continue(()),
-                    };
+            let rename = |ty: &mut DataType| {
+                if finder.means(ty) {
                     *innermost(ty) = DataType::Custom(new.clone(), Vec::new());
                 }
-                ControlFlow::Continue(())
             };
             for table in before.tables() {
                 let mut table = (**table).clone();
                 let mut touched = false;
                 for place in places(&mut table) {
                     let mut expr = parse_expr(place.text)?;
-                    if visit_expressions(&expr, |e| breaking(finder.in_expr(e))).is_break() {
-                        let _ = visit_expressions_mut(&mut expr, rename);
+                    if finder.is_in(&expr) {
+                        each_type(&mut expr, rename);
                         *place.text = expr.to_string();
                         touched = true;
                     }
@@ -261,8 +251,8 @@ impl Ddl<'_> {
             }
             for view in before.views() {
                 let mut query = view_query(view)?;
-                if visit_expressions(&query, |e| breaking(finder.in_expr(e))).is_break() {
-                    let _ = visit_expressions_mut(&mut query, rename);
+                if finder.is_in(&query) {
+                    each_type(&mut query, rename);
                     changed
                         .push(Object::View(View { query: query.to_string(), ..(**view).clone() }));
                 }
@@ -270,6 +260,60 @@ impl Ddl<'_> {
         }
         for object in changed {
             self.change.put(object);
+        }
+        Ok(())
+    }
+
+    /// A schema has another name: so it has before the names of its types.
+    pub(super) fn rename_schema_of_types(&mut self, from: &str, to: &str) -> Result<()> {
+        let before = self.catalog().clone();
+        let renamed = |tree: &mut dyn FnMut(&mut dyn FnMut(&mut DataType))| {
+            let mut found = false;
+            tree(&mut |ty| {
+                if let DataType::Custom(name, _) = innermost(ty)
+                    && let [schema, own] = parts(name).as_slice()
+                    && schema == from
+                {
+                    *name = ObjectName::from(vec![ident(to), ident(own)]);
+                    found = true;
+                }
+            });
+            found
+        };
+        let in_text = |text: &mut String| -> Result<bool> {
+            let mut expr = parse_expr(text)?;
+            let found = renamed(&mut |edit| each_type(&mut expr, edit));
+            if found {
+                *text = expr.to_string();
+            }
+            Ok(found)
+        };
+        for table in before.tables() {
+            let (mut table, mut touched) = ((**table).clone(), false);
+            for place in places(&mut table) {
+                touched |= in_text(place.text)?;
+            }
+            if touched {
+                self.change.put(Object::Table(table));
+            }
+        }
+        for ty in before.user_types() {
+            let (mut ty, mut touched) = ((**ty).clone(), false);
+            let TypeKind::Domain(domain) = &mut ty.kind else { continue };
+            let checks = domain.checks.iter_mut().map(|check| &mut check.expression);
+            for text in checks.chain(&mut domain.default) {
+                touched |= in_text(text)?;
+            }
+            if touched {
+                self.change.put(Object::Type(ty));
+            }
+        }
+        for view in before.views() {
+            let mut query = view_query(view)?;
+            if renamed(&mut |edit| each_type(&mut query, edit)) {
+                self.change
+                    .put(Object::View(View { query: query.to_string(), ..(**view).clone() }));
+            }
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use super::bind::Binder;
 use super::bound::{Expr, Node};
 use super::fault;
 use super::registry::Volatility;
+use super::stored_literals::names_a_moment;
 use super::ty::{CastContext, castable, common_type, stable_cast};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
@@ -170,9 +171,4 @@ impl Binder<'_> {
         let cast = exprs.into_iter().map(|e| self.implicit(e, &ty)).collect::<Result<_>>()?;
         Ok((cast, ty))
     }
-}
-
-fn names_a_moment(text: &str) -> bool {
-    let lower = text.trim().to_ascii_lowercase();
-    ["now", "today", "tomorrow", "yesterday"].iter().any(|word| lower.contains(word))
 }

@@ -59,8 +59,12 @@ pub fn check(value: &Datum, domain: &DomainType, context: &EvalContext<'_>) -> R
     let bound = match domain.bound.get() {
         Some(bound) => bound,
         None => {
+            // Whoever comes first binds for all.
+            let owner = context.catalog.user_type(domain.oid).map_or(0, |ty| ty.owner.0);
+            let settings = context.settings.of_owner(context.catalog, owner);
+            let by_owner = EvalContext::planning(&settings, context.catalog);
             let bind = |(name, text): &(String, String)| {
-                Ok((name.clone(), bind_check(text, &domain.base, context)?))
+                Ok((name.clone(), bind_check(text, &domain.base, &by_owner)?))
             };
             let all = domain.checks.iter().map(bind).collect::<Result<BoundChecks>>()?;
             domain.bound.get_or_init(|| Arc::new(all))

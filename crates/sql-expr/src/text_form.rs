@@ -22,6 +22,7 @@ pub fn style(context: &EvalContext<'_>) -> TextStyle {
 
 /// The value of a text form; the type's modifier is not applied.
 pub fn input(shown: &str, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
+    let shown = super::stored_literals::reading(shown, ty, context)?;
     if ty.is_reg() {
         return reg_input(shown, ty, context);
     }

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use futures::TryStreamExt as _;
 use telesto_sql_catalog::Table;
 use telesto_sql_catalog::policy::PolicyCommand;
+use telesto_sql_expr::full_types::qualify_types;
 use telesto_sql_expr::settings::Settings;
+use telesto_sql_expr::types::UserTypes;
 use telesto_sql_expr::{Binder, EvalContext, Expr, Node, Scope};
 use telesto_sql_parser::sqlparser::ast::{self, SelectItem, SetExpr, Statement, TableFactor};
 use telesto_sql_plan::compiled_table::relation;
@@ -98,8 +100,10 @@ fn of_reads(table: &Table, context: &PlanContext<'_>, eval: &EvalContext<'_>) ->
     conditions.into_iter().map(bound).collect()
 }
 
-/// `condition IS TRUE` over the table's row.
+/// `condition IS TRUE` over the table's row, read as the table's owner reads it.
 fn bind(table: &Table, called: &str, condition: ast::Expr, eval: &EvalContext<'_>) -> Result<Expr> {
+    let settings = eval.settings.of_owner(eval.catalog, table.owner.0);
+    let eval = &EvalContext::planning(&settings, eval.catalog);
     let scope = Scope { relations: vec![relation(table, called, 0, true)] };
     let condition = ast::Expr::IsTrue(Box::new(condition));
     let mut parameters = ParameterTypes::default();
@@ -307,7 +311,11 @@ fn by_query(
             select.from.first().map(|from| &from.relation),
             Some(TableFactor::Derived { .. })
         ));
-        select.projection = vec![SelectItem::UnnamedExpr(check.condition.clone())];
+        let mut condition = check.condition.clone();
+        let owner = context.settings.of_owner(context.catalog, table.owner.0);
+        let users = UserTypes { catalog: context.catalog, settings: &owner };
+        qualify_types(&mut condition, &users);
+        select.projection = vec![SelectItem::UnnamedExpr(condition)];
     }
     let settings = read_as(context.settings, reader);
     let mut parameters = ParameterTypes::new(&types);

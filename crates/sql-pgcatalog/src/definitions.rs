@@ -10,7 +10,7 @@ use telesto_sql_catalog::{
 };
 use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::Settings;
-use telesto_sql_expr::shown_names::{is_visible, relation_name};
+use telesto_sql_expr::shown_names::{is_visible, relation_name, user_type_name};
 use telesto_sql_parser::rewrite::{collation, variadic};
 use telesto_sql_parser::stored::parse_stored;
 use telesto_sql_plan::index_expressions;
@@ -22,10 +22,15 @@ pub(crate) fn shown_expression(
     settings: &Settings,
     text: &str,
 ) -> String {
-    const CAST: &str = "'::REGCLASS";
+    let relations = named(text, "'::REGCLASS", |oid| relation_name(catalog, settings, oid));
+    named(&relations, "'::regtype", |oid| user_type_name(catalog, settings, oid))
+}
+
+/// A text with names for the OIDs in front of a cast.
+fn named(text: &str, cast: &str, name_of: impl Fn(u32) -> Option<String>) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
-    while let Some(at) = rest.find(CAST) {
+    while let Some(at) = rest.find(cast) {
         let before = &rest[..at];
         let digits = before.len() - before.trim_end_matches(|c: char| c.is_ascii_digit()).len();
         let start = before.len() - digits;
@@ -33,7 +38,7 @@ pub(crate) fn shown_expression(
             .parse()
             .ok()
             .filter(|_| before[..start].ends_with('\''))
-            .and_then(|oid| relation_name(catalog, settings, oid));
+            .and_then(&name_of);
         match name {
             Some(name) => {
                 out.push_str(&before[..start]);
@@ -41,8 +46,8 @@ pub(crate) fn shown_expression(
             }
             None => out.push_str(before),
         }
-        out.push_str("'::regclass");
-        rest = &rest[at + CAST.len()..];
+        out.push_str(&cast.to_ascii_lowercase());
+        rest = &rest[at + cast.len()..];
     }
     out.push_str(rest);
     out
@@ -61,7 +66,8 @@ pub(crate) fn view_definition(
     let visible = |schema: &str, name: &str| is_visible(catalog, settings, schema, name);
     // pg_dump cuts the last character off: it is always this.
     let text = super::view_names::with_names(view);
-    format!("{};", telesto_sql_parser::view_query::shown_query(&text, visible))
+    let shown = telesto_sql_parser::view_query::shown_query(&text, visible);
+    format!("{};", shown_expression(catalog, settings, &shown))
 }
 
 fn column_list(table: &Table, positions: impl Iterator<Item = usize>) -> String {

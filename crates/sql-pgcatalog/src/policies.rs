@@ -1,13 +1,15 @@
 //! `pg_policy` and `pg_policies`.
 //!
 //! # Limits
-//! Expressions are shown as they were written, with the schemas of relations.
+//! Expressions are shown as they were written, with the schemas of relations and of users' types.
 
-use super::definitions::as_written;
+use super::definitions::{as_written, shown_expression};
 use super::rows::RowSet;
 use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_expr::Settings;
 
-pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
+    let shown = |text: &str| shown_expression(catalog, settings, &as_written(text));
     for table in catalog.tables() {
         for policy in &table.row_security.policies {
             out.row()
@@ -17,13 +19,14 @@ pub(super) fn policies(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("polcmd", policy.command.letter())
                 .set("polpermissive", policy.permissive)
                 .set("polroles", policy.roles.clone())
-                .set("polqual", policy.using.as_deref().map(as_written))
-                .set("polwithcheck", policy.check.as_deref().map(as_written));
+                .set("polqual", policy.using.as_deref().map(shown))
+                .set("polwithcheck", policy.check.as_deref().map(shown));
         }
     }
 }
 
-pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
+pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, settings: &Settings) {
+    let shown = |text: &str| shown_expression(catalog, settings, &as_written(text));
     for table in catalog.tables() {
         for policy in &table.row_security.policies {
             let role = |oid: &u32| match oid {
@@ -39,8 +42,8 @@ pub(super) fn policy_views(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 .set("permissive", if policy.permissive { "PERMISSIVE" } else { "RESTRICTIVE" })
                 .set("roles", roles)
                 .set("cmd", policy.command.word())
-                .set("qual", policy.using.as_deref().map(as_written))
-                .set("with_check", policy.check.as_deref().map(as_written));
+                .set("qual", policy.using.as_deref().map(shown))
+                .set("with_check", policy.check.as_deref().map(shown));
         }
     }
 }

@@ -12,6 +12,7 @@
 //! # Limits
 //! Each text is parsed and bound whenever it is shown.
 
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 use super::definitions::shown_expression;
@@ -60,8 +61,8 @@ impl Over<'_> {
 pub(super) struct Reader<'a> {
     catalog: &'a Arc<CatalogSnapshot>,
     settings: &'a Settings,
-    /// The reader's settings with a search path that leads to what the stored text names by bare names.
-    binding: OnceLock<Settings>,
+    /// The settings of whom most texts are, with a search path that leads to what they name by bare names.
+    binding: OnceLock<(u32, Settings)>,
 }
 
 impl<'a> Reader<'a> {
@@ -69,16 +70,23 @@ impl<'a> Reader<'a> {
         Self { catalog, settings, binding: OnceLock::new() }
     }
 
-    fn binding(&self) -> &Settings {
-        self.binding.get_or_init(|| {
-            let mut binding = self.settings.clone();
+    /// The settings by which a text is bound.
+    fn binding(&self, over: &Over<'_>) -> Cow<'_, Settings> {
+        let owner = match over {
+            Over::Columns(table) => table.owner.0,
+            _ => self.settings.current_role,
+        };
+        let make = || {
+            let mut binding = self.settings.of_owner(self.catalog, owner);
             for schema in self.catalog.schemas().map(|schema| schema.name.clone()) {
                 if !binding.search_path.contains(&schema) {
                     binding.search_path.push(schema);
                 }
             }
-            binding
-        })
+            (owner, binding)
+        };
+        let (of, known) = self.binding.get_or_init(make);
+        if *of == owner { Cow::Borrowed(known) } else { Cow::Owned(make().1) }
     }
 
     fn bind(
@@ -88,7 +96,8 @@ impl<'a> Reader<'a> {
         finish: impl Fn(&mut Binder<'_>, Expr) -> telesto_sql_types::error::Result<Expr>,
     ) -> telesto_sql_types::error::Result<Vec<Expr>> {
         let (scope, mut parameters) = (over.scope(), ParameterTypes::default());
-        let context = EvalContext::planning(self.binding(), self.catalog);
+        let settings = self.binding(over);
+        let context = EvalContext::planning(&settings, self.catalog);
         let mut binder =
             Binder::new(&scope, &mut parameters, &context, "a definition").as_written();
         let exprs = parse_stored_list(text)?;

@@ -47,7 +47,10 @@ pub(crate) fn view_text(
     if !is_plain(&query, select) {
         return None;
     }
-    let mut from = From { catalog, settings, pretty, scope: Scope::default(), columns: Vec::new() };
+    let binding = settings.of_owner(catalog, view.owner.0);
+    let binding = &binding;
+    let mut from =
+        From { catalog, settings, binding, pretty, scope: Scope::default(), columns: Vec::new() };
     let tables = select.from.iter().map(|table| from.table(table)).collect::<Option<Vec<_>>>()?;
     let shown = Shown { from: &from, view, select };
     let text = shown.text(&query, &tables).ok()?;
@@ -81,6 +84,8 @@ fn is_plain(query: &Query, select: &ast::Select) -> bool {
 struct From<'a> {
     catalog: &'a Arc<CatalogSnapshot>,
     settings: &'a Settings,
+    /// By which the view's text is read.
+    binding: &'a Settings,
     pretty: bool,
     scope: Scope,
     /// Relation and name of each column, by position.
@@ -341,7 +346,7 @@ impl Printer<'_> {
     ) -> Result<Expr> {
         let mut parameters = ParameterTypes::default();
         let from = self.from;
-        let context = EvalContext::planning(from.settings, from.catalog);
+        let context = EvalContext::planning(from.binding, from.catalog);
         let mut binder = Binder::new(&from.scope, &mut parameters, &context, "a view").as_written();
         binder.hook = Some(self);
         let bound = binder.bind(expr)?;

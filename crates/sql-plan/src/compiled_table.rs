@@ -96,6 +96,8 @@ impl CompiledTable {
         settings: &Settings,
         table: &Arc<Table>,
     ) -> Result<Self> {
+        let by_owner = has_texts(table).then(|| settings.of_owner(catalog, table.owner.0));
+        let settings = by_owner.as_ref().unwrap_or(settings);
         let context = EvalContext::planning(settings, catalog);
         let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
         let empty = Scope::default();
@@ -371,6 +373,12 @@ impl CompiledTable {
         let mut columns = index.columns.iter().map(|c| c.expression.is_none().then_some(c.column));
         columns.all(|at| reader.sees(at)).then(|| self.index_text(index, row, context))
     }
+}
+
+/// Whether the table has expressions that are kept as text.
+fn has_texts(table: &Table) -> bool {
+    let computed = |c: &Column| c.default.is_some() || c.generated.is_some() || c.domain.is_some();
+    !table.checks.is_empty() || table.columns.iter().any(computed)
 }
 
 /// Whom an error is told. What it shows is what its role could have read: others' values in a row that it changes a column of are not.

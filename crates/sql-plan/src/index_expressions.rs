@@ -65,6 +65,15 @@ pub fn condition_over(
     Binder::new(&scope, &mut parameters, context, clause).condition(expr)
 }
 
+/// The settings by which the texts of a table's indexes are read, whoever reads them.
+#[must_use]
+pub fn by_owner(settings: &Settings, catalog: &CatalogSnapshot, table: &Table) -> Settings {
+    let mut settings = settings.of_owner(catalog, table.owner.0);
+    // Types of that schema are printed without it.
+    settings.search_path.insert(0, telesto_sql_catalog::PUBLIC.to_owned());
+    settings
+}
+
 /// The text of a bound expression over `table`, as PostgreSQL prints it.
 #[must_use]
 pub fn text_over(table: &Table, expr: &Expr, pretty: bool) -> String {
@@ -112,7 +121,8 @@ impl IndexExpressions {
         if !table.maintained_indexes().any(formed) {
             return Ok(forms);
         }
-        let context = EvalContext::planning(settings, catalog);
+        let settings = by_owner(settings, catalog, table);
+        let context = EvalContext::planning(&settings, catalog);
         for index in table.maintained_indexes() {
             if let Some(text) = &index.predicate {
                 let bound = condition_over(table, &context, &parse_stored(text)?, "WHERE")?;

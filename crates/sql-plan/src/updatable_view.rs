@@ -44,6 +44,8 @@ pub struct Level {
     pub selection: Option<Expr>,
     /// Its name.
     pub view: String,
+    /// Its owner.
+    pub owner: u32,
     /// Whether rows that are written have to be among those it shows.
     pub check: Option<CheckOption>,
 }
@@ -143,8 +145,8 @@ fn level(
     });
     let items: Vec<_> = items.collect();
     let selection = select.selection.clone();
-    let (check, view) = (view.check_option, view.name.clone());
-    below.levels.push(Level { alias, aliases, inner, items, selection, view, check });
+    let (check, owner, view) = (view.check_option, view.owner.0, view.name.clone());
+    below.levels.push(Level { alias, aliases, inner, items, selection, view, owner, check });
     Ok(below)
 }
 

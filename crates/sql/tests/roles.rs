@@ -8,6 +8,8 @@ mod details;
 mod present;
 #[path = "roles/settings.rs"]
 mod settings;
+#[path = "roles/stored_texts.rs"]
+mod stored_texts;
 
 use std::sync::Arc;
 

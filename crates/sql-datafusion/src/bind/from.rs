@@ -278,11 +278,13 @@ impl Binder<'_> {
         let table = match self.find_table(&parts)? {
             Found::Table(table) => table,
             Found::View(view) => {
-                let BoundView { query, names, need, reader, barrier } = *view;
+                let BoundView { query, names, need, reader, barrier, stored } = *view;
                 // A view's names mean what they meant when it was made: nothing of this statement is in its view.
                 let outside = self.ctes.take();
                 let before = self.reader.replace(reader);
+                let read_by = self.stored.replace(Some(stored));
                 let relation = need.provide(move || self.query(&query, None));
+                self.stored.replace(read_by);
                 self.reader.set(before);
                 self.ctes.replace(outside);
                 let mut relation = relation?;

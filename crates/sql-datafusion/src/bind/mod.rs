@@ -67,6 +67,7 @@ use telesto_common::TableId;
 use super::fault;
 use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
+use telesto_sql_expr::Settings;
 use telesto_sql_expr::parameters::two_types;
 use telesto_sql_expr::ty::{CastContext, castable};
 use telesto_sql_types::error::Result;
@@ -160,6 +161,8 @@ pub(crate) struct Guard {
     pub name: String,
     /// Each must hold, over the table as it is called there.
     pub conditions: telesto_sql_plan::row_security::Conditions,
+    /// By which they are read.
+    pub stored: Arc<Settings>,
 }
 
 /// As what a relation is looked up.
@@ -192,6 +195,8 @@ pub(crate) struct BoundView {
     pub reader: Option<u32>,
     /// Its name, where no condition of its readers may see what it hides.
     pub barrier: Option<String>,
+    /// By which its query is read.
+    pub stored: Arc<Settings>,
 }
 
 /// Where the binder finds tables.
@@ -205,8 +210,8 @@ pub(crate) trait Tables {
     ) -> Result<Found>;
     /// Positions of the primary key's columns; empty when there is none.
     fn primary_key(&self, table: TableId) -> Result<Vec<usize>>;
-    /// The type a syntax names.
-    fn type_named(&self, ty: &ast::DataType) -> Result<SqlType>;
+    /// The type a syntax names; `stored`: by the settings of a text that is stored.
+    fn type_named(&self, ty: &ast::DataType, stored: Option<&Settings>) -> Result<SqlType>;
 
     /// The domain of a column by its position among the visible ones, by OID.
     fn domain_of(&self, table: TableId, position: usize) -> Option<u32>;
@@ -262,6 +267,8 @@ pub(crate) struct Binder<'a> {
     locking: Cell<bool>,
     /// Tables whose policies are being bound.
     guarding: RefCell<Vec<TableId>>,
+    /// By which the names of types and the constants are read of the stored text that is being bound.
+    stored: RefCell<Option<Arc<Settings>>>,
 }
 
 /// Where an expression stands: which subqueries may become joins there.
@@ -310,6 +317,7 @@ impl<'a> Binder<'a> {
             reader: Cell::default(),
             locking: Cell::default(),
             guarding: RefCell::default(),
+            stored: RefCell::default(),
         }
     }
 
@@ -414,7 +422,7 @@ impl<'a> Binder<'a> {
     }
 
     fn type_named(&self, ty: &ast::DataType) -> Result<SqlType> {
-        self.tables.type_named(ty)
+        self.tables.type_named(ty, self.stored.borrow().as_deref())
     }
 
     /// `$n`.

@@ -284,7 +284,8 @@ impl Binder<'_> {
             return match typed.literal() {
                 None => Ok(Typed::of(Self::null_of(to)?, to.clone())),
                 Some(text) => {
-                    let value = udf::input(text, to, &self.evaluation)?;
+                    let stored = self.stored.borrow();
+                    let value = udf::input(text, to, &self.evaluation, stored.as_deref())?;
                     Ok(Typed::of(Expr::Literal(scalar(&value, to)?, None), to.clone()))
                 }
             };

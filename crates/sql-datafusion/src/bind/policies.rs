@@ -29,7 +29,9 @@ impl Binder<'_> {
         let outside = (self.ctes.take(), self.windows.take(), self.wanted.take());
         let (locking, unknown) = (self.locking.replace(false), self.keep_unknown.replace(false));
         let place = self.place.take();
+        let read_by = self.stored.replace(Some(Arc::clone(&guard.stored)));
         let bound = self.filtered(guard, relation);
+        self.stored.replace(read_by);
         self.ctes.replace(outside.0);
         self.windows.replace(outside.1);
         self.wanted.replace(outside.2);

@@ -105,8 +105,9 @@ impl Written {
     fn look_through(&mut self, context: &mut PlanContext<'_>) {
         let Some(below) = &self.below else { return };
         let mut inner = std::mem::take(&mut self.columns);
-        let eval = EvalContext::planning(context.settings, context.catalog);
         for (number, level) in below.levels.iter().enumerate() {
+            let settings = context.settings.of_owner(context.catalog, level.owner);
+            let eval = EvalContext::planning(&settings, context.catalog);
             for (column, seen) in inner.iter_mut().zip(&level.inner) {
                 column.0.clone_from(&seen.name);
             }
