@@ -371,7 +371,8 @@ impl Inside {
         }
         let rows: usize = answer.results.iter().map(|result| result.rows.len()).sum();
         self.clients.metrics.rows.increment(rows as u64);
-        self.clients.metrics.ran(session.take_wrote(), answer.took);
+        let failure = answer.error.as_ref().map(Error::code);
+        self.clients.metrics.ran(session.take_wrote(), answer.took, failure);
         answer.cost = cost(&mut session).await;
         session.close();
         answer
