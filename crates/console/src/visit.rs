@@ -199,6 +199,7 @@ pub async fn prove(
         Err(NotAsked::TooMany(refused)) => {
             Err(Problem::busy("too_many_guesses", refused.to_string(), refused.seconds()))
         }
+        Err(busy @ NotAsked::Busy) => Err(Problem::busy("unavailable", busy.to_string(), 1)),
         Err(NotAsked::Unrecorded(error)) => {
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Err(Problem::new(status, "not_recorded", error.to_string()))

@@ -148,6 +148,9 @@ pub enum NotAsked {
     /// The rules of entrance.
     #[error(transparent)]
     NoRule(NotOverHttp),
+    /// Too many passwords are being proven.
+    #[error("too many passwords are being proven at once; try again shortly")]
+    Busy,
     /// No record of the log-in can be kept, and one is wanted.
     #[error("{0}")]
     Unrecorded(Error),
@@ -208,6 +211,7 @@ impl Inside {
             self.tell_stranger((user, peer), (Stranger::TurnedAway, &what), "28000").await;
             return Err(NotAsked::NoRule(NotOverHttp { user: user.to_owned(), why }));
         }
+        let Ok(_place) = self.clients.proving.try_acquire() else { return Err(NotAsked::Busy) };
         let limited = async |refused| {
             let what = "log-in refused: too many failed ones";
             self.tell_stranger((user, peer), (Stranger::TurnedAway, what), "28000").await;

@@ -7,6 +7,7 @@ mod ends;
 mod entrance;
 mod hostile;
 mod http;
+mod http_busy;
 mod role_settings;
 mod secure;
 mod session;
