@@ -67,6 +67,25 @@ impl Drop for Run {
     }
 }
 
+/// A run of a role that came without a session; counted until dropped.
+#[derive(Debug)]
+pub struct CountedRun {
+    counts: Arc<Mutex<BTreeMap<String, usize>>>,
+    user: String,
+}
+
+impl Drop for CountedRun {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.user);
+            }
+        }
+    }
+}
+
 impl Session {
     /// The role that was proven.
     #[must_use]
@@ -103,13 +122,15 @@ impl Session {
 pub struct Sessions {
     env: Env,
     by_key: Mutex<BTreeMap<Hash, Session>>,
+    /// Runs under way of those who have no session, by role.
+    without: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Sessions {
     /// Nobody.
     #[must_use]
     pub fn new(env: Env) -> Self {
-        Self { env, by_key: Mutex::default() }
+        Self { env, by_key: Mutex::default(), without: Arc::default() }
     }
 
     /// Lets `user` in: the token for the cookie, and the session.
@@ -145,7 +166,19 @@ impl Sessions {
         (token, session)
     }
 
-    /// The session that the cookie of a request names.
+    /// Begins a run of a role that has no session; `None`: it has too many.
+    #[must_use]
+    pub fn begin_run_without(&self, user: &str) -> Option<CountedRun> {
+        let mut counts = self.without.lock();
+        let count = counts.entry(user.to_owned()).or_default();
+        if *count >= limits::RUNS_OF_A_ROLE {
+            return None;
+        }
+        *count += 1;
+        Some(CountedRun { counts: Arc::clone(&self.without), user: user.to_owned() })
+    }
+
+    /// The session that the cookie of a request names; a request that its page makes by itself is no use of it.
     #[must_use]
     pub fn of(&self, headers: &HeaderMap) -> Option<Session> {
         let token = cookie(headers, &cookie_name(headers))?;

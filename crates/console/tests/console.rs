@@ -461,6 +461,11 @@ async fn too_much_is_refused_or_cut() {
     assert_eq!(cut.json()["results"][0]["cut"], true);
     let slow = json!({"sql": "SELECT pg_sleep(3000)", "timeout_ms": 50});
     assert_eq!(node.sql(&visitor, &slow).await.json()["error"]["code"], "57014");
+    // Nobody cancelled it, and it has no bound of its own.
+    let slow = json!({"sql": "SET statement_timeout = 0; SELECT pg_sleep(3000)", "timeout_ms": 50});
+    let error = &node.sql(&visitor, &slow).await.json()["error"];
+    assert_eq!(error["code"], "57014");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("50 ms")), "{error}");
     for bad in [
         json!({}),
         json!({"sql": 1}),
@@ -560,3 +565,88 @@ async fn what_is_measured_is_seen_in_sql() {
     let answer = node.sql(&visitor, &json!({ "sql": activity })).await.json();
     assert_eq!(answer["results"][0]["rows"], json!([["telesto console (sql)"]]), "{answer}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_has_its_bytes_at_most_whatever_a_row_has() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    let run = async |sql: &str| {
+        let answer = node.sql(&visitor, &json!({"sql": sql, "max_rows": limits::ROWS})).await;
+        // Beside the values there are names and types of columns.
+        assert!(answer.body.len() < limits::BYTES + (64 << 10), "{}", answer.body.len());
+        answer.json()
+    };
+    // In memory the second is within the bound, as JSON it is not.
+    for sql in ["SELECT repeat('x', 20000000)", "SELECT repeat(chr(1), 2000000)"] {
+        let answer = run(sql).await;
+        assert_eq!(answer["error"]["code"], "54000", "{sql}: {}", answer["error"]);
+    }
+    let answer = run("SELECT repeat('x', 5000000) FROM generate_series(1, 3)").await;
+    let result = &answer["results"][0];
+    assert_eq!((&answer["error"], &result["cut"]), (&Value::Null, &json!(true)));
+    assert_eq!(result["rows"].as_array().map(Vec::len), Some(1));
+    let answer = run("SELECT 1; SELECT repeat('x', 8388604)").await;
+    let results = &answer["results"];
+    assert_eq!((&results[0]["cut"], &results[1]["cut"]), (&json!(false), &json!(true)));
+    assert_eq!(results[1]["rows"], json!([]));
+    let nulls = vec!["NULL"; 1000].join(", ");
+    let answer = run(&format!("SELECT {nulls} FROM generate_series(1, 10000)")).await;
+    assert_eq!(answer["results"][0]["cut"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tag_of_a_write_tells_what_was_written() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(&visitor, "CREATE TABLE w (id int PRIMARY KEY, v text)").await;
+    let insert = "INSERT INTO w SELECT g, 'x' FROM generate_series(1, 3000) g RETURNING id";
+    let update = "UPDATE w SET v = 'y' WHERE id <= 40 RETURNING id, repeat('z', 500000)";
+    let long = "DELETE FROM w WHERE id = 1 RETURNING repeat('z', 20000000)";
+    for (sql, tag, shown) in
+        [(insert, "INSERT 0 3000", 500), (update, "UPDATE 40", 16), (long, "DELETE 1", 0)]
+    {
+        let answer = node.sql(&visitor, &json!({"sql": sql, "mode": "read_write"})).await.json();
+        let result = &answer["results"][0];
+        assert_eq!((&result["tag"], &result["cut"]), (&json!(tag), &json!(true)), "{sql}");
+        assert_eq!(result["rows"].as_array().map(Vec::len), Some(shown), "{sql}");
+    }
+    let left = "SELECT count(*), count(*) FILTER (WHERE v = 'y') FROM w";
+    let left = node.sql(&visitor, &json!({ "sql": left })).await.json();
+    assert_eq!(left["results"][0]["rows"], json!([["2999", "39"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_a_role_that_comes_by_password_are_bounded() {
+    let node = Arc::new(Node::start(&[("ada", "pencil"), ("bob", "pen")], true).await);
+    const HEADERS: [(&str, &str); 3] = [
+        // ada:pencil
+        ("authorization", "Basic YWRhOnBlbmNpbA=="),
+        ("content-type", "application/json"),
+        ("x-requested-with", "a program"),
+    ];
+    let run = async |node: &Node, sql: &str| {
+        let body = json!({"sql": sql, "timeout_ms": 50000}).to_string();
+        node.ask("POST", "/api/v1/sql", &HEADERS, &body).await
+    };
+    let mut under_way = tokio::task::JoinSet::new();
+    for _ in 0..12 {
+        let node = Arc::clone(&node);
+        under_way.spawn(async move { run(&node, "SELECT pg_sleep(40)").await });
+    }
+    // Those that are too many are refused; the others run on.
+    for _ in 0..4 {
+        let refused = under_way.join_next().await.expect("one").expect("answered");
+        assert_eq!(refused.json()["error"]["code"], "too_many_runs", "{refused:?}");
+    }
+    let entered = node.log_in("bob", "pen").await;
+    let csrf = node.get("/sql", &entered.cookie()).await.csrf();
+    let other = node.sql(&(entered.cookie(), csrf), &json!({"sql": "SELECT 1"})).await;
+    assert_eq!(other.json()["results"][0]["rows"], json!([["1"]]));
+    // Who leaves gives its place back.
+    under_way.shutdown().await;
+    while run(&node, "SELECT 1").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What the board's page asks, of figures that are given here.

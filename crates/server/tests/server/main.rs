@@ -8,6 +8,7 @@ mod entrance;
 mod hostile;
 mod http;
 mod http_busy;
+mod inside;
 mod role_settings;
 mod secure;
 mod session;
