@@ -35,6 +35,9 @@ const COOKIE: &str = "telesto_console";
 /// The header that carries the CSRF token.
 pub const CSRF_HEADER: &str = "x-csrf-token";
 
+/// The header of requests that a page makes by itself, with nobody asking: they keep no session from being unused.
+pub const UNASKED_HEADER: &str = "x-unasked";
+
 type Hash = [u8; 32];
 
 /// A visitor who is logged in.
@@ -187,7 +190,9 @@ impl Sessions {
         let mut all = self.by_key.lock();
         match all.get_mut(&key) {
             Some(session) if stands(session, now) => {
-                session.used = now;
+                if !headers.contains_key(UNASKED_HEADER) {
+                    session.used = now;
+                }
                 Some(session.clone())
             }
             Some(_) => {
@@ -303,6 +308,18 @@ mod tests {
         assert!(!stands(&session, session.used + limits::IDLE));
         let old = Session { used: session.begun + limits::LIFE, ..session };
         assert!(!stands(&old, old.used));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_asked_for_keeps_no_session_in_use() {
+        let sessions = Sessions::new(telesto_runtime::env());
+        let (token, session) = sessions.begin("ada", None);
+        let mut headers = with_cookie(&token);
+        headers.insert(UNASKED_HEADER, HeaderValue::from_static("1"));
+        let polled = sessions.of(&headers).expect("stands");
+        assert_eq!(polled.used, session.used);
+        headers.remove(UNASKED_HEADER);
+        assert!(sessions.of(&headers).expect("stands").used > session.used);
     }
 
     #[tokio::test]

@@ -616,6 +616,47 @@ async fn tag_of_a_write_tells_what_was_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pages_of_long_rows_lose_none() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(
+        &visitor,
+        "CREATE TABLE fat (id int PRIMARY KEY, v text); CREATE TABLE loose (v text); \
+         INSERT INTO fat SELECT g, repeat('x', 200000) FROM generate_series(1, 60) g; \
+         INSERT INTO loose SELECT v FROM fat",
+    )
+    .await;
+    let walk = async |first: &str, on: &str, key: &str| {
+        let (mut seen, mut place) = (Vec::new(), first.to_owned());
+        loop {
+            let route = format!("/api/v1/schemas/public/fat/rows?{place}");
+            let page = node.get(&route, &visitor.0).await.json();
+            let rows = page["rows"]["rows"].as_array().expect("rows").clone();
+            let ids = rows.iter().map(|row| row[0].as_str().expect("an id").to_owned());
+            assert_eq!(page["rows"]["cut"], false, "{place}: the next page has the rest");
+            match key {
+                "after" => seen.extend(ids),
+                _ => seen.splice(0..0, ids).for_each(drop),
+            }
+            if page[on].is_null() {
+                return seen;
+            }
+            let next: String =
+                page[on].to_string().bytes().map(|byte| format!("%{byte:02X}")).collect();
+            place = format!("{key}={next}");
+        }
+    };
+    let all: Vec<String> = (1..=60).map(|id| id.to_string()).collect();
+    assert_eq!(walk("", "next", "after").await, all);
+    assert_eq!(walk("before=[%2261%22]", "previous", "before").await, all);
+    let page = node.get("/data/public/fat", &visitor.0).await;
+    assert!(page.body.contains("rel=\"next\""));
+    // Without a key nothing leads to the rest: that is said.
+    let page = node.get("/api/v1/schemas/public/loose/rows", &visitor.0).await.json();
+    assert_eq!((&page["rows"]["cut"], &page["next"]), (&json!(true), &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn runs_of_a_role_that_comes_by_password_are_bounded() {
     let node = Arc::new(Node::start(&[("ada", "pencil"), ("bob", "pen")], true).await);
     const HEADERS: [(&str, &str); 3] = [
@@ -649,4 +690,61 @@ async fn runs_of_a_role_that_comes_by_password_are_bounded() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn log_in_leads_to_no_other_host() {
+    let node = Node::start(&[("ada", "pencil")], true).await;
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    for next in ["/%09/evil.example/x", "/%00x", "/%7f", "/%0a/evil.example", "/%5Cevil.example"] {
+        let body = format!("user=ada&password=pencil&next={next}");
+        let entered = node.ask("POST", "/login", &form, &body).await;
+        assert_eq!((entered.status, entered.header("location")), (303, "/"), "{next}");
+    }
+}
+
 /// What the board's page asks, of figures that are given here.
+#[tokio::test(flavor = "multi_thread")]
+async fn share_that_is_not_all_is_never_shown_as_all() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    let board = node.get("/api/v1/board", &visitor.0).await.json();
+    let asked = board["own"]["sql"].as_str().expect("a statement");
+    let figures = "FROM (SELECT 'node' AS target, 'read' AS operation, '30d' AS span, 2592000 AS operations, \
+         1.0::float8 AS p50_ms, 1.0::float8 AS p90_ms, 1.0::float8 AS p99_ms, 1.0::float8 AS p999_ms, \
+         2591999 / 2592000.0::float8 AS availability, 4.96::float8 AS nines, true AS promise_kept, \
+         0.0::float8 AS unknown_seconds, now() AS since) AS f ";
+    assert!(asked.contains("FROM telesto_board_figures "), "{asked}");
+    let sql = asked.replace("FROM telesto_board_figures ", figures);
+    let sql = format!("SELECT available, nines FROM ({sql}) AS shown");
+    let answer = node.sql(&visitor, &json!({ "sql": sql })).await.json();
+    assert_eq!(answer["results"][0]["rows"], json!([["99.9999 %", "4.9"]]), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plan_is_shown_without_running_what_stands_behind_it() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(&visitor, "CREATE TABLE ex (id int PRIMARY KEY); INSERT INTO ex VALUES (1)").await;
+    // As the page asks for a plan: reading only, whatever its mode.
+    let script = node.get("/assets/editor.js", &visitor.0).await.body;
+    assert!(script.contains("===\"explain\"?\"read_only\":"), "the mode of a plan");
+    let ask = async |sql: &str| node.sql(&visitor, &json!({ "sql": sql })).await.json();
+    let plan = ask("EXPLAIN (FORMAT JSON) DELETE FROM ex").await;
+    assert_eq!((&plan["error"], &plan["results"][0]["cut"]), (&Value::Null, &json!(false)));
+    let more = ask("EXPLAIN (FORMAT JSON) SELECT 1; DELETE FROM ex").await;
+    assert_eq!(more["error"]["code"], "25006", "{more}");
+    assert_eq!(ask("SELECT count(*) FROM ex").await["results"][0]["rows"], json!([["1"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_leave_no_text_to_the_next_role_and_polls_are_no_use() {
+    let node = Node::start(&[], true).await;
+    let script = async |name: &str| node.get(&format!("/assets/{name}.js"), "").await.body;
+    // The text is named after the role; who logs out takes it away.
+    assert!(
+        script("editor").await.contains("sessionStorage.setItem(")
+            && script("editor").await.contains(".who .role")
+    );
+    let every_page = script("app").await;
+    assert!(every_page.contains("sessionStorage.removeItem(") && every_page.contains("/logout"));
+    assert!(script("charts").await.contains("\"x-unasked\""));
+}
