@@ -34,8 +34,13 @@ await page.locator("#sql-status").filter({ hasText: "Done" }).waitFor();
 assert.match(await page.locator("#sql-results").innerText(), /ada/);
 await look(visit, "360-sql-result");
 
+const texts = () => page.evaluate(() => Object.keys(sessionStorage).filter((name) => name.startsWith("telesto-sql")));
+assert.deepEqual(await texts(), ["telesto-sql ada"]);
+
 await page.getByRole("button", { name: "Log out" }).click();
 assert.equal(new URL(page.url()).pathname, "/login");
+// The next role in this tab does not find what this one wrote.
+assert.deepEqual(await texts(), []);
 await page.goto(`${URL_OF}/`);
 assert.equal(new URL(page.url()).pathname, "/login");
 await browser.close();

@@ -35,6 +35,9 @@ const COOKIE: &str = "telesto_console";
 /// The header that carries the CSRF token.
 pub const CSRF_HEADER: &str = "x-csrf-token";
 
+/// The header of requests that a page makes by itself, with nobody asking: they keep no session from being unused.
+pub const UNASKED_HEADER: &str = "x-unasked";
+
 type Hash = [u8; 32];
 
 /// A visitor who is logged in.
@@ -64,6 +67,25 @@ pub struct Run {
 impl Drop for Run {
     fn drop(&mut self) {
         self.runs.lock().remove(&self.id);
+    }
+}
+
+/// A run of a role that came without a session; counted until dropped.
+#[derive(Debug)]
+pub struct CountedRun {
+    counts: Arc<Mutex<BTreeMap<String, usize>>>,
+    user: String,
+}
+
+impl Drop for CountedRun {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock();
+        if let Some(count) = counts.get_mut(&self.user) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.user);
+            }
+        }
     }
 }
 
@@ -103,13 +125,15 @@ impl Session {
 pub struct Sessions {
     env: Env,
     by_key: Mutex<BTreeMap<Hash, Session>>,
+    /// Runs under way of those who have no session, by role.
+    without: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
 impl Sessions {
     /// Nobody.
     #[must_use]
     pub fn new(env: Env) -> Self {
-        Self { env, by_key: Mutex::default() }
+        Self { env, by_key: Mutex::default(), without: Arc::default() }
     }
 
     /// Lets `user` in: the token for the cookie, and the session.
@@ -145,7 +169,19 @@ impl Sessions {
         (token, session)
     }
 
-    /// The session that the cookie of a request names.
+    /// Begins a run of a role that has no session; `None`: it has too many.
+    #[must_use]
+    pub fn begin_run_without(&self, user: &str) -> Option<CountedRun> {
+        let mut counts = self.without.lock();
+        let count = counts.entry(user.to_owned()).or_default();
+        if *count >= limits::RUNS_OF_A_ROLE {
+            return None;
+        }
+        *count += 1;
+        Some(CountedRun { counts: Arc::clone(&self.without), user: user.to_owned() })
+    }
+
+    /// The session that the cookie of a request names; a request that its page makes by itself is no use of it.
     #[must_use]
     pub fn of(&self, headers: &HeaderMap) -> Option<Session> {
         let token = cookie(headers, &cookie_name(headers))?;
@@ -154,7 +190,9 @@ impl Sessions {
         let mut all = self.by_key.lock();
         match all.get_mut(&key) {
             Some(session) if stands(session, now) => {
-                session.used = now;
+                if !headers.contains_key(UNASKED_HEADER) {
+                    session.used = now;
+                }
                 Some(session.clone())
             }
             Some(_) => {
@@ -270,6 +308,18 @@ mod tests {
         assert!(!stands(&session, session.used + limits::IDLE));
         let old = Session { used: session.begun + limits::LIFE, ..session };
         assert!(!stands(&old, old.used));
+    }
+
+    #[tokio::test]
+    async fn what_nobody_asked_for_keeps_no_session_in_use() {
+        let sessions = Sessions::new(telesto_runtime::env());
+        let (token, session) = sessions.begin("ada", None);
+        let mut headers = with_cookie(&token);
+        headers.insert(UNASKED_HEADER, HeaderValue::from_static("1"));
+        let polled = sessions.of(&headers).expect("stands");
+        assert_eq!(polled.used, session.used);
+        headers.remove(UNASKED_HEADER);
+        assert!(sessions.of(&headers).expect("stands").used > session.used);
     }
 
     #[tokio::test]

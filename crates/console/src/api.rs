@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use telesto_server::inside::Ask;
 use tokio_util::sync::CancellationToken;
 
+use crate::access;
 use crate::error::Problem;
 use crate::limits;
 use crate::model::{board, cluster, cost, data, overview, settings, statements};
@@ -173,6 +174,34 @@ fn body<T>(read: Result<Json<T>, JsonRejection>) -> Result<T, Problem> {
     })
 }
 
+/// A run that counts among those of its log-in, or of its role, until it is dropped.
+struct UnderWay {
+    cancel: CancellationToken,
+    _named: Option<access::Run>,
+    _counted: Option<access::CountedRun>,
+}
+
+impl UnderWay {
+    fn begin(caller: &Caller, id: &str) -> Result<Self, Problem> {
+        let busy = |message: String| Problem::busy("too_many_runs", message, 1);
+        if let Some(session) = &caller.session {
+            let run = session.begin_run(id).ok_or_else(|| {
+                let most = limits::RUNS;
+                busy(format!(
+                    "a run of this id is under way, or {most} are; cancel one, or wait for it"
+                ))
+            })?;
+            return Ok(Self { cancel: run.cancel.clone(), _named: Some(run), _counted: None });
+        }
+        // Without a session a run ends when its connection does; nobody can name it.
+        let run = caller.console.sessions.begin_run_without(&caller.user).ok_or_else(|| {
+            let most = limits::RUNS_OF_A_ROLE;
+            busy(format!("{most} runs of this role are under way; wait for one, or log in"))
+        })?;
+        Ok(Self { cancel: CancellationToken::new(), _named: None, _counted: Some(run) })
+    }
+}
+
 async fn sql(
     caller: Caller,
     headers: HeaderMap,
@@ -194,21 +223,13 @@ async fn sql(
     if id.len() > 64 {
         return Err(Problem::bad_request("the id of a run has 64 bytes at most"));
     }
-    // Without a session a run ends when its connection does; nobody can name it.
-    let begun = match &caller.session {
-        Some(session) => Some(session.begin_run(&id).ok_or_else(|| {
-            let message = format!(
-                "a run of this id is under way, or {} are; cancel one, or wait for it",
-                limits::RUNS
-            );
-            Problem::busy("too_many_runs", message, 1)
-        })?),
-        None => None,
-    };
-    let cancel = begun.as_ref().map_or_else(CancellationToken::new, |run| run.cancel.clone());
+    // Counts until its answer is made.
+    let under_way = UnderWay::begin(&caller, &id)?;
+    let cancel = under_way.cancel.clone();
     let ask = Ask {
         user: caller.user.clone(),
         role: caller.role,
+        client: caller.client,
         application: "telesto console (sql)",
         sql: run.sql,
         may_write,
@@ -218,7 +239,6 @@ async fn sql(
         cancel,
     };
     let answer = caller.console.inside.run(ask).await?;
-    drop(begun);
     let notices: Vec<Value> = answer
         .notices
         .iter()

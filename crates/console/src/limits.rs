@@ -40,5 +40,7 @@ pub const USUAL_TIME: Duration = Duration::from_secs(15);
 pub const PAGE_TIME: Duration = Duration::from_secs(10);
 /// Runs of one log-in at once.
 pub const RUNS: usize = 4;
+/// Runs at once of a role that comes without a log-in.
+pub const RUNS_OF_A_ROLE: usize = 8;
 /// Rows of a page of the data browser.
 pub const PAGE: usize = 100;

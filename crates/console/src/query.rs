@@ -14,6 +14,8 @@
 //! # Limits
 //! [`limits::PAGE_TIME`], [`limits::ROWS`], [`limits::BYTES`].
 
+use std::net::SocketAddr;
+
 use serde::Serialize;
 use telesto_server::Inside;
 use telesto_server::inside::{Answer, Answered, Ask};
@@ -97,12 +99,13 @@ pub struct Reader {
     inside: Inside,
     pub user: String,
     role: Option<u32>,
+    client: SocketAddr,
 }
 
 impl Reader {
     /// As `user`, and where passwords are asked for as `role` alone: see [`Ask::role`].
-    pub fn new(inside: Inside, user: &str, role: Option<u32>) -> Self {
-        Self { inside, user: user.to_owned(), role }
+    pub fn new(inside: Inside, user: &str, role: Option<u32>, client: SocketAddr) -> Self {
+        Self { inside, user: user.to_owned(), role, client }
     }
 
     /// The rows of one query.
@@ -115,6 +118,7 @@ impl Reader {
         let ask = Ask {
             user: self.user.clone(),
             role: self.role,
+            client: self.client,
             application: APPLICATION,
             sql: sql.to_owned(),
             may_write: false,

@@ -19,6 +19,7 @@
 //! Where the server asks nobody for a password the role is `telesto`, or the one that was named at the log-in.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -45,6 +46,8 @@ pub const EVERYONE: &str = "telesto";
 #[derive(Clone, Debug)]
 pub struct Visitor {
     pub session: Session,
+    /// Whose address the request comes from.
+    pub client: SocketAddr,
     pub console: Console,
     pub theme: Option<&'static str>,
     /// The cookie of a session begun with this request.
@@ -53,7 +56,12 @@ pub struct Visitor {
 
 impl Visitor {
     pub fn reader(&self) -> Reader {
-        Reader::new(self.console.inside.clone(), &self.session.user, self.session.role())
+        Reader::new(
+            self.console.inside.clone(),
+            &self.session.user,
+            self.session.role(),
+            self.client,
+        )
     }
 
     /// Whether a form with this token was sent by the visitor from a page of ours.
@@ -71,6 +79,7 @@ impl Visitor {
         let ask = Ask {
             user: self.session.user.clone(),
             role: self.session.role(),
+            client: self.client,
             application: APPLICATION,
             sql: sql.to_owned(),
             may_write: true,
@@ -100,13 +109,14 @@ impl FromRequestParts<Console> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Response> {
         let theme = theme(&parts.headers);
+        let client = Peer::of(&parts.extensions).address;
         if let Some(session) = standing(console, &parts.headers).await {
-            return Ok(Self { session, console: console.clone(), theme, new_cookie: None });
+            return Ok(Self { session, client, console: console.clone(), theme, new_cookie: None });
         }
         if matches!(console.inside.config().auth, Auth::Trust) {
             let (token, session) = console.sessions.begin(EVERYONE, None);
             let new_cookie = Some(access::set_cookie(Some(&token), &parts.headers));
-            return Ok(Self { session, console: console.clone(), theme, new_cookie });
+            return Ok(Self { session, client, console: console.clone(), theme, new_cookie });
         }
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
         Err(Redirect::to(&format!("/login?next={}", show::encode(path))).into_response())
@@ -131,6 +141,8 @@ pub struct Caller {
     pub user: String,
     /// The role that was proven.
     pub role: Option<u32>,
+    /// Whose address the request comes from.
+    pub client: SocketAddr,
     /// `None`: it comes without a session.
     pub session: Option<Session>,
     pub console: Console,
@@ -138,7 +150,7 @@ pub struct Caller {
 
 impl Caller {
     pub fn reader(&self) -> Reader {
-        Reader::new(self.console.inside.clone(), &self.user, self.role)
+        Reader::new(self.console.inside.clone(), &self.user, self.role, self.client)
     }
 }
 
@@ -148,18 +160,19 @@ impl FromRequestParts<Console> for Caller {
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Problem> {
         let headers = &parts.headers;
         let console = console.clone();
+        let client = Peer::of(&parts.extensions).address;
         if let Some(session) = standing(&console, headers).await {
             let (user, role) = (session.user.clone(), session.role());
-            return Ok(Self { user, role, session: Some(session), console });
+            return Ok(Self { user, role, client, session: Some(session), console });
         }
         if let Some((user, password)) = basic(headers) {
             let proof = prove(&console, &user, password, Peer::of(&parts.extensions)).await?;
             let role = proof.map(|proof| proof.role);
-            return Ok(Self { user, role, session: None, console });
+            return Ok(Self { user, role, client, session: None, console });
         }
         match console.inside.config().auth {
             Auth::Trust => {
-                Ok(Self { user: EVERYONE.to_owned(), role: None, session: None, console })
+                Ok(Self { user: EVERYONE.to_owned(), role: None, client, session: None, console })
             }
             Auth::Scram(_) => Err(Problem::unauthorized()),
         }
@@ -199,6 +212,7 @@ pub async fn prove(
         Err(NotAsked::TooMany(refused)) => {
             Err(Problem::busy("too_many_guesses", refused.to_string(), refused.seconds()))
         }
+        Err(busy @ NotAsked::Busy) => Err(Problem::busy("unavailable", busy.to_string(), 1)),
         Err(NotAsked::Unrecorded(error)) => {
             let status = StatusCode::SERVICE_UNAVAILABLE;
             Err(Problem::new(status, "not_recorded", error.to_string()))

@@ -461,6 +461,11 @@ async fn too_much_is_refused_or_cut() {
     assert_eq!(cut.json()["results"][0]["cut"], true);
     let slow = json!({"sql": "SELECT pg_sleep(3000)", "timeout_ms": 50});
     assert_eq!(node.sql(&visitor, &slow).await.json()["error"]["code"], "57014");
+    // Nobody cancelled it, and it has no bound of its own.
+    let slow = json!({"sql": "SET statement_timeout = 0; SELECT pg_sleep(3000)", "timeout_ms": 50});
+    let error = &node.sql(&visitor, &slow).await.json()["error"];
+    assert_eq!(error["code"], "57014");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("50 ms")), "{error}");
     for bad in [
         json!({}),
         json!({"sql": 1}),
@@ -559,4 +564,187 @@ async fn what_is_measured_is_seen_in_sql() {
     let activity = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()";
     let answer = node.sql(&visitor, &json!({ "sql": activity })).await.json();
     assert_eq!(answer["results"][0]["rows"], json!([["telesto console (sql)"]]), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answer_has_its_bytes_at_most_whatever_a_row_has() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    let run = async |sql: &str| {
+        let answer = node.sql(&visitor, &json!({"sql": sql, "max_rows": limits::ROWS})).await;
+        // Beside the values there are names and types of columns.
+        assert!(answer.body.len() < limits::BYTES + (64 << 10), "{}", answer.body.len());
+        answer.json()
+    };
+    // In memory the second is within the bound, as JSON it is not.
+    for sql in ["SELECT repeat('x', 20000000)", "SELECT repeat(chr(1), 2000000)"] {
+        let answer = run(sql).await;
+        assert_eq!(answer["error"]["code"], "54000", "{sql}: {}", answer["error"]);
+    }
+    let answer = run("SELECT repeat('x', 5000000) FROM generate_series(1, 3)").await;
+    let result = &answer["results"][0];
+    assert_eq!((&answer["error"], &result["cut"]), (&Value::Null, &json!(true)));
+    assert_eq!(result["rows"].as_array().map(Vec::len), Some(1));
+    let answer = run("SELECT 1; SELECT repeat('x', 8388604)").await;
+    let results = &answer["results"];
+    assert_eq!((&results[0]["cut"], &results[1]["cut"]), (&json!(false), &json!(true)));
+    assert_eq!(results[1]["rows"], json!([]));
+    let nulls = vec!["NULL"; 1000].join(", ");
+    let answer = run(&format!("SELECT {nulls} FROM generate_series(1, 10000)")).await;
+    assert_eq!(answer["results"][0]["cut"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tag_of_a_write_tells_what_was_written() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(&visitor, "CREATE TABLE w (id int PRIMARY KEY, v text)").await;
+    let insert = "INSERT INTO w SELECT g, 'x' FROM generate_series(1, 3000) g RETURNING id";
+    let update = "UPDATE w SET v = 'y' WHERE id <= 40 RETURNING id, repeat('z', 500000)";
+    let long = "DELETE FROM w WHERE id = 1 RETURNING repeat('z', 20000000)";
+    for (sql, tag, shown) in
+        [(insert, "INSERT 0 3000", 500), (update, "UPDATE 40", 16), (long, "DELETE 1", 0)]
+    {
+        let answer = node.sql(&visitor, &json!({"sql": sql, "mode": "read_write"})).await.json();
+        let result = &answer["results"][0];
+        assert_eq!((&result["tag"], &result["cut"]), (&json!(tag), &json!(true)), "{sql}");
+        assert_eq!(result["rows"].as_array().map(Vec::len), Some(shown), "{sql}");
+    }
+    let left = "SELECT count(*), count(*) FILTER (WHERE v = 'y') FROM w";
+    let left = node.sql(&visitor, &json!({ "sql": left })).await.json();
+    assert_eq!(left["results"][0]["rows"], json!([["2999", "39"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_long_rows_lose_none() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(
+        &visitor,
+        "CREATE TABLE fat (id int PRIMARY KEY, v text); CREATE TABLE loose (v text); \
+         INSERT INTO fat SELECT g, repeat('x', 200000) FROM generate_series(1, 60) g; \
+         INSERT INTO loose SELECT v FROM fat",
+    )
+    .await;
+    let walk = async |first: &str, on: &str, key: &str| {
+        let (mut seen, mut place) = (Vec::new(), first.to_owned());
+        loop {
+            let route = format!("/api/v1/schemas/public/fat/rows?{place}");
+            let page = node.get(&route, &visitor.0).await.json();
+            let rows = page["rows"]["rows"].as_array().expect("rows").clone();
+            let ids = rows.iter().map(|row| row[0].as_str().expect("an id").to_owned());
+            assert_eq!(page["rows"]["cut"], false, "{place}: the next page has the rest");
+            match key {
+                "after" => seen.extend(ids),
+                _ => seen.splice(0..0, ids).for_each(drop),
+            }
+            if page[on].is_null() {
+                return seen;
+            }
+            let next: String =
+                page[on].to_string().bytes().map(|byte| format!("%{byte:02X}")).collect();
+            place = format!("{key}={next}");
+        }
+    };
+    let all: Vec<String> = (1..=60).map(|id| id.to_string()).collect();
+    assert_eq!(walk("", "next", "after").await, all);
+    assert_eq!(walk("before=[%2261%22]", "previous", "before").await, all);
+    let page = node.get("/data/public/fat", &visitor.0).await;
+    assert!(page.body.contains("rel=\"next\""));
+    // Without a key nothing leads to the rest: that is said.
+    let page = node.get("/api/v1/schemas/public/loose/rows", &visitor.0).await.json();
+    assert_eq!((&page["rows"]["cut"], &page["next"]), (&json!(true), &Value::Null));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_of_a_role_that_comes_by_password_are_bounded() {
+    let node = Arc::new(Node::start(&[("ada", "pencil"), ("bob", "pen")], true).await);
+    const HEADERS: [(&str, &str); 3] = [
+        // ada:pencil
+        ("authorization", "Basic YWRhOnBlbmNpbA=="),
+        ("content-type", "application/json"),
+        ("x-requested-with", "a program"),
+    ];
+    let run = async |node: &Node, sql: &str| {
+        let body = json!({"sql": sql, "timeout_ms": 50000}).to_string();
+        node.ask("POST", "/api/v1/sql", &HEADERS, &body).await
+    };
+    let mut under_way = tokio::task::JoinSet::new();
+    for _ in 0..12 {
+        let node = Arc::clone(&node);
+        under_way.spawn(async move { run(&node, "SELECT pg_sleep(40)").await });
+    }
+    // Those that are too many are refused; the others run on.
+    for _ in 0..4 {
+        let refused = under_way.join_next().await.expect("one").expect("answered");
+        assert_eq!(refused.json()["error"]["code"], "too_many_runs", "{refused:?}");
+    }
+    let entered = node.log_in("bob", "pen").await;
+    let csrf = node.get("/sql", &entered.cookie()).await.csrf();
+    let other = node.sql(&(entered.cookie(), csrf), &json!({"sql": "SELECT 1"})).await;
+    assert_eq!(other.json()["results"][0]["rows"], json!([["1"]]));
+    // Who leaves gives its place back.
+    under_way.shutdown().await;
+    while run(&node, "SELECT 1").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn log_in_leads_to_no_other_host() {
+    let node = Node::start(&[("ada", "pencil")], true).await;
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    for next in ["/%09/evil.example/x", "/%00x", "/%7f", "/%0a/evil.example", "/%5Cevil.example"] {
+        let body = format!("user=ada&password=pencil&next={next}");
+        let entered = node.ask("POST", "/login", &form, &body).await;
+        assert_eq!((entered.status, entered.header("location")), (303, "/"), "{next}");
+    }
+}
+
+/// What the board's page asks, of figures that are given here.
+#[tokio::test(flavor = "multi_thread")]
+async fn share_that_is_not_all_is_never_shown_as_all() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    let board = node.get("/api/v1/board", &visitor.0).await.json();
+    let asked = board["own"]["sql"].as_str().expect("a statement");
+    let figures = "FROM (SELECT 'node' AS target, 'read' AS operation, '30d' AS span, 2592000 AS operations, \
+         1.0::float8 AS p50_ms, 1.0::float8 AS p90_ms, 1.0::float8 AS p99_ms, 1.0::float8 AS p999_ms, \
+         2591999 / 2592000.0::float8 AS availability, 4.96::float8 AS nines, true AS promise_kept, \
+         0.0::float8 AS unknown_seconds, now() AS since) AS f ";
+    assert!(asked.contains("FROM telesto_board_figures "), "{asked}");
+    let sql = asked.replace("FROM telesto_board_figures ", figures);
+    let sql = format!("SELECT available, nines FROM ({sql}) AS shown");
+    let answer = node.sql(&visitor, &json!({ "sql": sql })).await.json();
+    assert_eq!(answer["results"][0]["rows"], json!([["99.9999 %", "4.9"]]), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plan_is_shown_without_running_what_stands_behind_it() {
+    let node = Node::start(&[], true).await;
+    let visitor = node.visitor().await;
+    node.write(&visitor, "CREATE TABLE ex (id int PRIMARY KEY); INSERT INTO ex VALUES (1)").await;
+    // As the page asks for a plan: reading only, whatever its mode.
+    let script = node.get("/assets/editor.js", &visitor.0).await.body;
+    assert!(script.contains("===\"explain\"?\"read_only\":"), "the mode of a plan");
+    let ask = async |sql: &str| node.sql(&visitor, &json!({ "sql": sql })).await.json();
+    let plan = ask("EXPLAIN (FORMAT JSON) DELETE FROM ex").await;
+    assert_eq!((&plan["error"], &plan["results"][0]["cut"]), (&Value::Null, &json!(false)));
+    let more = ask("EXPLAIN (FORMAT JSON) SELECT 1; DELETE FROM ex").await;
+    assert_eq!(more["error"]["code"], "25006", "{more}");
+    assert_eq!(ask("SELECT count(*) FROM ex").await["results"][0]["rows"], json!([["1"]]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_leave_no_text_to_the_next_role_and_polls_are_no_use() {
+    let node = Node::start(&[], true).await;
+    let script = async |name: &str| node.get(&format!("/assets/{name}.js"), "").await.body;
+    // The text is named after the role; who logs out takes it away.
+    assert!(
+        script("editor").await.contains("sessionStorage.setItem(")
+            && script("editor").await.contains(".who .role")
+    );
+    let every_page = script("app").await;
+    assert!(every_page.contains("sessionStorage.removeItem(") && every_page.contains("/logout"));
+    assert!(script("charts").await.contains("\"x-unasked\""));
 }

@@ -24,6 +24,8 @@ pub struct Clients {
     pub sessions: Arc<Semaphore>,
     /// A permit for each statement that computes.
     pub computing: Arc<Semaphore>,
+    /// A permit for each password that somebody proves over HTTP: strangers take no place of those who are known.
+    pub proving: Arc<Semaphore>,
     /// Passwords that were wrong of late.
     pub attempts: Arc<Attempts>,
     /// What is counted.
@@ -44,6 +46,7 @@ impl Clients {
             cancels: Arc::default(),
             sessions: Arc::new(Semaphore::new(limits.max_connections)),
             computing: Arc::new(Semaphore::new(limits.max_computing.max(1))),
+            proving: Arc::new(Semaphore::new((limits.max_requests / 4).max(1))),
             attempts: Attempts::new(env.clone()),
             metrics: WireMetrics::default(),
         })

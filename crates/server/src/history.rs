@@ -8,6 +8,7 @@
 //! # Invariants
 //! - A stretch is a difference of counts: statements that nobody looked at are in the next one, none in two.
 //! - Memory is bounded by [`MOST`].
+//! - What failed by the server's fault counts among what was asked, never as done in time, and in no percentile.
 //!
 //! # On failure
 //! A line of the registry that is no number is left out.
@@ -53,8 +54,8 @@ struct Kept {
 /// Counts since the process started.
 #[derive(Clone, Debug, Default)]
 struct Counts {
-    /// By kind, then by upper bound in seconds: how many took at most so long.
-    timed: BTreeMap<String, Vec<(f64, u64)>>,
+    /// By kind and outcome, then by upper bound in seconds: how many took at most so long.
+    timed: BTreeMap<(String, String), Vec<(f64, u64)>>,
     failures: u64,
     commits: u64,
     sessions: u64,
@@ -136,8 +137,9 @@ impl Counts {
                         Some(bound) => bound.parse().unwrap_or(f64::INFINITY),
                         None => continue,
                     };
-                    let kind = label("kind").unwrap_or_default().to_owned();
-                    counts.timed.entry(kind).or_default().push((bound, whole));
+                    let of = |name| label(name).unwrap_or_default().to_owned();
+                    let key = (of("kind"), of("outcome"));
+                    counts.timed.entry(key).or_default().push((bound, whole));
                 }
                 "telesto_statement_failures_total" => counts.failures += whole,
                 "telesto_txn_commits_total" => counts.commits += whole,
@@ -154,19 +156,23 @@ impl Counts {
     }
 
     fn since(&self, before: &Self, until_micros: i64, seconds: f64) -> Stretch {
+        let buckets = |kind: &str, outcome: &str| -> Vec<(f64, u64)> {
+            let key = (kind.to_owned(), outcome.to_owned());
+            let now = self.timed.get(&key).map(Vec::as_slice).unwrap_or_default();
+            let then = before.timed.get(&key).map(Vec::as_slice).unwrap_or_default();
+            let since = |(bound, count): &(f64, u64)| {
+                let old = then.iter().find(|(own, _)| own == bound).map_or(0, |(_, old)| *old);
+                (*bound, count.saturating_sub(old))
+            };
+            now.iter().map(since).collect()
+        };
+        let all = |buckets: &[(f64, u64)]| buckets.last().map_or(0, |(_, count)| *count);
         let timed = |kind: &str, promise: f64| {
-            let now = self.timed.get(kind).map(Vec::as_slice).unwrap_or_default();
-            let then = before.timed.get(kind).map(Vec::as_slice).unwrap_or_default();
-            let buckets: Vec<(f64, u64)> = now
-                .iter()
-                .map(|(bound, count)| {
-                    let old = then.iter().find(|(own, _)| own == bound).map_or(0, |(_, old)| *old);
-                    (*bound, count.saturating_sub(old))
-                })
-                .collect();
+            // What failed is asked for as well, and is in no time.
+            let (buckets, failed) = (buckets(kind, "done"), buckets(kind, "failed"));
             let in_time = buckets.iter().find(|(bound, _)| *bound >= promise);
             Timed {
-                count: buckets.last().map_or(0, |(_, count)| *count),
+                count: all(&buckets) + all(&failed),
                 in_time: in_time.map_or(0, |(_, count)| *count),
                 percentiles: percentiles(&buckets),
             }
@@ -273,10 +279,17 @@ mod tests {
     #[test]
     fn stretch_counts_only_what_is_new_and_holds_it_to_the_promise() {
         let text = |fast: u64, slow: u64, all: u64| {
+            let read = |outcome: &str, bound: &str, count: u64| {
+                format!(
+                    "telesto_statement_seconds_bucket{{kind=\"read\",outcome=\"{outcome}\",le=\"{bound}\"}} {count}\n"
+                )
+            };
+            let failed = [("0.05", all), ("0.1", all), ("+Inf", all)];
+            let failed = failed.map(|(bound, all)| read("failed", bound, all / 10)).concat();
+            let done = [("0.05", fast), ("0.1", slow), ("+Inf", all)];
+            let done = done.map(|(bound, count)| read("done", bound, count)).concat();
             format!(
-                "telesto_statement_seconds_bucket{{kind=\"read\",le=\"0.05\"}} {fast}\n\
-                 telesto_statement_seconds_bucket{{kind=\"read\",le=\"0.1\"}} {slow}\n\
-                 telesto_statement_seconds_bucket{{kind=\"read\",le=\"+Inf\"}} {all}\n\
+                "{failed}{done}\
                  telesto_bucket_dollars_total{{class=\"put\",cause=\"commit\"}} 0.25\n\
                  telesto_bucket_dollars_total{{class=\"get\",cause=\"read\"}} 0.5\n"
             )
@@ -284,7 +297,8 @@ mod tests {
         let before = Counts::of(&parse(&text(10, 10, 10)));
         let now = Counts::of(&parse(&text(108, 109, 110)));
         let stretch = now.since(&before, 5, 10.0);
-        assert_eq!((stretch.reads.count, stretch.reads.in_time), (100, 98));
+        // Ten more failed, at once.
+        assert_eq!((stretch.reads.count, stretch.reads.in_time), (110, 98));
         let [p50, _, p99] = stretch.reads.percentiles.expect("there were reads");
         assert!((p50 - 25.51).abs() < 0.01, "{p50}");
         assert!((p99 - 100.0).abs() < 0.01, "{p99}");

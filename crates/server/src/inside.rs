@@ -24,14 +24,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use futures::{FutureExt as _, TryStreamExt as _};
+use futures::FutureExt as _;
 use telesto_common::Env;
 use telesto_sql::session::audit::{Audit, AuditClass};
 use telesto_sql::types::TextStyle;
 use telesto_sql::{
-    Error, Notice, ResultSink, Row, Rows, Session, SessionOptions, SqlEngine, SqlState, SqlType,
-    StatementResult, TransactionStatus,
+    Error, Notice, Session, SessionOptions, SqlEngine, SqlState, SqlType, TransactionStatus,
 };
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -41,6 +39,7 @@ use crate::attempts::{Door, TooMany};
 use crate::audit::{Event, SessionAudit, Stranger, Who};
 use crate::auth::{self, Verifier, WRONG_PASSWORD_DELAY};
 use crate::clients::Clients;
+use crate::collect::Collect;
 use crate::config::{Auth, ServerConfig};
 use crate::http::Peer;
 use crate::wire::of_connection;
@@ -48,8 +47,8 @@ use crate::wire::place::Place;
 use crate::wire::stream::Stop;
 use crate::wire::values;
 
-/// Results of one [`Ask`] that are kept; those of further statements are left out.
-const MOST_RESULTS: usize = 50;
+/// Bytes of the words that tell what a run cost.
+const COST_BYTES: usize = 64 << 10;
 /// What log-ins of the console are called in records.
 const CONSOLE: &str = "telesto console";
 
@@ -60,6 +59,8 @@ pub struct Ask {
     pub user: String,
     /// The role that was authenticated: another one under its name is refused. `None` where nobody is asked for a password.
     pub role: Option<u32>,
+    /// Whose address the request comes from, for records.
+    pub client: SocketAddr,
     /// What `pg_stat_activity` shows.
     pub application: &'static str,
     /// Statements, separated by semicolons: a simple query.
@@ -70,7 +71,7 @@ pub struct Ask {
     pub timeout: Duration,
     /// Rows of each result.
     pub max_rows: usize,
-    /// Bytes of all values.
+    /// Bytes of all values, as JSON has them.
     pub max_bytes: usize,
     /// Ends the statement under way.
     pub cancel: CancellationToken,
@@ -83,7 +84,7 @@ pub struct Answered {
     pub columns: Vec<(String, SqlType)>,
     /// Values as text; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
-    /// PostgreSQL's command tag.
+    /// PostgreSQL's command tag: of a write it tells all rows that were written, whichever are here.
     pub tag: String,
     /// There were more rows than were asked for, or more bytes.
     pub cut: bool,
@@ -148,6 +149,9 @@ pub enum NotAsked {
     /// The rules of entrance.
     #[error(transparent)]
     NoRule(NotOverHttp),
+    /// Too many passwords are being proven.
+    #[error("too many passwords are being proven at once; try again shortly")]
+    Busy,
     /// No record of the log-in can be kept, and one is wanted.
     #[error("{0}")]
     Unrecorded(Error),
@@ -208,6 +212,7 @@ impl Inside {
             self.tell_stranger((user, peer), (Stranger::TurnedAway, &what), "28000").await;
             return Err(NotAsked::NoRule(NotOverHttp { user: user.to_owned(), why }));
         }
+        let Ok(_place) = self.clients.proving.try_acquire() else { return Err(NotAsked::Busy) };
         let limited = async |refused| {
             let what = "log-in refused: too many failed ones";
             self.tell_stranger((user, peer), (Stranger::TurnedAway, what), "28000").await;
@@ -235,7 +240,7 @@ impl Inside {
             let what = "log-in refused: wrong password, or no such user";
             self.tell_stranger((user, peer), (Stranger::Guessed, what), "28P01").await;
             self.env.clock.sleep(WRONG_PASSWORD_DELAY).await;
-        } else if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+        } else if let Some(audit) = self.audit(user, CONSOLE, peer) {
             let event = of_connection("password proven", Some(SqlState::SUCCESS));
             audit.must_tell(event).await.map_err(NotAsked::Unrecorded)?;
         }
@@ -259,7 +264,7 @@ impl Inside {
         (stranger, what): (Stranger, &str),
         state: &'static str,
     ) {
-        if let Some(audit) = self.audit(user, CONSOLE, Some(peer)) {
+        if let Some(audit) = self.audit(user, CONSOLE, peer) {
             audit.tell_stranger(stranger, of_connection(what, Some(SqlState(state)))).await;
         }
     }
@@ -268,12 +273,12 @@ impl Inside {
         &self,
         user: &str,
         application: &str,
-        client: Option<SocketAddr>,
+        client: SocketAddr,
     ) -> Option<Arc<SessionAudit>> {
         let log = self.config.audit.as_ref()?;
         let who = Who {
             user: user.to_owned(),
-            client,
+            client: Some(client),
             door: Door::Http,
             application: application.to_owned(),
             database: String::new(),
@@ -329,7 +334,7 @@ impl Inside {
     async fn answer(&self, ask: Ask) -> Answer {
         let begun = self.env.clock.monotonic();
         let timeout = ask.timeout.as_millis().to_string();
-        let audit = self.audit(&ask.user, ask.application, None);
+        let audit = self.audit(&ask.user, ask.application, ask.client);
         let options = SessionOptions {
             user: ask.user.clone(),
             proven: matches!(self.config.auth, Auth::Scram(_)),
@@ -346,12 +351,8 @@ impl Inside {
         };
         let registered = self.clients.cancels.register(&self.env, false, session.cancel_handle());
         session.set_backend_pid(registered.pid);
-        let mut sink = Collect {
-            style: values::style(session.settings(), 0),
-            max_rows: ask.max_rows,
-            bytes_left: ask.max_bytes,
-            answer: Answer::default(),
-        };
+        let style = values::style(session.settings(), 0);
+        let mut sink = Collect::new(style, ask.max_rows, ask.max_bytes);
         let ran = self.execute(&mut session, &ask, &mut sink).await;
         let mut answer = sink.answer;
         answer.error = ran.err();
@@ -371,7 +372,8 @@ impl Inside {
         }
         let rows: usize = answer.results.iter().map(|result| result.rows.len()).sum();
         self.clients.metrics.rows.increment(rows as u64);
-        self.clients.metrics.ran(session.take_wrote(), answer.took);
+        let failure = answer.error.as_ref().map(Error::code);
+        self.clients.metrics.ran(session.take_wrote(), answer.took, failure);
         answer.cost = cost(&mut session).await;
         session.close();
         answer
@@ -396,7 +398,12 @@ impl Inside {
         loop {
             tokio::select! {
                 biased;
-                done = &mut work => return done,
+                done = &mut work => {
+                    return match (done, timed_out && !cancelled) {
+                        (Err(error), true) if is_cancelled(&error) => Err(over_time(ask)),
+                        (done, _) => done,
+                    };
+                }
                 () = ask.cancel.cancelled(), if !cancelled => {
                     cancelled = true;
                     handle.cancel();
@@ -413,14 +420,19 @@ impl Inside {
     }
 }
 
+fn is_cancelled(error: &Error) -> bool {
+    error.code() == SqlState::QUERY_CANCELED
+}
+
+/// What ended a run that nobody cancelled.
+fn over_time(ask: &Ask) -> Error {
+    let text = format!("canceling statement: the run took its {} ms", ask.timeout.as_millis());
+    Error::new(SqlState::QUERY_CANCELED, text).hint("Give it more time, or let it do less.")
+}
+
 /// What the statements asked of the bucket.
 async fn cost(session: &mut Session) -> String {
-    let mut sink = Collect {
-        style: TextStyle::default(),
-        max_rows: 1,
-        bytes_left: 1024,
-        answer: Answer::default(),
-    };
+    let mut sink = Collect::new(TextStyle::default(), 1, COST_BYTES);
     // A failed transaction answers no question; then there is nothing to tell.
     if session.execute_simple("SHOW telesto.last_statement_cost", &mut sink).await.is_err() {
         return String::new();
@@ -428,83 +440,4 @@ async fn cost(session: &mut Session) -> String {
     let first =
         sink.answer.results.into_iter().next().and_then(|result| result.rows.into_iter().next());
     first.and_then(|row| row.into_iter().next().flatten()).unwrap_or_default()
-}
-
-/// Keeps results as text, within bounds.
-struct Collect {
-    style: TextStyle,
-    max_rows: usize,
-    bytes_left: usize,
-    answer: Answer,
-}
-
-impl Collect {
-    /// Whether there is room for more rows after this one.
-    fn keep(&mut self, result: &mut Answered, row: &Row) -> bool {
-        if result.rows.len() >= self.max_rows || self.bytes_left == 0 {
-            result.cut = true;
-            return false;
-        }
-        let texts: Vec<Option<String>> = result
-            .columns
-            .iter()
-            .zip(row.iter())
-            .map(|((_, ty), datum)| {
-                (!datum.is_null()).then(|| datum.to_text(ty, &self.style).to_string())
-            })
-            .collect();
-        let bytes: usize = texts.iter().flatten().map(|text| text.len() + 1).sum();
-        if bytes > self.bytes_left && !result.rows.is_empty() {
-            result.cut = true;
-            self.bytes_left = 0;
-            return false;
-        }
-        self.bytes_left = self.bytes_left.saturating_sub(bytes.max(1));
-        result.rows.push(texts);
-        true
-    }
-}
-
-#[async_trait]
-impl ResultSink for Collect {
-    async fn result(&mut self, result: StatementResult) -> telesto_sql::Result<()> {
-        let mut answered = Answered::default();
-        match result {
-            StatementResult::Rows { columns, rows, tag } => {
-                answered.columns =
-                    columns.iter().map(|column| (column.name.clone(), column.ty.clone())).collect();
-                match rows {
-                    Rows::Ready(rows) => {
-                        for row in &rows {
-                            if !self.keep(&mut answered, row) {
-                                break;
-                            }
-                        }
-                    }
-                    Rows::Stream(mut stream) => {
-                        'rows: while let Some(batch) = stream.try_next().await? {
-                            for row in &batch {
-                                if !self.keep(&mut answered, row) {
-                                    break 'rows;
-                                }
-                            }
-                        }
-                    }
-                }
-                answered.tag = format!("{tag} {}", answered.rows.len());
-            }
-            StatementResult::Command { tag } => answered.tag = tag,
-            StatementResult::Empty => return Ok(()),
-            StatementResult::CopyIn { .. } | StatementResult::CopyOut { .. } => {
-                return Err(Error::unsupported("COPY to or from the client, over HTTP")
-                    .hint("Use psql, or COPY over the Postgres port."));
-            }
-        }
-        if self.answer.results.len() < MOST_RESULTS {
-            self.answer.results.push(answered);
-        } else {
-            self.answer.left_out += 1;
-        }
-        Ok(())
-    }
 }

@@ -16,6 +16,7 @@ pub mod audit;
 pub mod auth;
 mod catalogue;
 pub mod clients;
+mod collect;
 pub mod config;
 pub mod error;
 #[doc(hidden)]

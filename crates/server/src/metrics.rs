@@ -12,6 +12,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use parking_lot::Mutex;
+use telesto_sql::SqlState;
 
 use crate::error::{Error, Result};
 
@@ -57,15 +58,37 @@ pub struct WireMetrics {
     /// Statements that failed.
     pub failures: Counter,
     /// Time of a statement that only reads, seconds.
-    pub reads: Histogram,
+    pub reads: Timed,
     /// Time of one that may write, and of a commit.
-    pub writes: Histogram,
+    pub writes: Timed,
     /// Rows sent.
     pub rows: Counter,
     /// Connections refused or ended by a limit, a stall or a broken protocol.
     pub refused: Counter,
     /// Sessions that ended because their code panicked.
     pub panics: Counter,
+}
+
+/// Times of one kind of statement.
+#[derive(Clone)]
+pub struct Timed {
+    done: Histogram,
+    failed: Histogram,
+}
+
+impl Timed {
+    fn of(kind: &'static str) -> Self {
+        let histogram = |outcome: &'static str| metrics::histogram!("telesto_statement_seconds", "kind" => kind, "outcome" => outcome);
+        Self { done: histogram("done"), failed: histogram("failed") }
+    }
+}
+
+/// Whether an error of this state is the server's: its client asked for nothing wrong, and is not served. Who breaks a constraint or
+/// divides by zero is.
+fn is_of_server(state: SqlState) -> bool {
+    let class = ["40", "53", "57", "58", "XX"].iter().any(|class| state.0.starts_with(class));
+    // A cancel, and a bound on time, are the client's own wish.
+    class && state != SqlState::QUERY_CANCELED
 }
 
 impl std::fmt::Debug for WireMetrics {
@@ -75,15 +98,17 @@ impl std::fmt::Debug for WireMetrics {
 }
 
 impl WireMetrics {
-    /// A statement has run, to its end.
-    pub fn ran(&self, wrote: bool, took: Duration) {
+    /// A statement has run, to its end or to this failure.
+    pub fn ran(&self, wrote: bool, took: Duration, failure: Option<SqlState>) {
         self.statements.increment(1);
-        self.took(wrote, took);
+        self.took(wrote, took, failure);
     }
 
     /// How long something took that was counted before, or is counted elsewhere.
-    pub fn took(&self, wrote: bool, took: Duration) {
-        if wrote { &self.writes } else { &self.reads }.record(took.as_secs_f64());
+    pub fn took(&self, wrote: bool, took: Duration, failure: Option<SqlState>) {
+        let timed = if wrote { &self.writes } else { &self.reads };
+        let failed = failure.is_some_and(is_of_server);
+        if failed { &timed.failed } else { &timed.done }.record(took.as_secs_f64());
     }
 }
 
@@ -103,7 +128,7 @@ impl Default for WireMetrics {
         metrics::describe_histogram!(
             "telesto_statement_seconds",
             Unit::Seconds,
-            "Time from a statement's arrival to its reply in the output buffer, by kind: read, or write (commits too)"
+            "Time from a statement's arrival to its reply in the output buffer, by kind: read, or write (commits too), and outcome: done (errors of the client's too), or failed (SQLSTATE classes 40, 53, 57, 58, XX)"
         );
         metrics::describe_counter!("telesto_rows_sent_total", "Rows sent to SQL clients");
         metrics::describe_counter!(
@@ -120,11 +145,26 @@ impl Default for WireMetrics {
             sessions_passed: metrics::counter!("telesto_sessions_passed_total"),
             statements: metrics::counter!("telesto_statements_total"),
             failures: metrics::counter!("telesto_statement_failures_total"),
-            reads: metrics::histogram!("telesto_statement_seconds", "kind" => "read"),
-            writes: metrics::histogram!("telesto_statement_seconds", "kind" => "write"),
+            reads: Timed::of("read"),
+            writes: Timed::of("write"),
             rows: metrics::counter!("telesto_rows_sent_total"),
             refused: metrics::counter!("telesto_connections_refused_total"),
             panics: metrics::counter!("telesto_session_panics_total"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_the_server_are_told_from_those_of_its_clients() {
+        for state in ["40001", "53100", "53400", "57P01", "58030", "XX000"] {
+            assert!(is_of_server(SqlState(state)), "{state}");
+        }
+        for state in ["22012", "23505", "42P01", "25006", "57014"] {
+            assert!(!is_of_server(SqlState(state)), "{state}");
         }
     }
 }

@@ -31,12 +31,13 @@ const MOST: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const WINDOWS: [&str; 3] = ["1h", "1d", "30d"];
 
-/// What the node's prober tells. A number that is not there is unknown, and said to be.
+/// What the node's prober tells. A number that is not there is unknown, and said to be; no share is rounded up: not every operation
+/// was one that succeeded.
 const OWN: &str = "SELECT target, operation, span AS window, operations, \
     coalesce(round(p50_ms::numeric, 2)::text, 'unknown') AS p50_ms, coalesce(round(p90_ms::numeric, 2)::text, 'unknown') AS p90_ms, \
     coalesce(round(p99_ms::numeric, 2)::text, CASE WHEN operations > 0 THEN 'failed' ELSE 'unknown' END) AS p99_ms, \
     coalesce(round(p999_ms::numeric, 2)::text, CASE WHEN operations > 0 THEN 'failed' ELSE 'unknown' END) AS p999_ms, \
-    coalesce(round((availability * 100)::numeric, 4)::text || ' %', 'unknown') AS available, round(nines::numeric, 1) AS nines, \
+    coalesce(trunc((availability * 100)::numeric, 4)::text || ' %', 'unknown') AS available, trunc(nines::numeric, 1) AS nines, \
     CASE WHEN promise_kept IS NULL THEN 'unknown' WHEN promise_kept THEN 'kept' ELSE 'broken' END AS promise, \
     round(unknown_seconds::numeric) AS unknown_seconds \
     FROM telesto_board_figures WHERE span IN ('1h', '1d', '30d', '1y') ORDER BY target, operation, since DESC";

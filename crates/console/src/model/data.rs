@@ -11,7 +11,8 @@
 //! A schema or table that this role cannot see is 404.
 //!
 //! # Limits
-//! A table without a primary key shows its first page only.
+//! - A page ends before its limit when its rows have more than [`limits::BYTES`].
+//! - A table without a primary key shows its first page only.
 
 use serde::Serialize;
 
@@ -188,13 +189,15 @@ pub async fn rows(
     let limit = limit.clamp(1, limits::ROWS);
     let sql = page_sql(of, place, limit + 1)?;
     let mut rows = reader.some(&sql, limit + 1).await?;
-    let more = rows.rows.len() > limit;
+    // Fewer rows than were asked for, when their bytes are many: what came is a page as well.
+    let more = rows.rows.len() > limit || rows.cut;
     rows.rows.truncate(limit);
     let backwards = matches!(place, Place::Before(_));
     if backwards {
         rows.rows.reverse();
     }
-    rows.cut = false;
+    // With a key the next page has the rest; without one nothing has.
+    rows.cut = more && of.key.is_empty();
     let key_of = |row: Option<&Vec<Option<String>>>| {
         let row = row?;
         let key = of.key.iter().map(|(name, _)| rows.get(row, name).map(str::to_owned));

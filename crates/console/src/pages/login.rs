@@ -107,8 +107,9 @@ fn give(response: &mut Response, cookie: &str) {
 fn local(next: &str) -> &str {
     let here = next.starts_with('/')
         && !next.starts_with("//")
-        && !next.contains(['\\', '\r', '\n'])
-        && next.is_ascii();
+        && !next.contains('\\')
+        // Browsers leave out TAB and line ends: "/\t/host" is "//host" to them.
+        && next.bytes().all(|byte| byte.is_ascii_graphic());
     if here { next } else { "/" }
 }
 
@@ -165,9 +166,19 @@ mod tests {
     #[test]
     fn log_in_leads_to_pages_of_this_console_only() {
         assert_eq!(local("/data/public?x=1"), "/data/public?x=1");
-        for elsewhere in
-            ["", "//evil.example", "https://evil.example", "/\\evil", "/a\r\nb", "javascript:x"]
-        {
+        for elsewhere in [
+            "",
+            "//evil.example",
+            "https://evil.example",
+            "/\\evil",
+            "/a\r\nb",
+            "javascript:x",
+            "/\t/evil.example",
+            "/\0x",
+            "/\u{7f}",
+            "/ x",
+            "/é",
+        ] {
             assert_eq!(local(elsewhere), "/", "{elsewhere}");
         }
     }

@@ -27,10 +27,16 @@ export function isRows(part: Part): part is Rows {
   return "rows" in part;
 }
 
+/** What the names of kept texts begin with; app.ts forgets them by it. */
+export const KEPT = "telesto-sql ";
+
 const meta = (name: string): string =>
   document.querySelector<HTMLMetaElement>(`meta[name="${name}"]`)?.content ?? "";
 
 export const nonce = (): string => meta("style-nonce");
+
+/** Where the tab keeps this role's SQL text: another one that logs in there must not find it. */
+export const kept = (): string => `${KEPT}${document.querySelector(".who .role")?.textContent ?? ""}`;
 
 async function read<T>(response: Response): Promise<T> {
   if (response.status === 401) {
@@ -43,8 +49,8 @@ async function read<T>(response: Response): Promise<T> {
   return body as T;
 }
 
-export async function get<T>(path: string): Promise<T> {
-  return read<T>(await fetch(`/api/v1${path}`, { headers: { accept: "application/json" } }));
+export async function get<T>(path: string, headers: Record<string, string> = {}): Promise<T> {
+  return read<T>(await fetch(`/api/v1${path}`, { headers: { accept: "application/json", ...headers } }));
 }
 
 export async function post<T>(path: string, body: unknown): Promise<T> {

@@ -1,5 +1,7 @@
 // On every page: the choice of theme. Kept in a cookie, so that the server draws the page in it at once.
 
+import { KEPT } from "./api";
+
 type Theme = "auto" | "light" | "dark";
 const order: Theme[] = ["auto", "light", "dark"];
 
@@ -26,3 +28,10 @@ if (button) {
 
 // What is scrolled sideways on a small screen shows where one is.
 document.querySelector("nav.pages [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
+// Who logs out leaves no SQL text to whoever logs in next in this tab.
+document.querySelector('form[action="/logout"]')?.addEventListener("submit", () => {
+  for (const name of Object.keys(sessionStorage)) {
+    if (name.startsWith(KEPT)) sessionStorage.removeItem(name);
+  }
+});

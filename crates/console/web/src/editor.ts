@@ -6,9 +6,8 @@ import { bracketMatching, HighlightStyle, syntaxHighlighting } from "@codemirror
 import { Compartment, EditorState } from "@codemirror/state";
 import { drawSelection, EditorView, keymap, lineNumbers, placeholder } from "@codemirror/view";
 import { tags } from "@lezer/highlight";
-import { get, isRows, nonce, post, type Answer, type Part, type Problem, type Result } from "./api";
+import { get, isRows, kept, nonce, post, type Answer, type Part, type Problem, type Result } from "./api";
 
-const KEPT = "telesto-sql";
 
 function need<T extends HTMLElement>(id: string): T {
   const found = document.getElementById(id);
@@ -34,7 +33,7 @@ const cancel = need<HTMLButtonElement>("sql-cancel");
 const starts = ["sql-run", "sql-explain", "sql-analyze"].map((id) => need<HTMLButtonElement>(id));
 const choice = (id: string): string => need<HTMLSelectElement>(id).value;
 
-if (area.value === "") area.value = sessionStorage.getItem(KEPT) ?? "";
+if (area.value === "") area.value = sessionStorage.getItem(kept()) ?? "";
 
 // The editor, in the text area's place.
 const highlight = HighlightStyle.define([
@@ -112,7 +111,7 @@ async function start(what: "run" | "explain" | "analyze"): Promise<void> {
     status.textContent = "There is nothing to run.";
     return;
   }
-  sessionStorage.setItem(KEPT, view.state.doc.toString());
+  sessionStorage.setItem(kept(), view.state.doc.toString());
   const heads = { run: "", explain: "EXPLAIN (FORMAT JSON) ", analyze: "EXPLAIN (ANALYZE, FORMAT JSON) " };
   running = crypto.randomUUID();
   cancel.disabled = false;
@@ -122,7 +121,8 @@ async function start(what: "run" | "explain" | "analyze"): Promise<void> {
   try {
     const answer = await post<Answer>("/sql", {
       sql: heads[what] + text,
-      mode: choice("sql-mode"),
+      // A plan is made without running anything; further statements behind the first would be run.
+      mode: what === "explain" ? "read_only" : choice("sql-mode"),
       id: running,
       max_rows: Number(choice("sql-rows")),
       timeout_ms: Number(choice("sql-time")),

@@ -24,6 +24,7 @@ use telesto_common::Env;
 use telesto_sql::session::audit::AuditClass;
 use telesto_sql::session::users::{LogIn, Reach};
 use telesto_sql::{SqlEngine, SqlState};
+use tokio::sync::Semaphore;
 
 use crate::attempts::{Attempts, Door, TooMany};
 use crate::audit::{Event, SessionAudit, Stranger, Who};
@@ -146,7 +147,7 @@ pub async fn check(
     env: &Env,
     engine: &SqlEngine,
     config: &ServerConfig,
-    (passwords, attempts): (&Passwords, &Arc<Attempts>),
+    (passwords, attempts, proving): (&Passwords, &Arc<Attempts>, &Arc<Semaphore>),
     asked: Asked<'_>,
 ) -> Result<(), ApiError> {
     let Asked { headers, need, peer, .. } = asked;
@@ -175,6 +176,11 @@ pub async fn check(
     let mark = passwords.key.hash_one((header.as_bytes(), verifier.to_string()));
     let known_before = passwords.proven.lock().contains(&mark);
     if !known_before {
+        let Ok(_place) = proving.try_acquire() else {
+            let message = "too many passwords are being proven at once; try again shortly";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Err(ApiError::new(status, "too_many_requests", message));
+        };
         let limited = async |refused: TooMany| {
             let what = (Stranger::TurnedAway, "request refused: too many failed ones");
             asked.tell_stranger(config, &user, what, "28000").await;

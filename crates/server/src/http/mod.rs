@@ -6,11 +6,16 @@
 //! - Without authentication only requests whose `Host` is a loopback name are answered: a web page
 //!   that has its own name resolve to 127.0.0.1 cannot use a visitor's browser to reach the data.
 //!
+//! - Whoever has proven nothing takes no place of those who have: a place of `Limits::max_requests` is taken after authentication,
+//!   forms are read before it, and passwords are proven in places of their own (`Clients::proving`).
+//! - Liveness, health and readiness take no place at all: they are answered however busy the node is.
+//!
 //! # On failure
-//! A client that stalls in its headers, its body or between requests is dropped after `Limits::stall`.
+//! A client that stalls in its headers, its body, its answer or between requests is dropped: see `serve.rs`.
 //!
 //! # Limits
-//! `Limits::max_requests` at once, more get 503; HTTP/1.1 only; TLS where it is asked for (`ServerConfig::http_tls`), without
+//! `Limits::max_requests` at once until their answers are sent, more get 503, as do answers that are large when
+//! `Limits::wire_memory_bytes` of such are being sent; HTTP/1.1 only; TLS where it is asked for (`ServerConfig::http_tls`), without
 //! clients' certificates.
 
 mod auth;
@@ -18,6 +23,7 @@ pub mod health;
 pub mod kv;
 pub mod ready;
 pub mod reply;
+mod serve;
 pub mod session;
 pub mod token;
 
@@ -26,31 +32,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{Extensions, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
-use hyper::body::Incoming;
-use hyper::service::{Service as _, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
+use hyper::body::Body as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use telesto_common::Env;
 use telesto_sql::SqlEngine;
 use telesto_txn::Database;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::server::TlsStream;
-use tokio_util::sync::CancellationToken;
 
 use crate::attempts::Attempts;
 use crate::clients::Clients;
 use crate::config::ServerConfig;
 use crate::http::reply::ApiError;
+use crate::http::serve::{Held, Pace, accept};
 use crate::kv::Kv;
-use crate::tls::Tls;
 use crate::wire::stream::Stop;
 
 /// The OpenAPI description that the server serves.
@@ -58,7 +59,16 @@ pub const OPENAPI: &str = include_str!("openapi.json");
 const LANDING: &str = include_str!("landing.html");
 /// Longest time of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Longest form, bytes: what is taken in of somebody who has proven nothing.
+const MOST_FORM: usize = 64 << 10;
+/// An answer that is longer counts for the memory of answers.
+const LARGE: u64 = 64 << 10;
+/// Connections of the status port.
+const STATUS_CONNECTIONS: usize = 256;
+/// Without progress on the status port, where everything is short.
+const STATUS_STALL: Duration = Duration::from_secs(5);
+/// Renderings of the metrics at once on the status port.
+const SCRAPES: usize = 16;
 
 /// Where a request comes from: an extension of every request.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +100,11 @@ pub struct HttpState {
     config: Arc<ServerConfig>,
     metrics: Option<PrometheusHandle>,
     requests: Arc<Semaphore>,
+    proving: Arc<Semaphore>,
+    /// Of the status port.
+    scrapes: Arc<Semaphore>,
+    /// A permit for each KiB of the large answers that are being sent.
+    sending: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
     attempts: Arc<Attempts>,
     health: Arc<health::Health>,
@@ -114,6 +129,9 @@ impl HttpState {
             ready: ready::Readiness::new(env.clone(), Arc::clone(&health), config.standing.clone()),
             health,
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
+            proving: Arc::clone(&clients.proving),
+            scrapes: Arc::new(Semaphore::new(SCRAPES)),
+            sending: Arc::new(Semaphore::new(kib(config.limits.wire_memory_bytes) as usize)),
             passwords: Arc::default(),
             attempts: Arc::clone(&clients.attempts),
             env,
@@ -178,19 +196,18 @@ pub fn router(state: HttpState, console: Option<Router>) -> Router {
 /// Before and after every handler of the console, which knows its users by itself: admission, deadline, measurement.
 async fn guard_console(State(state): State<HttpState>, request: Request, next: Next) -> Response {
     let begun = state.env.clock.monotonic();
-    let admitted = admission(&state).and_then(|permit| {
+    let handled = within(&state, async {
         auth::check_host(&state.config.auth, request.headers())?;
-        Ok(permit)
+        let request = with_form(request).await?;
+        let permit = admission(&state)?;
+        Ok(sent(&state, next.run(request).await, permit))
     });
-    let response = match admitted {
-        Err(refusal) => refusal.into_response(),
-        Ok(_permit) => within(&state, next.run(request)).await,
-    };
+    let response = handled.await;
     measure(&state, "console", begun, &response);
     response
 }
 
-/// Before and after every handler: admission, authentication, deadline, measurement.
+/// Before and after every handler: authentication, admission, deadline, measurement.
 async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> Response {
     let begun = state.env.clock.monotonic();
     let route = request.extensions().get::<MatchedPath>().map_or("none", MatchedPath::as_str);
@@ -201,25 +218,72 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         // Whoever watches over the node has no password, and is answered however busy it is.
         return next.run(request).await;
     }
-    let asked = auth::Asked {
-        peer: Peer::of(request.extensions()),
-        headers: request.headers(),
-        need: auth::Need::of(route, request.method()),
-        what: format!("HTTP {} {route}", request.method()),
-    };
-    let response = match admit(&state, asked).await {
-        Err(refusal) => refusal.into_response(),
-        Ok(_permit) => within(&state, next.run(request)).await,
-    };
+    let peer = Peer::of(request.extensions());
+    let what = format!("HTTP {} {route}", request.method());
+    let need = auth::Need::of(route, request.method());
+    let handled = within(&state, async {
+        let asked = auth::Asked { peer, headers: request.headers(), need, what };
+        let known = (&*state.passwords, &state.attempts, &state.proving);
+        auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
+        let permit = admission(&state)?;
+        Ok(sent(&state, next.run(request).await, permit))
+    });
+    let response = handled.await;
     measure(&state, route, begun, &response);
     response
 }
 
+/// The request with its form, if it brings one: forms come from those who have proven nothing yet, and the slow among them must
+/// not take others' places. Any other body is read by a handler that knows by then who sends it.
+async fn with_form(request: Request) -> Result<Request, ApiError> {
+    let is_form = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form-urlencoded"));
+    if !is_form {
+        return Ok(request);
+    }
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, MOST_FORM).await.map_err(|error| {
+        let message =
+            format!("the form cannot be read: {error}; a form has {MOST_FORM} bytes at most");
+        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    })?;
+    Ok(Request::from_parts(head, Body::from(body)))
+}
+
+/// `response`, which keeps its place until it is sent, and if it is large the memory that it takes.
+fn sent(state: &HttpState, mut response: Response, permit: OwnedSemaphorePermit) -> Response {
+    let size = response.body().size_hint();
+    let size = size.exact().unwrap_or(size.lower());
+    let mut held = vec![permit];
+    if size > LARGE {
+        let all = state.config.limits.wire_memory_bytes;
+        match Arc::clone(&state.sending).try_acquire_many_owned(kib(size.min(all))) {
+            Ok(memory) => held.push(memory),
+            Err(_) => {
+                let message = "too many large answers are being sent; try again shortly, or ask for less; a write has taken effect";
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                return ApiError::new(status, "too_many_requests", message).into_response();
+            }
+        }
+    }
+    response.extensions_mut().insert(Held::new(held));
+    response
+}
+
+fn kib(bytes: u64) -> u32 {
+    u32::try_from(bytes >> 10).unwrap_or(u32::MAX)
+}
+
 /// What `handler` answers, unless it takes too long.
-async fn within(state: &HttpState, handler: impl Future<Output = Response>) -> Response {
+async fn within(
+    state: &HttpState,
+    handler: impl Future<Output = Result<Response, ApiError>>,
+) -> Response {
     let deadline = state.env.deadline(REQUEST_TIMEOUT);
     match state.env.within(deadline, "answering a request", handler).await {
-        Ok(response) => response,
+        Ok(response) => response.unwrap_or_else(IntoResponse::into_response),
         Err(_) => ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "timeout",
@@ -245,20 +309,12 @@ fn routes_label(matched: &str) -> &'static str {
 }
 
 fn admission(state: &HttpState) -> Result<OwnedSemaphorePermit, ApiError> {
-    Arc::clone(&state.requests).try_acquire_owned().map_err(|_| {
-        let message = "too many requests at once; try again shortly";
-        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_requests", message)
-    })
+    Arc::clone(&state.requests).try_acquire_owned().map_err(|_| busy())
 }
 
-async fn admit(
-    state: &HttpState,
-    asked: auth::Asked<'_>,
-) -> Result<OwnedSemaphorePermit, ApiError> {
-    let permit = admission(state)?;
-    let known = (&*state.passwords, &state.attempts);
-    auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
-    Ok(permit)
+fn busy() -> ApiError {
+    let message = "too many requests at once; try again shortly";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "too_many_requests", message)
 }
 
 async fn render_metrics(State(state): State<HttpState>) -> Result<impl IntoResponse, ApiError> {
@@ -294,12 +350,19 @@ pub fn status_router(state: HttpState) -> Router {
         .with_state(state)
 }
 
-/// Admission and deadline of what needs no password.
+/// Deadline of what needs no password, and admission to what costs more than a few bytes.
 async fn guard_status(State(state): State<HttpState>, request: Request, next: Next) -> Response {
-    match admission(&state) {
-        Err(refusal) => refusal.into_response(),
-        Ok(_permit) => within(&state, next.run(request)).await,
-    }
+    within(&state, async {
+        if request.uri().path() != "/metrics" {
+            // Who watches over the node would end one that does not answer.
+            return Ok(next.run(request).await);
+        }
+        let permit = Arc::clone(&state.scrapes).try_acquire_owned().map_err(|_| busy())?;
+        let mut response = next.run(request).await;
+        response.extensions_mut().insert(Held::new(vec![permit]));
+        Ok(response)
+    })
+    .await
 }
 
 /// Serves health, readiness and metrics until the server has stopped: they tell of the stop while it lasts.
@@ -307,7 +370,10 @@ pub async fn serve_status(listener: TcpListener, state: HttpState, stop: Stop) {
     let router = status_router(state.clone());
     let end = stop.kill.clone();
     let stop = Stop { drain: end.clone(), ..stop };
-    accept((listener, None), state, router, stop, &end).await;
+    let limits = &state.config.limits;
+    let most = STATUS_CONNECTIONS.min(limits.max_connections);
+    let pace = Pace { most, stall: STATUS_STALL.min(limits.stall) };
+    accept((listener, None), (state.env.clone(), pace), router, stop, &end).await;
 }
 
 /// Serves until the server drains, then finishes the requests under way.
@@ -317,117 +383,7 @@ pub async fn serve(listener: TcpListener, state: HttpState, console: Option<Rout
     let end = stop.drain.clone();
     let tls = state.config.tls.as_ref().filter(|_| state.config.http_tls);
     let tls = tls.cloned();
-    accept((listener, tls), state, router, stop, &end).await;
-}
-
-async fn accept(
-    (listener, tls): (TcpListener, Option<Tls>),
-    state: HttpState,
-    router: Router,
-    stop: Stop,
-    end: &CancellationToken,
-) {
-    let env = state.env.clone();
-    let connections = Arc::new(Semaphore::new(state.config.limits.max_connections));
-    loop {
-        let accepted = tokio::select! {
-            biased;
-            () = end.cancelled() => break,
-            accepted = listener.accept() => accepted,
-        };
-        let (socket, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of file descriptors, most likely: give the others time to close theirs.
-                tracing::warn!(%error, "HTTP accept failed");
-                env.clock.sleep(ACCEPT_PAUSE).await;
-                continue;
-            }
-        };
-        let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else { continue };
-        let stall = state.config.limits.stall;
-        let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
-        let own = env.clone();
-        env.spawn("http connection", async move {
-            // Without it small replies wait for the client's delayed acknowledgement.
-            let _ = socket.set_nodelay(true);
-            let peer = Peer { address: peer, encrypted: tls.is_some() };
-            match tls {
-                None => connection((socket, peer), router, stall, stop).await,
-                Some(tls) => {
-                    if let Some(socket) = handshake(&own, &tls, socket, stall, &stop).await {
-                        connection((socket, peer), router, stall, stop).await;
-                    }
-                }
-            }
-            drop(permit);
-        });
-    }
-    // Every connection holds a permit: all back means all done. The caller bounds this wait.
-    let all = u32::try_from(state.config.limits.max_connections).unwrap_or(u32::MAX);
-    let _ = connections.acquire_many(all).await;
-}
-
-/// The TLS handshake; `None`: there was none in time, and nothing of the connection is left.
-async fn handshake(
-    env: &Env,
-    tls: &Tls,
-    socket: TcpStream,
-    stall: Duration,
-    stop: &Stop,
-) -> Option<TlsStream<TcpStream>> {
-    let by = env.deadline(stall);
-    let tls = tls.now();
-    let accepted = tokio::select! {
-        biased;
-        () = stop.drain.cancelled() => return None,
-        accepted = env.within(by, "the TLS handshake of HTTP", tls.http.accept(socket)) => accepted,
-    };
-    match accepted {
-        Ok(Ok(stream)) => Some(stream),
-        Ok(Err(error)) => {
-            tracing::debug!(%error, "TLS handshake of HTTP failed");
-            None
-        }
-        Err(_) => None,
-    }
-}
-
-async fn connection(
-    (socket, peer): (impl AsyncRead + AsyncWrite + Unpin + Send, Peer),
-    router: Router,
-    stall: Duration,
-    stop: Stop,
-) {
-    let mut builder = hyper::server::conn::http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(stall).max_buf_size(64 * 1024);
-    let router = TowerToHyperService::new(router);
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        if peer.encrypted {
-            // As a proxy says it: cookies are then for TLS only.
-            let https = header::HeaderValue::from_static("https");
-            request.headers_mut().insert("x-forwarded-proto", https);
-        }
-        router.call(request)
-    });
-    let connection = builder.serve_connection(TokioIo::new(socket), service);
-    let mut connection = std::pin::pin!(connection);
-    let mut draining = false;
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.kill.cancelled() => return,
-            () = stop.drain.cancelled(), if !draining => {
-                draining = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            ended = connection.as_mut() => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "HTTP connection ended");
-                }
-                return;
-            }
-        }
-    }
+    let limits = &state.config.limits;
+    let pace = Pace { most: limits.max_connections, stall: limits.stall };
+    accept((listener, tls), (state.env.clone(), pace), router, stop, &end).await;
 }

@@ -68,8 +68,8 @@ pub struct Connection {
     pub(super) metrics: WireMetrics,
     gate: Gate,
     pub(super) extended: Extended,
-    /// When the first write began that the next Sync commits.
-    pub(super) writing: Option<Duration>,
+    /// When the first write began that the next Sync commits, and the failure that ended it.
+    pub(super) writing: Option<(Duration, Option<SqlState>)>,
     /// An error happened in the extended protocol: ignore everything up to Sync.
     skipping: bool,
     /// Extended messages have come since the last ReadyForQuery.
@@ -360,13 +360,16 @@ impl Connection {
             let committed = self.wire.during(self.session.sync()).await?;
             if let Err(error) = committed {
                 self.report(&error);
+                if let Some((_, failure)) = &mut self.writing {
+                    *failure = Some(error.code());
+                }
             }
         } else if let Err(error) = self.session.configure() {
             self.report(&error);
         }
-        if let Some(begun) = self.writing.take() {
+        if let Some((begun, failure)) = self.writing.take() {
             self.session.take_wrote();
-            self.metrics.took(true, self.env.clock.monotonic().saturating_sub(begun));
+            self.metrics.took(true, self.env.clock.monotonic().saturating_sub(begun), failure);
         }
         self.ready()
     }
@@ -379,6 +382,7 @@ impl Connection {
             Ok(()) => self.run_simple(sql).await,
             Err(failure) => Err(failure),
         };
+        let failure = done.as_ref().err().and_then(Failure::state);
         match done {
             Ok(()) => {}
             Err(Failure::Sql(error)) => self.report(&error),
@@ -389,7 +393,7 @@ impl Connection {
         }
         self.ready()?;
         let took = self.env.clock.monotonic().saturating_sub(begun);
-        self.metrics.ran(self.session.take_wrote(), took);
+        self.metrics.ran(self.session.take_wrote(), took, failure);
         Ok(())
     }
 

@@ -135,12 +135,13 @@ impl Connection {
                 let done = self.execute(portal, u64::from(max_rows)).await;
                 let took = self.env.clock.monotonic().saturating_sub(begun);
                 let wrote = self.session.take_wrote();
+                let failure = done.as_ref().err().and_then(Failure::state);
                 if wrote && self.session.transaction_status() == TransactionStatus::Idle {
                     // It is done when Sync has committed it, with all others up to there.
                     self.metrics.statements.increment(1);
-                    self.writing.get_or_insert(begun);
+                    self.writing.get_or_insert((begun, None)).1 = failure;
                 } else {
-                    self.metrics.ran(wrote, took);
+                    self.metrics.ran(wrote, took, failure);
                 }
                 done
             }

@@ -31,6 +31,16 @@ pub enum Failure {
     End(End),
 }
 
+impl Failure {
+    /// The statement's SQLSTATE.
+    pub fn state(&self) -> Option<SqlState> {
+        match self {
+            Self::Sql(error) => Some(error.code()),
+            Self::End(_) => None,
+        }
+    }
+}
+
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Sql(error)

@@ -7,6 +7,8 @@ mod ends;
 mod entrance;
 mod hostile;
 mod http;
+mod http_busy;
+mod inside;
 mod role_settings;
 mod secure;
 mod session;
