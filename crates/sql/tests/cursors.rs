@@ -181,3 +181,26 @@ async fn a_cursor_takes_parameters_and_a_fetch_is_described() {
     };
     assert_eq!(rows.collect().await.expect("rows").len(), 2);
 }
+
+#[tokio::test]
+async fn rows_that_the_protocol_reads_of_a_cursor_are_not_read_again_after_a_conflict() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(
+        &mut a,
+        "create table t (id int primary key, v int); insert into t values (1, 10), (2, 20)",
+    )
+    .await;
+    run(&mut a, "create table w (id int primary key, v int); insert into w values (1, 0), (2, 0)")
+        .await;
+    run(&mut a, "begin; declare c cursor for select id, v from t order by id").await;
+    let fetched = a.fetch_portal("c", 1).await.expect("a row");
+    let StatementResult::Rows { rows, .. } = fetched else { panic!("rows") };
+    assert_eq!(rows.collect().await.expect("rows").len(), 1);
+    run(&mut a, "select v from w where id = 1").await;
+    run(&mut b, "update t set v = 11 where id = 1; update w set v = 77 where id = 1").await;
+    run(&mut a, "update w set v = 10 where id = 2").await;
+    let ended = run(&mut a, "commit").await;
+    assert!(ended[0].starts_with("40001"), "it rests on a row that has changed: {ended:?}");
+    assert_eq!(run(&mut b, "select v from w order by id").await, ["77", "0", "SELECT 2"]);
+}

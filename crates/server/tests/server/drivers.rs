@@ -390,6 +390,44 @@ async fn copy_over_the_simple_protocol_fails_and_ends_in_order() {
     assert_eq!(raw.kinds().await, "HddcCZI");
 }
 
+#[tokio::test]
+async fn portals_give_nothing_in_failed_blocks_and_end_with_their_transaction() {
+    let node = node().await;
+    let mut raw = Raw::ready(&node).await;
+    let open = [
+        query("begin"),
+        parse("p", "select i from generate_series(1, 5) i"),
+        bind("one", "p"),
+        bind("two", "p"),
+        execute("one", 2),
+        execute("two", 0),
+        sync(),
+    ];
+    raw.send(&open.concat()).await;
+    assert_eq!(raw.kinds().await, "CZT");
+    assert_eq!(raw.kinds().await, "122DDsDDDDDCZT");
+    raw.send(&[bind("three", "nothing"), sync()].concat()).await;
+    assert_eq!(raw.kinds().await, "EZE");
+    for portal in ["one", "two"] {
+        raw.send(&[execute(portal, 1), sync()].concat()).await;
+        let messages = raw.until(b'Z').await;
+        assert_eq!(error_field(&messages[0].1, b'C').as_deref(), Some("25P02"), "{portal}");
+    }
+    for end in ["commit and chain", "rollback and chain"] {
+        raw.send(&[query("rollback"), query("begin")].concat()).await;
+        assert_eq!((raw.kinds().await, raw.kinds().await), ("CZI".into(), "CZT".into()));
+        raw.send(&[bind("", "p"), parse("end", end), bind("e", "end"), execute("e", 0)].concat())
+            .await;
+        raw.send(&[execute("", 1), sync()].concat()).await;
+        let messages = raw.until(b'Z').await;
+        let kinds: String = messages.iter().map(|m| char::from(m.0)).collect();
+        assert_eq!(kinds, "212CEZ", "{end}");
+        assert_eq!(error_field(&messages[4].1, b'C').as_deref(), Some("34000"), "{end}");
+        raw.send(&query("deallocate \"end\"")).await;
+        raw.kinds().await;
+    }
+}
+
 /// Who is told that a statement is complete takes it for done, and for more than one message that ends a statement some drivers have no place.
 #[tokio::test]
 async fn a_statement_whose_commit_fails_is_not_told_as_complete() {

@@ -524,3 +524,123 @@ async fn session_that_is_passed_still_waits_for_what_it_committed_elsewhere() {
     assert_eq!(run(&mut after, "SHOW app.tenant").await[0], "seven");
     assert_eq!(run(&mut after, "EXECUTE p").await[0], "1");
 }
+
+#[tokio::test]
+async fn what_setval_did_is_not_done_a_second_time() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create sequence sq; create table w (id int primary key, v int)").await;
+    run(&mut a, "insert into w values (1, 0), (2, 0)").await;
+    let block = "begin isolation level read committed; select setval('sq', 100);
+        select v from w where id = 1; update w set v = 7 where id = 2";
+    assert_eq!(run(&mut a, block).await.last().map(String::as_str), Some("UPDATE 1"));
+    run(&mut b, "update w set v = 8 where id = 2").await;
+    for number in ["101", "102", "103"] {
+        assert_eq!(run(&mut b, "select nextval('sq')").await, [number, "SELECT 1"]);
+    }
+    let ended = run(&mut a, "commit").await;
+    assert!(ended[0].starts_with("40001"), "{ended:?}");
+    assert_eq!(run(&mut b, "select nextval('sq')").await, ["104", "SELECT 1"]);
+    // The same block without it is executed again.
+    let block = "begin isolation level read committed; select nextval('sq') > 0;
+        update w set v = 7 where id = 2";
+    run(&mut a, block).await;
+    run(&mut b, "update w set v = 8 where id = 2").await;
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
+}
+
+#[tokio::test]
+async fn writes_follow_queries_whose_answer_is_another_each_time() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(&mut a, "create table w (id int primary key); insert into w select generate_series(1, 20)")
+        .await;
+    for (at, query) in [
+        "select clock_timestamp()",
+        "select random()",
+        "select id, gen_random_uuid() from w",
+        "select statement_timestamp()",
+        "explain analyze select * from w",
+        "select pg_advisory_unlock(5)",
+        "select count(*) from (select random() from w) x",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ended = run(&mut a, &format!("{query}; delete from w where id = {}", at + 1)).await;
+        assert_eq!(ended.last().map(String::as_str), Some("DELETE 1"), "{query}: {ended:?}");
+    }
+    // What reads the same again may be followed by a write, too, and is compared.
+    assert_eq!(
+        run(&mut a, "select count(*) from w; delete from w where id = 20").await,
+        ["13", "SELECT 1", "DELETE 1"]
+    );
+}
+
+#[tokio::test]
+async fn statements_run_whichever_table_has_the_columns_they_were_described_with() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table rc (k int primary key, v int); insert into rc values (1, 5)").await;
+    let named = a.prepare("select v from rc where k = $1", &[]).await.expect("prepared");
+    let five = a.execute(&named, vec![Datum::Int4(1)]).await.expect("runs");
+    assert!(matches!(five, StatementResult::Rows { .. }));
+    a.sync().await.expect("ended");
+    run(
+        &mut b,
+        "drop table rc; create table rc (k int primary key, v int); insert into rc values (1, 6)",
+    )
+    .await;
+    let StatementResult::Rows { rows, .. } =
+        a.execute(&named, vec![Datum::Int4(1)]).await.expect("runs on the new table")
+    else {
+        panic!("rows")
+    };
+    assert_eq!(rows.collect().await.expect("rows"), [vec![Datum::Int4(6)]]);
+    a.sync().await.expect("ended");
+    run(&mut b, "alter table rc alter v type bigint").await;
+    let refused = a.execute(&named, vec![Datum::Int4(1)]).await.expect_err("another type");
+    assert_eq!(refused.code().0, "0A000");
+}
+
+/// A block that is executed again plans known texts anew, and they are shared with statements that were described before.
+#[tokio::test]
+async fn known_texts_give_rows_of_the_columns_that_were_described() {
+    for change in ["alter table st alter x type bigint", "alter table st add column more int"] {
+        let engine = engine().await;
+        let mut sessions = Vec::new();
+        for _ in 0..3 {
+            sessions.push(session(&engine).await);
+        }
+        let [a, b, c] = &mut sessions[..] else { panic!("three") };
+        run(a, "create table st (k int primary key, x int); insert into st values (1, 7)").await;
+        run(a, "create table st2 (k int primary key, x int); insert into st2 values (1, 0)").await;
+        let text = "select * from st where k = 1";
+        for _ in 0..4 {
+            assert_eq!(run(c, text).await, ["1|7", "SELECT 1"]);
+        }
+        let named = a.prepare(text, &[]).await.expect("prepared");
+        let told = named.columns.clone().expect("described");
+        run(c, "begin").await;
+        run(c, text).await;
+        run(b, change).await;
+        run(c, "update st2 set x = x + 1 where k = 1").await;
+        run(c, "commit").await;
+        for again in [c, b] {
+            run(again, text).await;
+        }
+        match a.execute(&named, Vec::new()).await {
+            Ok(StatementResult::Rows { columns, rows, .. }) => {
+                let types =
+                    |of: &[ResultColumn]| of.iter().map(|c| c.ty.clone()).collect::<Vec<_>>();
+                assert_eq!(types(&columns), types(&told), "{change}");
+                for row in rows.collect().await.expect("rows") {
+                    assert_eq!(row.len(), told.len(), "{change}");
+                    assert!(row.iter().all(|value| matches!(value, Datum::Int4(_))), "{change}");
+                }
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => assert_eq!(error.code().0, "0A000", "{change}"),
+        }
+    }
+}
