@@ -369,6 +369,8 @@ async fn neither_types_nor_schemas_of_a_curated_table_change_beside_its_curators
         "ALTER DOMAIN shop.many OWNER TO bob",
         "ALTER TABLE shop.offer OWNER TO bob",
         "GRANT CREATE ON DATABASE telesto TO bob",
+        "GRANT USAGE ON SCHEMA shop TO eve, alice",
+        "GRANT SELECT ON shop.offer TO eve",
         "ALTER TABLE shop.offer SET (telesto.curated = editors)",
     ] {
         run(&mut wiki.boss, statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
