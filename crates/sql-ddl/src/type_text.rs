@@ -136,6 +136,9 @@ fn rename_in_expr(expr: &mut Expr, finder: &Finder<'_>, from: &str, to: &str) ->
     visit_expressions(expr, |expr| breaking(bare_label(expr, from))).is_break()
 }
 
+/// What is done with each type that a tree names.
+type Edit<'e> = &'e mut dyn FnMut(&mut DataType);
+
 impl Ddl<'_> {
     fn finder<'a>(&'a self, catalog: &'a CatalogSnapshot, oid: u32) -> Finder<'a> {
         Finder { users: UserTypes { catalog, settings: &self.context.settings }, oid }
@@ -267,7 +270,7 @@ impl Ddl<'_> {
     /// A schema has another name: so it has before the names of its types.
     pub(super) fn rename_schema_of_types(&mut self, from: &str, to: &str) -> Result<()> {
         let before = self.catalog().clone();
-        let renamed = |tree: &mut dyn FnMut(&mut dyn FnMut(&mut DataType))| {
+        let renamed = |tree: &mut dyn FnMut(Edit<'_>)| {
             let mut found = false;
             tree(&mut |ty| {
                 if let DataType::Custom(name, _) = innermost(ty)
