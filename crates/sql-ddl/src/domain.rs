@@ -39,20 +39,20 @@ fn over_column(text: &str, column: &str) -> Result<String> {
 
 impl Ddl<'_> {
     /// The form in which a condition over VALUE is stored.
-    fn settled_of_value(&self, expr: &Expr, base: &SqlType) -> String {
+    fn settled_of_value(&self, expr: &Expr, base: &SqlType) -> Result<String> {
         let scope = telesto_sql_expr::domain::value_scope(base);
         let condition = |binder: &mut telesto_sql_expr::Binder<'_>, bound| {
             binder.implicit(bound, &SqlType::Bool).map(drop)
         };
-        self.settled(expr, &scope, condition).to_string()
+        Ok(self.settled(expr, &scope, condition)?.to_string())
     }
 
     /// The form in which a default is stored.
-    fn settled_default(&self, expr: &Expr, base: &SqlType) -> String {
+    fn settled_default(&self, expr: &Expr, base: &SqlType) -> Result<String> {
         let assigned = |binder: &mut telesto_sql_expr::Binder<'_>, bound| {
             binder.coerce(bound, base, telesto_sql_expr::CastContext::Assignment).map(drop)
         };
-        self.settled(expr, &telesto_sql_expr::Scope::default(), assigned).to_string()
+        Ok(self.settled(expr, &telesto_sql_expr::Scope::default(), assigned)?.to_string())
     }
 
     fn new_check(
@@ -74,7 +74,7 @@ impl Ddl<'_> {
                 format!("constraint \"{name}\" for domain \"{ty}\" already exists"),
             ));
         }
-        let expression = self.settled_of_value(expr, base);
+        let expression = self.settled_of_value(expr, base)?;
         bind_check(&expression, base, &EvalContext::executing(self.context))?;
         let oid = self.change.oid();
         checks.push(CheckConstraint { oid, name, expression, validated });
@@ -102,7 +102,7 @@ impl Ddl<'_> {
                     return Err(Error::syntax("multiple default expressions"));
                 }
                 ColumnOption::Default(expr) => {
-                    domain.default = Some(self.settled_default(expr, &domain.base))
+                    domain.default = Some(self.settled_default(expr, &domain.base)?)
                 }
                 ColumnOption::Check(check) => {
                     let of = option.name.as_ref().or(check.name.as_ref());
@@ -204,7 +204,7 @@ impl Ddl<'_> {
             match operation {
                 AlterTableOperation::AlterColumn { op, .. } => match op {
                     AlterColumnOperation::SetDefault { value } => {
-                        domain.default = Some(self.settled_default(value, &domain.base));
+                        domain.default = Some(self.settled_default(value, &domain.base)?);
                     }
                     AlterColumnOperation::DropDefault => domain.default = None,
                     AlterColumnOperation::DropNotNull => domain.not_null = false,

@@ -146,7 +146,7 @@ impl Ddl<'_> {
         let settled = self.settled(&self.with_oids(expr)?, &scope, |binder, bound| {
             binder.implicit(bound, &SqlType::Bool).map(drop)
         });
-        Ok(settled.to_string())
+        Ok(settled?.to_string())
     }
 
     fn with_oids(&self, expr: &Expr) -> Result<Expr> {
@@ -188,7 +188,7 @@ impl Ddl<'_> {
                 binder.coerce(bound, &ty, CastContext::Assignment).map(drop)
             };
             let written = parse_stored(text)?;
-            let settled = self.settled(&written, scope, finished);
+            let settled = self.settled(&written, scope, finished)?;
             Ok(if settled == written { text.to_owned() } else { settled.to_string() })
         };
         if let Some(text) = &mut column.default {

@@ -88,8 +88,9 @@ impl Ddl<'_> {
         }
         self.may_name(&query)?;
         let pinned = self.pinned(query).await?;
-        let settled = self.settled_query(pinned.clone()).await;
-        let pinned = if self.view_columns(&settled).await.is_ok() { settled } else { pinned };
+        let pinned = self.settled_query(pinned).await?;
+        // A condition that would be read by each reader's settings lets readers in: it is not kept as it was written.
+        self.view_columns(&pinned).await?;
         match *pinned.body {
             SetExpr::Select(select) => match select.selection {
                 Some(expr) => Ok(expr.to_string()),

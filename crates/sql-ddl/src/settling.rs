@@ -33,6 +33,7 @@ use telesto_sql_parser::sqlparser::ast::{
 };
 use telesto_sql_plan::ParameterTypes;
 use telesto_sql_types::error::Result;
+use telesto_sql_types::interrupt;
 
 fn type_of_text(text: &str) -> Option<DataType> {
     telesto_sql_parser::syntax::read_type(text).ok()
@@ -258,24 +259,29 @@ fn named_constant(settled: Settled) -> Expr {
 
 impl Ddl<'_> {
     /// An expression that a text is made of, over `scope`, and what binding does with it behind the binding itself.
+    ///
+    /// # Errors
+    /// 57014 and its kin.
     pub(super) fn settled(
         &self,
         expr: &Expr,
         scope: &Scope,
         finish: impl Fn(&mut Binder<'_>, telesto_sql_expr::Expr) -> Result<()>,
-    ) -> Expr {
+    ) -> Result<Expr> {
         let catalog = Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let mut expr = self.with_full_types(expr);
         let mut literals = Literals::new(self.context.transaction_micros);
         while let Some(asked) = literals.question(&expr) {
+            // As many times over as there are literals: that of a text with very many is long.
+            interrupt::check_long()?;
             let mut parameters = ParameterTypes::default();
             let mut binder = Binder::new(scope, &mut parameters, &context, "a definition");
             let bound = binder.bind(&asked).and_then(|bound| finish(&mut binder, bound));
             literals.answer(bound);
         }
         literals.put_in(&mut expr);
-        expr
+        Ok(expr)
     }
 
     /// An expression with the schemas of the users' types that it names.
@@ -286,15 +292,19 @@ impl Ddl<'_> {
     }
 
     /// A query that a text is made of.
-    pub(super) async fn settled_query(&self, query: Query) -> Query {
+    ///
+    /// # Errors
+    /// 57014 and its kin.
+    pub(super) async fn settled_query(&self, query: Query) -> Result<Query> {
         let mut settled = query.clone();
         qualify_types(&mut settled, &self.user_types());
         let mut literals = Literals::new(self.context.transaction_micros);
         while let Some(asked) = literals.question(&settled) {
+            interrupt::pace().await?;
             literals.answer(self.view_columns(&asked).await.map(drop));
         }
         literals.put_in(&mut settled);
-        settled
+        Ok(settled)
     }
 }
 

@@ -291,7 +291,7 @@ impl Ddl<'_> {
             }
         }
         let kept = self.kept(&create.query, &own).await;
-        let settled = self.settled_query(kept.clone()).await;
+        let settled = self.settled_query(kept.clone()).await?;
         let stays = self.view_columns(&settled).await.is_ok_and(|now| same(&now, &own));
         let kept = if stays { settled } else { kept };
         let oid = match &before {

@@ -295,7 +295,15 @@ fn milliseconds(name: &str, value: &str) -> Result<u64> {
         "d" => 86_400_000,
         _ => return Err(invalid(name, value)),
     };
-    Ok(number * factor)
+    // PostgreSQL's largest.
+    number.checked_mul(factor).filter(|ms| *ms <= 2_147_483_647).ok_or_else(|| {
+        Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            format!(
+                "{value} is outside the valid range for parameter \"{name}\" (0 .. 2147483647 ms)"
+            ),
+        )
+    })
 }
 
 impl Settings {

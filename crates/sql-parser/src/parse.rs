@@ -140,6 +140,15 @@ fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
     out
 }
 
+/// Fails for a text with the character zero, which no value of PostgreSQL's holds. Only `U&'…'` could make one.
+fn no_zero(tokens: &[TokenWithSpan]) -> Result<()> {
+    let has = |token: &TokenWithSpan| matches!(&token.token, Token::UnicodeStringLiteral(text) if text.contains('\0'));
+    match tokens.iter().any(has) {
+        true => Err(Error::syntax("invalid Unicode escape value")),
+        false => Ok(()),
+    }
+}
+
 /// Makes a statement of its tokens, on a stack that its tree fits.
 fn finish(
     sql: &str,
@@ -151,6 +160,7 @@ fn finish(
         return Ok(());
     }
     look(tokens.len())?;
+    no_zero(&tokens)?;
     syntax::shorten(&mut tokens);
     let depth = Depth::of(&tokens)?;
     let parsed = Need::of_unbalanced(depth).provide(|| {

@@ -17,9 +17,10 @@
 //!
 //! # Limits
 //! A process learns of caps from the catalog that its statements read: one that is under way meets a new cap at its next statement.
+//! What a cap refuses it refuses for up to [`LOOK_AGAIN`] after another process has changed or dropped it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,6 +46,10 @@ const TRIES: u32 = 50;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a request that was refused waits for its statement to go away.
 const STOPPED: Duration = Duration::from_secs(1);
+/// How long what was refused by a cap is refused before the catalog is looked at for another one, which another process may have made.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// How often a request waits for that look.
+const LOOKS: u32 = 100;
 /// What a statement that changes caps begins with.
 const CHANGE: &str = "SELECT telesto_cap_";
 const VERSION: u8 = 1;
@@ -67,6 +72,10 @@ pub struct CapBook {
     filling: tokio::sync::Mutex<()>,
     /// A task is fetching one.
     filler: AtomicBool,
+    /// A task looks at the catalog.
+    looking: AtomicBool,
+    /// When the catalog was last looked at because of a refusal, microseconds of the monotonic clock; 0: never.
+    looked_micros: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -88,6 +97,8 @@ impl CapBook {
             state: Mutex::default(),
             filling: tokio::sync::Mutex::default(),
             filler: AtomicBool::new(false),
+            looking: AtomicBool::new(false),
+            looked_micros: AtomicU64::new(0),
         }
     }
 
@@ -95,6 +106,31 @@ impl CapBook {
     #[must_use]
     pub fn active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
+    }
+
+    /// Whether the purse is of a cap that there is, as far as this process knows.
+    fn has(&self, purse: &Arc<Purse>) -> bool {
+        self.state.lock().all.iter().any(|known| Arc::ptr_eq(known, purse))
+    }
+
+    /// Whether it is known what the catalog said a moment ago.
+    fn has_looked(&self) -> bool {
+        let looked = self.looked_micros.load(Ordering::Relaxed);
+        let now = u64::try_from(self.env.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+        looked != 0 && now.saturating_sub(looked) < LOOK_AGAIN.as_micros() as u64
+    }
+
+    /// The newest catalog and its snapshot. Nobody's statement pays for it, and no cap stops it.
+    async fn newest(&self) -> Result<(Arc<CatalogSnapshot>, Timestamp)> {
+        let read = async {
+            let txn = self.database.begin(TxnOptions::default()).await?;
+            let database = telesto_sql_catalog::store::DEFAULT_DATABASE_ID;
+            let catalog = CatalogCache::default().read(&txn, database).await;
+            let at = txn.snapshot();
+            txn.rollback();
+            Ok((catalog?, at))
+        };
+        scoped(ScopeMeter::shared(Cause::Admin), read).await
     }
 
     /// Learns which caps there are from a catalog that a statement reads.
@@ -290,6 +326,8 @@ pub struct CapGuard {
     purses: Vec<Arc<Purse>>,
     rates: Rates,
     cancel: Arc<Shared>,
+    /// The transaction commits.
+    lets_through: AtomicBool,
 }
 
 impl std::fmt::Debug for CapGuard {
@@ -330,7 +368,35 @@ impl Accounts {
             return None;
         }
         let (accounts, cancel) = (Arc::clone(self), Arc::clone(cancel));
-        Some(Arc::new(CapGuard { accounts, purses, rates: self.rates(), cancel }))
+        let lets_through = AtomicBool::new(false);
+        Some(Arc::new(CapGuard { accounts, purses, rates: self.rates(), cancel, lets_through }))
+    }
+
+    /// Looks whether another process has changed or dropped the cap that refuses something: statements that are refused before they
+    /// read the catalog would never learn of it. Once in [`LOOK_AGAIN`] at most.
+    async fn look_again(&self) {
+        let caps = self.caps();
+        if caps.has_looked() {
+            return;
+        }
+        match caps.newest().await {
+            Ok((catalog, at)) => self.learn_caps(&catalog, at),
+            Err(error) => tracing::debug!(%error, "whether a spend cap was changed is not known"),
+        }
+        let now = u64::try_from(caps.env.clock.monotonic().as_micros()).unwrap_or(u64::MAX);
+        caps.looked_micros.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// [`Self::look_again`] in the background.
+    fn look_again_soon(self: &Arc<Self>) {
+        if self.caps().looking.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let accounts = Arc::clone(self);
+        self.caps().env.spawn("looking for spend caps", async move {
+            accounts.look_again().await;
+            accounts.caps().looking.store(false, Ordering::SeqCst);
+        });
     }
 
     /// Has a purse filled in the background.
@@ -349,6 +415,17 @@ impl Accounts {
 }
 
 impl CapGuard {
+    /// Whether a cap of it is another one by now.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.purses.iter().any(|purse| !self.accounts.caps().has(purse))
+    }
+
+    /// From now on what is asked for is counted and never refused: a transaction that was let begin commits.
+    pub fn lets_through(&self) {
+        self.lets_through.store(true, Ordering::Relaxed);
+    }
+
     /// Has a purse that only warns take a slice when it is time to. Nobody waits for it, and none that is not had stops anybody.
     fn tell(&self, purse: &Arc<Purse>, price: Dollars, now: u64) {
         if purse.cap.mode == Mode::Warn && purse.wants(price, now).is_some() {
@@ -389,6 +466,7 @@ impl CapGuard {
                         break;
                     }
                     Verdict::Refuse => {
+                        self.accounts.look_again().await;
                         return Err(refused(&refusal(purse, Class::Write, price, now)));
                     }
                     // What is left is less than it may cost: a slice, or the end.
@@ -403,6 +481,9 @@ impl CapGuard {
 
 impl Guard for CapGuard {
     fn ask(&self, resource: Resource, attempt: u32) -> Toll {
+        if self.lets_through.load(Ordering::Relaxed) {
+            return Toll::Free;
+        }
         let now = self.accounts.caps().env.clock.wall_micros();
         let price = self.rates.of(resource, REQUEST);
         let class = if resource == Resource::Puts { Class::Write } else { Class::ColdRead };
@@ -412,6 +493,12 @@ impl Guard for CapGuard {
                 Verdict::Slow(time) => return Toll::Wait(time),
                 Verdict::Ask => {
                     self.accounts.fill_soon(purse, price);
+                    return Toll::Wait(LOOK);
+                }
+                // The next statement meets what there is in its place.
+                Verdict::Refuse if !self.accounts.caps().has(purse) => {}
+                Verdict::Refuse if attempt < LOOKS && !self.accounts.caps().has_looked() => {
+                    self.accounts.look_again_soon();
                     return Toll::Wait(LOOK);
                 }
                 Verdict::Refuse => {

@@ -490,3 +490,95 @@ async fn many_writes_of_one_transaction_set_aside_one_commit() {
     drop((admin, jobs));
     close(opened).await;
 }
+
+/// Whether the statement is done within ten seconds: what was refused a moment ago may be refused for some more.
+async fn soon(s: &mut Session, sql: &str) -> bool {
+    for _ in 0..100 {
+        match tried(s, sql).await {
+            Ok(_) => return true,
+            Err(error) => refused(Err(error), "is reached"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    false
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn caps_that_another_process_raised_or_dropped_refuse_nothing_more() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (first, second) = (database(folder.path()).await, database(folder.path()).await);
+    let mut admin = session(&first, "telesto", "admin").await;
+    run(&mut admin, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    run(&mut admin, "INSERT INTO t VALUES (1, 0)").await;
+    let cap = |dollars: &str| {
+        format!(
+            "SELECT telesto_cap_set('all', 'database', 'telesto', {dollars}, 'month', 'enforce')"
+        )
+    };
+    run(&mut admin, &cap("0.0005")).await;
+    // Nobody's statement is begun there any more that would tell of another cap.
+    let mut there = session(&second, "telesto", "a").await;
+    run(&mut there, "SELECT 1 FROM t").await;
+    spend_until_refused(&mut there).await;
+    run(&mut admin, &cap("0.002")).await;
+    assert!(soon(&mut there, "UPDATE t SET v = v + 1 WHERE id = 1").await, "it was raised");
+    spend_until_refused(&mut there).await;
+    while tried(&mut there, "SELECT v FROM t").await.is_ok() {}
+    run(&mut admin, "SELECT telesto_cap_drop('all')").await;
+    assert!(soon(&mut there, "SELECT v FROM t").await, "it was dropped");
+    assert!(soon(&mut there, "UPDATE t SET v = v + 1 WHERE id = 1").await, "it was dropped");
+    drop((admin, there));
+    close(first).await;
+    close(second).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cap_that_was_dropped_is_not_left_in_sessions_that_met_it() {
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = database(folder.path()).await;
+    let mut admin = session(&opened, "telesto", "admin").await;
+    let (mut bob, acting) = bob_has_spent_all(&opened, &mut admin).await;
+    run(&mut bob, "SET telesto.consistency = strict").await;
+    while tried(&mut bob, "SELECT v FROM t").await.is_ok() {}
+    run(&mut admin, "SELECT telesto_cap_drop('bob')").await;
+    for _ in 0..3 {
+        run(&mut bob, "SELECT v FROM t").await;
+        run(&mut bob, "UPDATE t SET v = v + 1 WHERE id = 1").await;
+    }
+    drop((admin, bob, acting));
+    close(opened).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transaction_that_was_let_begin_commits_although_the_cap_is_reached_meanwhile() {
+    let folder = tempfile::tempdir().expect("folder");
+    let opened = database(folder.path()).await;
+    let mut admin = session(&opened, "telesto", "admin").await;
+    for sql in [
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        "INSERT INTO t VALUES (1, 0)",
+        "CREATE TABLE large (id int PRIMARY KEY, v text)",
+        "CREATE ROLE bob LOGIN",
+        "GRANT ALL ON t, large TO bob",
+        "SELECT telesto_cap_set('bob', 'role', 'bob', 0.0005, 'month', 'enforce')",
+    ] {
+        run(&mut admin, sql).await;
+    }
+    let mut bob = session(&opened, "bob", "psql").await;
+    run(&mut bob, "BEGIN").await;
+    // More than one entry of the log holds: its parts are written when it commits.
+    for batch in 0..4 {
+        let sql = format!(
+            "INSERT INTO large SELECT {batch} * 40 + i, repeat(md5(i::text), 8000) FROM generate_series(1, 40) i"
+        );
+        run(&mut bob, &sql).await;
+    }
+    let mut other = session(&opened, "bob", "psql").await;
+    spend_until_refused(&mut other).await;
+    while tried(&mut other, "SELECT v FROM t").await.is_ok() {}
+    run(&mut bob, "COMMIT").await;
+    assert_eq!(one(&mut admin, "SELECT count(*) FROM large").await, "160");
+    refused(tried(&mut bob, "UPDATE t SET v = 1 WHERE id = 1").await, "writes are refused");
+    drop((admin, bob, other));
+    close(opened).await;
+}

@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use telesto_bucket::meter::toll;
 use telesto_bucket::{Bucket, Cause};
 use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, TxnId};
@@ -472,6 +473,10 @@ impl Local {
 
     /// Waits for a look that starts now or later.
     pub async fn look(self: &Arc<Self>, by: Deadline) -> Result<()> {
+        // On log servers a look asks nothing of the bucket, and no cap.
+        if self.log.kind() == LogKind::Bucket {
+            toll(&*self.env.clock, Resource::Gets).await;
+        }
         let local = Arc::clone(self);
         self.looker
             .look(by, move || {

@@ -23,10 +23,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telesto_bucket::Cause;
-use telesto_bucket::meter::{ScopeMeter, current_scope, scoped, toll};
+use telesto_bucket::meter::{ScopeMeter, current_scope, scoped};
 use telesto_common::wait::{self, Wait};
 use telesto_common::{Deadline, Env};
-use telesto_meter::Resource;
 use tokio::sync::oneshot;
 
 use crate::error::{Error, Result};
@@ -71,7 +70,6 @@ impl Looker {
         L: Fn() -> F + Send + 'static,
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        toll(&*self.env.clock, Resource::Gets).await;
         let (reply, answer) = oneshot::channel();
         let start = {
             let mut state = self.state.lock();

@@ -63,6 +63,30 @@ fn reset(role: u32, query_id: i64, call: &Call<'_>) -> Result<Datum> {
 }
 
 /// `telesto_cap_set(name, kind of subject, subject, dollars, per, mode [, reserve percent])`
+/// Whom a cap limits, by the name that its statements go by. One that is nobody's would limit nothing.
+fn known(subject: Subject, call: &Call<'_>) -> Result<Subject> {
+    let missing = match &subject {
+        Subject::Database(name) if name == "postgres" => {
+            return Ok(Subject::Database(call.context.catalog.database_name.clone()));
+        }
+        Subject::Database(name) => {
+            (*name != call.context.catalog.database_name).then(|| ("3D000", "database", name))
+        }
+        Subject::Role(name) => {
+            let there = call.context.catalog.roles().any(|role| role.name == *name);
+            (!there).then(|| ("42704", "role", name))
+        }
+        _ => None,
+    };
+    match missing {
+        None => Ok(subject),
+        Some((code, kind, name)) => {
+            Err(fault::error(code, format!("{kind} \"{name}\" does not exist"))
+                .hint("A spend cap limits what is there: SELECT rolname FROM pg_roles.".to_owned()))
+        }
+    }
+}
+
 fn cap_set(args: &[Datum], reserve: Option<i64>, call: &Call<'_>) -> Result<Datum> {
     only_superusers("telesto_cap_set", call)?;
     let wrong = |what: String, hint: &str| fault::error("22023", what).hint(hint.to_owned());
@@ -77,6 +101,7 @@ fn cap_set(args: &[Datum], reserve: Option<i64>, call: &Call<'_>) -> Result<Datu
             "Kinds are: database, role, application, statement.",
         )
     })?;
+    let subject = known(subject, call)?;
     let Datum::Numeric(dollars) = &args[3] else { return Err(fault::kind("a number of dollars")) };
     let limit = Dollars::from_f64(dollars.to_f64());
     let limit_nanos = u64::try_from(limit.0 / 1_000_000_000).unwrap_or(u64::MAX);

@@ -1,12 +1,14 @@
 //! What AS OF SYSTEM TIME means.
 //!
 //! # On failure
-//! 22023 for what is not in the past, or is no time at all.
+//! 22023 for what is not in the past, or is no time at all; 0A000 for statements that know no past.
 
 use telesto_common::Timestamp;
 
-use super::{Session, pg_micros};
+use super::{Prepared, Session, pg_micros};
 use crate::error::{Error, Result, SqlState};
+use crate::sqlparser::ast::Statement;
+use telesto_sql_parser::statement_kind::only_reads;
 
 impl Session {
     /// The timestamp `AS OF SYSTEM TIME text` means.
@@ -36,4 +38,30 @@ impl Session {
         })?;
         Ok(Timestamp(Timestamp::from_wall_micros(unix + 1).0 - 1))
     }
+}
+
+/// Fails where `AS OF SYSTEM TIME` stands in a statement that would be carried out now all the same.
+///
+/// # Errors
+/// 0A000.
+pub(super) fn may_be_of_the_past(prepared: &Prepared, statement: &Statement) -> Result<()> {
+    let inner = match statement {
+        Statement::Explain { statement, .. } => statement,
+        statement => statement,
+    };
+    // What writes is told that the past is read-only.
+    let fits = only_reads(inner)
+        || matches!(
+            inner,
+            Statement::StartTransaction { .. }
+                | Statement::Insert(_)
+                | Statement::Update { .. }
+                | Statement::Delete(_)
+                | Statement::Merge { .. }
+        );
+    if prepared.as_of.is_none() || fits {
+        return Ok(());
+    }
+    Err(Error::unsupported("AS OF SYSTEM TIME in this statement")
+        .hint("Queries take it, and BEGIN AS OF SYSTEM TIME '…' for all that a block reads."))
 }

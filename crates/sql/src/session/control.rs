@@ -191,7 +191,7 @@ impl Session {
                             "SET TRANSACTION ISOLATION LEVEL must be called before any query",
                         ));
                     }
-                    block.options.level = level;
+                    (block.options.level, block.isolation) = (level, level);
                 }
                 TransactionMode::AccessMode(mode) => {
                     let read_only = *mode == TransactionAccessMode::ReadOnly;
@@ -217,10 +217,12 @@ impl Session {
                 }
             }
         }
-        if let (true, Some(level), true) =
-            (block.options.read_only, consistency, block.txn.is_none())
-        {
-            block.options.level = level;
+        if block.txn.is_none() {
+            // One that writes after all does so at the isolation level that was asked for.
+            block.options.level = match consistency {
+                Some(level) if block.options.read_only => level,
+                _ => block.isolation,
+            };
         }
         Ok(())
     }

@@ -40,9 +40,22 @@ impl Session {
     /// A statement runs: its requests are asked for by its caps.
     pub(super) fn spends(&mut self) {
         self.spending.runs();
-        if self.engine.accounts().caps().active() {
-            let guard = self.guard().map(|guard| guard as Arc<dyn Guard>);
-            self.spending.scope().set_guard(guard);
+        if self.engine.accounts().caps().active() || self.capped.is_some() {
+            let guard = self.guard();
+            self.guards(guard);
+        }
+    }
+
+    /// What is asked of the bucket from now on is asked of `guard`; `None`: of nobody.
+    fn guards(&mut self, guard: Option<Arc<CapGuard>>) {
+        self.capped.clone_from(&guard);
+        self.spending.scope().set_guard(guard.map(|guard| guard as Arc<dyn Guard>));
+    }
+
+    /// The transaction commits: it was let begin, and what its commit asks for is paid for and never refused.
+    pub(super) fn goes_through(&self) {
+        if let Some(guard) = &self.capped {
+            guard.lets_through();
         }
     }
 
@@ -63,11 +76,15 @@ impl Session {
         let accounts = self.engine.accounts();
         let before = accounts.caps().active();
         accounts.learn_caps(catalog, at);
-        if before || !accounts.caps().active() {
+        let now = accounts.caps().active();
+        if before && !now {
+            self.guards(None);
+        }
+        if before || !now {
             return Ok(());
         }
-        let guard = self.guard().map(|guard| guard as Arc<dyn Guard>);
-        self.spending.scope().set_guard(guard);
+        let guard = self.guard();
+        self.guards(guard);
         if only_reads(statement) { Ok(()) } else { self.admit().boxed().await }
     }
 
@@ -102,6 +119,16 @@ impl Session {
         let (Some(guard), Some(entry)) = (self.guard(), self.spending.entry()) else {
             return Ok(());
         };
-        guard.admit_write(&entry, &mut self.set_aside, &self.notices).await
+        let admitted = guard.admit_write(&entry, &mut self.set_aside, &self.notices).await;
+        if admitted.is_ok() || !guard.is_stale() {
+            return admitted;
+        }
+        // Another process has changed the cap.
+        let guard = self.guard();
+        self.guards(guard.clone());
+        match guard {
+            Some(guard) => guard.admit_write(&entry, &mut self.set_aside, &self.notices).await,
+            None => Ok(()),
+        }
     }
 }

@@ -22,6 +22,9 @@ use crate::expr::fold;
 use crate::sqlparser::ast::{Expr, Statement, visit_expressions};
 use crate::types::Datum;
 
+/// What is done in a transaction of its own, or in none.
+const ACTS: [&str; 4] = ["setval", "telesto_cap_set", "telesto_cap_drop", "telesto_log_switch"];
+
 /// See the module's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
@@ -41,7 +44,7 @@ impl Effects {
             {
                 let name = fold(name);
                 found.draws |= name == "statement_timestamp" || registry().is_volatile(&name);
-                found.acts |= name == "setval";
+                found.acts |= ACTS.contains(&name.as_str());
             }
             ControlFlow::<()>::Continue(())
         });

@@ -307,6 +307,7 @@ impl SqlEngine {
             engine: Arc::clone(self),
             defaults: Arc::clone(&settings),
             set_aside: Default::default(),
+            capped: None,
             spending: Spending::new(Arc::clone(&self.accounts), &settings),
             settings,
             cancel: CancelHandle::new(Arc::clone(&self.env.clock), &self.memory),

@@ -138,6 +138,8 @@ pub struct Session {
     spending: crate::plan::cost::Spending,
     /// For the writes of the transaction under way, of what spend caps allow.
     set_aside: crate::plan::caps::SetAside,
+    /// What its requests are asked of.
+    capped: Option<Arc<crate::plan::caps::CapGuard>>,
     cursors: cursor::Cursors,
     live: Arc<crate::plan::SessionView>,
     shown: Arc<crate::plan::activity::Shown>,

@@ -644,3 +644,45 @@ async fn known_texts_give_rows_of_the_columns_that_were_described() {
         }
     }
 }
+
+#[tokio::test]
+async fn blocks_that_write_after_all_do_so_at_the_level_that_was_asked_for() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(&mut a, "create table t (id int primary key)").await;
+    run(&mut a, "set telesto.consistency = session; set default_transaction_read_only = on").await;
+    for (at, begin) in [
+        "begin read write",
+        "begin; set transaction read write",
+        "begin read only; set transaction read write",
+        "begin isolation level repeatable read read only; set transaction read write",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        run(&mut a, begin).await;
+        let level = if begin.contains("repeatable") { "repeatable read" } else { "serializable" };
+        assert_eq!(run(&mut a, "show transaction_isolation").await[0], level, "{begin}");
+        assert_eq!(run(&mut a, &format!("insert into t values ({at})")).await, ["INSERT 0 1"]);
+        assert_eq!(run(&mut a, "commit").await, ["COMMIT"], "{begin}");
+    }
+}
+
+#[tokio::test]
+async fn as_of_system_time_is_refused_where_it_would_be_the_present() {
+    let engine = engine().await;
+    let mut a = session(&engine).await;
+    run(&mut a, "create table t (id int primary key); prepare q as select * from t").await;
+    for sql in [
+        "prepare p as select * from t as of system time '-1h'",
+        "execute q as of system time '-1h'",
+        "explain execute q as of system time '-1h'",
+        "show timezone as of system time '-1h'",
+        "create index on t (id) as of system time '-1h'",
+    ] {
+        let refused = run(&mut a, sql).await;
+        assert!(refused[0].starts_with("0A000"), "{sql}: {refused:?}");
+    }
+    let begun = run(&mut a, "begin as of system time '-0s'").await;
+    assert!(begun == ["BEGIN"] || begun[0].starts_with("22023"), "{begun:?}");
+}

@@ -22,7 +22,7 @@ use futures::FutureExt as _;
 use parking_lot::Mutex;
 use telesto_sql_catalog::Stamp;
 use telesto_sql_catalog::curated::transaction::WithWaiting;
-use telesto_txn::{Savepoint, Transaction, TxnOptions};
+use telesto_txn::{Level, Savepoint, Transaction, TxnOptions};
 
 use super::Prepared;
 use super::Session;
@@ -133,6 +133,8 @@ pub(super) struct Block {
     pub(super) repeatable: bool,
     /// What its transaction shows of changes that wait for curators, and holds back for them.
     pub(super) waiting: Option<Arc<WithWaiting>>,
+    /// The isolation level that was asked for: a block that reads only may read at another one.
+    pub(super) isolation: Level,
     /// The stamp of the catalog that the last statement went by.
     pub(super) stamp: Option<Stamp>,
 }
@@ -168,6 +170,7 @@ impl Session {
             steps: Vec::new(),
             repeatable: true,
             waiting: None,
+            isolation: self.settings.default_level,
             stamp: None,
         });
     }
@@ -303,6 +306,7 @@ impl Session {
                     self.wrote |= !read_only;
                     // From here on nobody may say that it did not commit.
                     self.committing = (!read_only).then(|| not_waited_for(&txn));
+                    self.goes_through();
                     let committed = txn.commit().await.map_err(Error::from);
                     self.committing = None;
                     if !read_only {
