@@ -123,7 +123,9 @@ impl CapBook {
     /// The newest catalog and its snapshot. Nobody's statement pays for it, and no cap stops it.
     async fn newest(&self) -> Result<(Arc<CatalogSnapshot>, Timestamp)> {
         let read = async {
-            let txn = self.database.begin(TxnOptions::default()).await?;
+            // One that may write takes whatever this process knows.
+            let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+            let txn = self.database.begin(options).await?;
             let database = telesto_sql_catalog::store::DEFAULT_DATABASE_ID;
             let catalog = CatalogCache::default().read(&txn, database).await;
             let at = txn.snapshot();

@@ -101,7 +101,6 @@ fn cap_set(args: &[Datum], reserve: Option<i64>, call: &Call<'_>) -> Result<Datu
             "Kinds are: database, role, application, statement.",
         )
     })?;
-    let subject = known(subject, call)?;
     let Datum::Numeric(dollars) = &args[3] else { return Err(fault::kind("a number of dollars")) };
     let limit = Dollars::from_f64(dollars.to_f64());
     let limit_nanos = u64::try_from(limit.0 / 1_000_000_000).unwrap_or(u64::MAX);
@@ -130,6 +129,7 @@ fn cap_set(args: &[Datum], reserve: Option<i64>, call: &Call<'_>) -> Result<Datu
             ));
         }
     };
+    let subject = known(subject, call)?;
     call.context.request(Request::SetCap(Cap {
         oid: 0,
         name: name.to_owned(),
