@@ -270,10 +270,8 @@ fn shape(
         (None, Some(order)) => Some(order.clone()),
         (None, None) => order_columns(&sort, &forms),
     };
-    let volatile = |e: &Expr| e.volatility() == Volatility::Volatile;
-    let drawn = output.iter().any(volatile);
     if let Some(sources) = sources {
-        behind_no_sort(drawn, &sort, locks)?;
+        behind_no_sort(&output, &sort, locks)?;
         let mut plan = SelectPlan {
             from: None,
             join: None,
@@ -303,9 +301,9 @@ fn shape(
             let all = limit.is_none() && locks.is_none();
             let (mut access, rest) = conditions.choose_read(table, order.as_ref(), &eval, all)?;
             let rest = policies::before(policies, rest);
+            let plain = aggregates.found.is_empty() && group.is_none();
             if access.is_full() {
                 // Without any key condition only "the first rows in key order" is short.
-                let plain = aggregates.found.is_empty() && group.is_none();
                 let short = (limit.is_some() && plain || extremum.is_some()) && rest.is_none();
                 let sorted = !sort.is_empty() || extremum.is_some();
                 // Rows to be locked are claimed one by one, whatever leads to them.
@@ -331,20 +329,20 @@ fn shape(
             let sort = if access.ordered && group.is_none() { Vec::new() } else { sort };
             let mut wanted = vec![false; table.columns.len()];
             let inputs = aggregates.found.iter().filter_map(|a| a.arg.as_ref());
-            let plain = aggregates.found.is_empty() && group.is_none();
             let outputs = if plain { output.iter() } else { [].iter() };
             let sorted = if group.is_none() { sort.iter() } else { [].iter() };
             let keys = group.iter().flat_map(|group| &group.keys);
-            let sorted = sorted.map(|k| &k.expr);
-            for expr in outputs.chain(inputs).chain(&rest).chain(sorted).chain(keys) {
+            let sorted = sorted.map(|k| &k.expr).chain(keys);
+            for expr in outputs.chain(inputs).chain(&rest).chain(sorted) {
                 expr.mark_columns(&mut wanted);
             }
             let codec = RowCodec::projected(table, |at| wanted[at])?;
             (Some(From { table: Arc::clone(table), codec, access }), rest, sort)
         }
     };
-    behind_no_sort(drawn, &sort, locks)?;
-    let has_volatile = drawn || rest.as_ref().is_some_and(volatile);
+    behind_no_sort(&output, &sort, locks)?;
+    let volatile = |e: &Expr| e.volatility() == Volatility::Volatile;
+    let has_volatile = output.iter().any(volatile) || rest.as_ref().is_some_and(volatile);
     let point = from.as_ref().is_some_and(|f| f.access.unique && f.access.index == 0)
         && sort.is_empty()
         && aggregates.found.is_empty()

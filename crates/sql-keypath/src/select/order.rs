@@ -68,8 +68,13 @@ pub(super) fn sort_keys(
 
 /// Leaves to the other executor what draws values (nextval, random) beside a sort. Rows are given in the order of what was drawn for them, once,
 /// or else it is drawn behind the sort and for the rows that LIMIT gives alone; here all output is computed before the sort.
-pub(super) fn behind_no_sort(drawn: bool, sort: &[SortKey], locks: Option<RowLock>) -> Result<()> {
-    match drawn && !sort.is_empty() && locks.is_none() {
+pub(super) fn behind_no_sort(
+    output: &[Expr],
+    sort: &[SortKey],
+    locks: Option<RowLock>,
+) -> Result<()> {
+    let volatile = |e: &Expr| e.volatility() == Volatility::Volatile;
+    match !sort.is_empty() && locks.is_none() && output.iter().any(volatile) {
         true => Err(decline("a volatile column beside a sort")),
         false => Ok(()),
     }

@@ -5,7 +5,7 @@
 
 use telesto_common::Timestamp;
 
-use super::{Prepared, Session, pg_micros};
+use super::{Session, pg_micros};
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::Statement;
 use telesto_sql_parser::statement_kind::only_reads;
@@ -44,7 +44,7 @@ impl Session {
 ///
 /// # Errors
 /// 0A000.
-pub(super) fn may_be_of_the_past(prepared: &Prepared, statement: &Statement) -> Result<()> {
+pub(super) fn may_be_of_the_past(as_of: Option<&str>, statement: &Statement) -> Result<()> {
     let inner = match statement {
         Statement::Explain { statement, .. } => statement,
         statement => statement,
@@ -59,7 +59,7 @@ pub(super) fn may_be_of_the_past(prepared: &Prepared, statement: &Statement) -> 
                 | Statement::Delete(_)
                 | Statement::Merge { .. }
         );
-    if prepared.as_of.is_none() || fits {
+    if as_of.is_none() || fits {
         return Ok(());
     }
     Err(Error::unsupported("AS OF SYSTEM TIME in this statement")

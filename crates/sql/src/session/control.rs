@@ -35,6 +35,7 @@ impl Session {
         statement: &Statement,
         as_of: Option<&str>,
     ) -> Result<Option<StatementResult>> {
+        super::as_of::may_be_of_the_past(as_of, statement)?;
         match statement {
             Statement::StartTransaction { modes, begin, .. } => {
                 let was_explicit = self.block.as_ref().is_some_and(|block| block.explicit);

@@ -11,7 +11,6 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use telesto_txn::{ReadFor, Transaction, TxnOptions};
 
-use super::as_of::may_be_of_the_past;
 use super::bounds::{Ran, bounded, kept};
 use super::cursor::positioned::{Keyed, Planned, concerns_cursors};
 use super::result_digest::{Seen, observe};
@@ -174,10 +173,6 @@ impl Session {
         self.spends();
         let plain = is_plain(statement);
         if !plain {
-            if let Err(error) = may_be_of_the_past(prepared, statement) {
-                self.fail();
-                return Err(error);
-            }
             match self.control(statement, prepared.as_of.as_deref()).boxed().await {
                 Ok(None) => {}
                 Ok(Some(result)) => return Ok(result),
