@@ -166,7 +166,10 @@ impl Session {
         let plan = self.plan_once(prepared, (statement, &[]), catalog, txn).await?;
         self.tells(&plan);
         let (stamp, basis) = (catalog.stamp, self.basis());
-        *prepared.plan.lock() = Some(KeptPlan { stamp, basis, plan: plan.clone(), told: true });
+        // Statements that stand for a known text were described with the columns that it had.
+        if !prepared.lifted || gives_rows_of(&plan, prepared) {
+            *prepared.plan.lock() = Some(KeptPlan { stamp, basis, plan: plan.clone(), told: true });
+        }
         Ok(plan)
     }
 
@@ -212,17 +215,8 @@ impl Session {
                 format!("there is no parameter ${}", own + 1),
             ));
         }
-        // What stands for a known text was described with the columns that it had then.
-        let same = same_rows(plan.columns().map(|c| &**c), prepared.columns.as_deref());
-        if prepared.lifted && !same {
-            return Err(changed());
-        }
-        if prepared.described && !same {
-            return Err(Error::new(
-                SqlState::FEATURE_NOT_SUPPORTED,
-                "cached plan must not change result type",
-            )
-            .hint("Prepare the statement again."));
+        if prepared.described && !gives_rows_of(&plan, prepared) {
+            return Err(other_rows());
         }
         Ok(plan)
     }
@@ -412,8 +406,21 @@ impl Session {
 }
 
 /// A statement that was planned for one table finds another.
+/// The error of a statement whose rows are others than a client was told.
+pub(super) fn other_rows() -> Error {
+    Error::new(SqlState::FEATURE_NOT_SUPPORTED, "cached plan must not change result type")
+        .hint("Prepare the statement again.")
+}
+
+fn gives_rows_of(plan: &Plan, prepared: &Prepared) -> bool {
+    same_rows(plan.columns().map(|c| &**c), prepared.columns.as_deref())
+}
+
 /// Whether rows are what a client was told of them, whichever table they come from by now.
-fn same_rows(found: Option<&[super::ResultColumn]>, told: Option<&[super::ResultColumn]>) -> bool {
+pub(super) fn same_rows(
+    found: Option<&[super::ResultColumn]>,
+    told: Option<&[super::ResultColumn]>,
+) -> bool {
     match (found, told) {
         (Some(found), Some(told)) => {
             found.len() == told.len()

@@ -33,6 +33,7 @@ use super::{KeptPlan, parameters};
 use crate::catalog::Stamp;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
+use crate::session::prepare::{other_rows, same_rows};
 use crate::session::{Prepared, Session, StatementResult, parse};
 use crate::types::{Datum, SqlType};
 
@@ -224,7 +225,16 @@ impl Session {
         let result = self.run(&stands.prepared, stands.values.clone()).await;
         if !self.texts.ends() {
             self.engine.texts.hit();
-            return result;
+            // A block that is executed again plans what it has begun anew, whatever was told of it.
+            return match &result {
+                Ok(StatementResult::Rows { columns, .. })
+                    if !same_rows(Some(columns), prepared.columns.as_deref()) =>
+                {
+                    self.fail();
+                    Err(other_rows())
+                }
+                _ => result,
+            };
         }
         self.went_stale(alone);
         let anew = prepared.as_written()?;
