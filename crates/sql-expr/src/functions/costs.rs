@@ -70,11 +70,11 @@ fn known(subject: Subject, call: &Call<'_>) -> Result<Subject> {
             return Ok(Subject::Database(call.context.catalog.database_name.clone()));
         }
         Subject::Database(name) => {
-            (*name != call.context.catalog.database_name).then(|| ("3D000", "database", name))
+            (*name != call.context.catalog.database_name).then_some(("3D000", "database", name))
         }
         Subject::Role(name) => {
             let there = call.context.catalog.roles().any(|role| role.name == *name);
-            (!there).then(|| ("42704", "role", name))
+            (!there).then_some(("42704", "role", name))
         }
         _ => None,
     };
