@@ -266,19 +266,19 @@ async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
         .await
         .expect("connects");
     tokio::spawn(connection);
-    let seen =
-        "SELECT pid, state, query, usename FROM pg_stat_activity WHERE application_name = 'far'";
+    let seen = "SELECT pid, state, query, usename FROM pg_stat_activity WHERE pid = $1";
     let code = |error: tokio_postgres::Error| error.code().map(|code| code.code().to_owned());
     let sleeps = || there.simple_query("SELECT pg_sleep(600)");
     let pid = {
-        let rows = here.query(seen, &[]).await.expect("asked");
+        let named = "SELECT pid FROM pg_stat_activity WHERE application_name = 'far'";
+        let rows = here.query(named, &[]).await.expect("asked");
         assert_eq!(rows.len(), 1, "the other node's session is seen once");
         rows[0].get::<_, i32>(0)
     };
     // It runs something, is seen to, and is stopped from here.
     let (slept, ()) = tokio::join!(sleeps(), async {
         loop {
-            let row = here.query_one(seen, &[]).await.expect("still one");
+            let row = asked(&here, seen, pid).await;
             assert_eq!(row.get::<_, &str>(3), "clerk");
             if row.get::<_, &str>(1) == "active" {
                 assert_eq!(row.get::<_, &str>(2), "SELECT pg_sleep(600)");
@@ -304,7 +304,7 @@ async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
     let token = there.cancel_token();
     let (slept, ()) = tokio::join!(sleeps(), async {
         loop {
-            let row = here.query_one(seen, &[]).await.expect("still one");
+            let row = asked(&here, seen, pid).await;
             if row.get::<_, &str>(1) == "active" {
                 break;
             }
@@ -333,7 +333,9 @@ async fn asked(client: &tokio_postgres::Client, sql: &str, pid: i32) -> tokio_po
             Ok(row) => return row,
             Err(error) => {
                 let code = error.code().map(|code| code.code());
-                assert!(code == Some("57P03") && Instant::now() < until, "{error:?}");
+                // Views are short of what a node that did not answer in time would have told.
+                let short = code.is_none() && !error.is_closed();
+                assert!((code == Some("57P03") || short) && Instant::now() < until, "{error:?}");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
