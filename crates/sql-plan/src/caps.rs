@@ -17,7 +17,7 @@
 //!
 //! # Limits
 //! A process learns of caps from the catalog that its statements read: one that is under way meets a new cap at its next statement.
-//! What a cap refuses it refuses for up to [`LOOK_AGAIN`] after another process has changed or dropped it.
+//! What a cap refuses it refuses for up to five seconds after another process has changed or dropped it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
