@@ -11,7 +11,7 @@
 //! A row that would not fit into an empty answer fails its statement, unless it was written: then it is left out.
 //!
 //! # Limits
-//! [`MOST_RESULTS`] results are kept; those of further statements are counted.
+//! `MOST_RESULTS` results are kept; those of further statements are counted.
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Names of relations inside `'…'::regclass` and `nextval('…')` are stored as OIDs, so that a rename or another search path
-//!   does not change what a default means. Types and constants are settled, too ([`super::settling`]).
+//!   does not change what a default means. Types and constants are settled, too (`settling`).
 //! - Everything stored here binds: a definition fails rather than every later statement on the table.
 
 use std::sync::Arc;

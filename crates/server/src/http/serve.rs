@@ -9,7 +9,7 @@
 //! # Invariants
 //! - Connections that ask for nothing keep nobody out: a place is taken from one of them before anyone is refused.
 //! - No place is taken from a connection whose request is under way or whose answer is not sent yet.
-//! - What an answer holds ([`Held`]) is given back when its last byte has been handed to the socket, or its connection ends.
+//! - What an answer holds (`Held`) is given back when its last byte has been handed to the socket, or its connection ends.
 //!
 //! # On failure
 //! A connection that stalls is dropped; its client sees it end.
