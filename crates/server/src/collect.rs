@@ -29,6 +29,8 @@ pub struct Collect {
     max_rows: usize,
     max_bytes: usize,
     bytes_left: usize,
+    /// Another statement has begun behind the last result.
+    followed: bool,
     /// What came.
     pub answer: Answer,
 }
@@ -36,7 +38,20 @@ pub struct Collect {
 impl Collect {
     /// Nothing yet; at most so many rows of a result, and so many bytes of all.
     pub fn new(style: TextStyle, max_rows: usize, max_bytes: usize) -> Self {
-        Self { style, max_rows, max_bytes, bytes_left: max_bytes, answer: Answer::default() }
+        let (bytes_left, followed) = (max_bytes, false);
+        Self { style, max_rows, max_bytes, bytes_left, followed, answer: Answer::default() }
+    }
+
+    /// The answer of a run that ended so. Where its commit has failed the last statement is not told as done.
+    pub fn ended(mut self, ran: telesto_sql::Result<()>) -> Answer {
+        self.answer.error = ran.err();
+        if self.answer.error.is_some() && !self.followed {
+            match self.answer.left_out.checked_sub(1) {
+                Some(others) => self.answer.left_out = others,
+                None => drop(self.answer.results.pop()),
+            }
+        }
+        self.answer
     }
 
     /// Whether there is room for more rows after this one.
@@ -162,7 +177,12 @@ impl ResultSink for Collect {
         } else {
             self.answer.left_out += 1;
         }
+        self.followed = false;
         Ok(())
+    }
+
+    fn begins(&mut self) {
+        self.followed = true;
     }
 }
 

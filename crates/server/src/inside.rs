@@ -354,8 +354,7 @@ impl Inside {
         let style = values::style(session.settings(), 0);
         let mut sink = Collect::new(style, ask.max_rows, ask.max_bytes);
         let ran = self.execute(&mut session, &ask, &mut sink).await;
-        let mut answer = sink.answer;
-        answer.error = ran.err();
+        let mut answer = sink.ended(ran);
         if let (Some(audit), Some(error)) = (&audit, &answer.error)
             && error.code() == SqlState::INSUFFICIENT_PRIVILEGE
         {

@@ -68,7 +68,7 @@ pub struct CapBook {
     env: Env,
     active: AtomicBool,
     state: Mutex<Purses>,
-    /// One slice is fetched at a time.
+    /// One slice is fetched at a time, or the catalog looked at.
     filling: tokio::sync::Mutex<()>,
     /// A task is fetching one.
     filler: AtomicBool,
@@ -378,6 +378,11 @@ impl Accounts {
     /// read the catalog would never learn of it. Once in [`LOOK_AGAIN`] at most.
     async fn look_again(&self) {
         let caps = self.caps();
+        if caps.has_looked() {
+            return;
+        }
+        // Of many that are refused at once, one looks.
+        let _turn = caps.filling.lock().await;
         if caps.has_looked() {
             return;
         }

@@ -5,7 +5,7 @@ use telesto_sql_parser::names::fold;
 
 use telesto_txn::{Level, TxnOptions};
 
-use super::transaction::Step;
+use super::transaction::{Block, Step};
 use super::{Session, StatementResult};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::levels::level_name;
@@ -26,6 +26,16 @@ fn level_of(level: TransactionIsolationLevel) -> Level {
 
 fn done(tag: &str) -> Option<StatementResult> {
     Some(StatementResult::Command { tag: tag.to_owned() })
+}
+
+impl Block {
+    /// Takes the level at which it reads: a block that writes after all does so at the isolation level that was asked for.
+    pub(super) fn take_level(&mut self, consistency: Option<Level>) {
+        self.options.level = match consistency {
+            Some(level) if self.options.read_only => level,
+            _ => self.isolation,
+        };
+    }
 }
 
 impl Session {
@@ -219,11 +229,7 @@ impl Session {
             }
         }
         if block.txn.is_none() {
-            // One that writes after all does so at the isolation level that was asked for.
-            block.options.level = match consistency {
-                Some(level) if block.options.read_only => level,
-                _ => block.isolation,
-            };
+            block.take_level(consistency);
         }
         Ok(())
     }

@@ -3,11 +3,12 @@
 //! # Invariants
 //! - A block in which something was done outside of its transaction is not repeated after a conflict: what `setval` did once it would
 //!   do a second time, over numbers that others were given meanwhile. The conflict is told (40001).
-//! - A query whose answer is another one each time opens its implicit block for writes too: a write that follows in the same string or
-//!   pipeline needs no new transaction, in which the answer could never be the same.
+//! - A query whose answer is another one each time is not asked to give it again where a write follows: in a string of statements its
+//!   implicit block is open for writes from the beginning; in a pipeline, where nobody knows what follows, one that reads no table
+//!   keeps its answer when the block becomes one that writes.
 //!
 //! # Failure behaviour and limits
-//! Nothing fails. Calls are seen in the statement itself, not in what views and defaults are made of.
+//! Nothing fails. In a pipeline, a query that reads tables and draws before a write gets 40001. Calls are seen in the statement itself, not in what views and defaults are made of.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -345,7 +345,7 @@ impl SqlEngine {
             random: Arc::default(),
             channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
             several: false,
-            alone: false,
+            writes_follow: false,
             wrote: false,
             audit: None,
             visits: None,

@@ -91,6 +91,7 @@ use crate::plan::deferred::Deferred;
 use crate::types::{Datum, SqlType};
 use bounds::{Ran, bounded};
 use telesto_sql_parser::parse;
+use telesto_sql_parser::statement_kind::only_reads;
 use texts::{Known, Parsing};
 use transaction::Block;
 
@@ -150,8 +151,8 @@ pub struct Session {
     random: Arc<crate::plan::seeded::SeededRandom>,
     /// The query string under way has several statements.
     several: bool,
-    /// The statement that begins is its transaction's only one.
-    alone: bool,
+    /// Behind the statement that begins, its query string has one that writes.
+    writes_follow: bool,
     /// A statement that may write has run, or a transaction that may write was committed, since the server asked last.
     wrote: bool,
     /// What is temporary; made when it is first asked for.
@@ -189,6 +190,7 @@ impl Session {
     }
 
     async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
+        self.writes_follow = false;
         let again = match self.execute_if_known(sql, sink).await? {
             Known::Done => return self.sync_inner().await,
             Known::Again(cut) => Some(cut),
@@ -207,7 +209,11 @@ impl Session {
         }
         let alone = parsed.len() == 1;
         self.several = !alone;
-        for parsed in parsed {
+        let writes =
+            |parsed: &parse::Parsed| parsed.statement.as_ref().is_some_and(|s| !only_reads(s));
+        let last_write = parsed.iter().rposition(writes);
+        for (at, parsed) in parsed.into_iter().enumerate() {
+            self.writes_follow = last_write.is_some_and(|last| last > at);
             let prepared = Prepared::simple(parsed, sql);
             sink.begins();
             sink.binary(self.fetches_binary(&prepared));
@@ -352,6 +358,7 @@ impl Session {
         if self.block.as_ref().is_some_and(|block| block.explicit) {
             self.spending.ends();
         }
+        self.writes_follow = false;
         self.several = false;
         prepared.executes();
         self.shows_query(&prepared.sql);

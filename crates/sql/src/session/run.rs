@@ -44,9 +44,7 @@ impl Session {
     ) -> Result<StatementResult> {
         let mut attempt = 0;
         loop {
-            self.alone = true;
             let result = self.run(prepared, parameters.to_vec()).await;
-            self.alone = false;
             let error = match result {
                 Ok(result) => {
                     let lazy = match &self.block {
@@ -277,14 +275,14 @@ impl Session {
     async fn enter(&mut self, statement: &Statement, prepared: &Prepared) -> Result<()> {
         let as_of = prepared.as_of.as_deref();
         let reads = only_reads(statement);
-        let alone = std::mem::take(&mut self.alone);
+        let writes_follow = std::mem::take(&mut self.writes_follow);
         self.wrote |= !reads;
         if !reads && self.engine.accounts().caps().active() {
             self.admit().boxed().await?;
         }
         if self.block.is_none() {
-            // A write may follow one that is not alone. Where stale reads were asked for they come first.
-            let draws = !alone
+            // Where stale reads were asked for they come first.
+            let draws = writes_follow
                 && reads
                 && self.settings.consistency.is_none()
                 && as_of.is_none()

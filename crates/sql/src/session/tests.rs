@@ -515,12 +515,18 @@ async fn session_that_is_passed_still_waits_for_what_it_committed_elsewhere() {
         .await;
     let owed = Some((telesto_common::RegionId(2), telesto_common::Timestamp(77)));
     before.owed = owed;
+    // One whose planning takes longer than the session's statements may: nobody asked for it.
+    let arms = vec!["SELECT count(*) FROM t AS x JOIN t AS y USING (a) GROUP BY x.a"; 40];
+    run(&mut before, &format!("PREPARE q AS {}", arms.join(" UNION "))).await;
+    run(&mut before, "SET statement_timeout = 1").await;
     let bytes = serde_json::to_vec(&before.state().expect("idle")).expect("encodes");
     drop(before);
     let state = serde_json::from_slice(&bytes).expect("decodes");
     let mut after = engine.session_again(SessionOptions::default(), state).await.expect("goes on");
     assert_eq!(after.owed, owed);
     after.owed = None;
+    assert_eq!(after.settings.statement_timeout_ms, 1);
+    Arc::make_mut(&mut after.settings).statement_timeout_ms = 0;
     assert_eq!(run(&mut after, "SHOW app.tenant").await[0], "seven");
     assert_eq!(run(&mut after, "EXECUTE p").await[0], "1");
 }
@@ -570,6 +576,19 @@ async fn writes_follow_queries_whose_answer_is_another_each_time() {
         let ended = run(&mut a, &format!("{query}; delete from w where id = {}", at + 1)).await;
         assert_eq!(ended.last().map(String::as_str), Some("DELETE 1"), "{query}: {ended:?}");
     }
+    // In a pipeline nobody knows what follows: what reads no table keeps its answer.
+    let drawn = a.prepare("select clock_timestamp()", &[]).await.expect("prepared");
+    let write = a.prepare("delete from w where id = 19", &[]).await.expect("prepared");
+    for prepared in [&drawn, &drawn, &write] {
+        a.execute(prepared, Vec::new()).await.expect("runs");
+    }
+    a.sync().await.expect("commits");
+    // One that is alone reads at a newest snapshot, as every query does, and cannot meet a conflict.
+    let read = a.prepare("select id, random() from w", &[]).await.expect("prepared");
+    a.execute(&read, Vec::new()).await.expect("runs");
+    assert!(a.block.as_ref().is_some_and(|block| block.options.read_only));
+    a.sync().await.expect("ended");
+    run(&mut a, "insert into w values (19)").await;
     // What reads the same again may be followed by a write, too, and is compared.
     assert_eq!(
         run(&mut a, "select count(*) from w; delete from w where id = 20").await,
@@ -656,6 +675,8 @@ async fn blocks_that_write_after_all_do_so_at_the_level_that_was_asked_for() {
         "begin; set transaction read write",
         "begin read only; set transaction read write",
         "begin isolation level repeatable read read only; set transaction read write",
+        "begin; set transaction_read_only = off",
+        "begin; set transaction_isolation = 'repeatable read'; set transaction_read_only = off",
     ]
     .into_iter()
     .enumerate()

@@ -36,7 +36,7 @@ use crate::sqlparser::ast::{CreateTable, ObjectName, Query, SetExpr, Statement};
 use crate::temp::TempStore;
 use crate::temp::transaction::WithTemp;
 use crate::types::Datum;
-use telesto_sql_parser::statement_kind::only_tries_a_lock;
+use telesto_sql_parser::statement_kind::{only_tries_a_lock, reads_nothing};
 
 /// Whether a statement makes something temporary.
 fn asks_for_temporary(statement: &Statement) -> bool {
@@ -484,7 +484,7 @@ impl Session {
         block.savepoints.clear();
         let steps = block.steps.clone();
         let settings = Arc::clone(&self.settings);
-        let result = self.repeat_steps(&steps, refused).await;
+        let result = self.repeat_steps(&steps, (options.is_some(), refused)).await;
         self.settings = settings;
         // What set_config asked for has its effect already.
         self.configured.take();
@@ -498,9 +498,19 @@ impl Session {
         result
     }
 
-    async fn repeat_steps(&mut self, steps: &[Step], refused: bool) -> Result<bool> {
+    /// `upgrades`: nothing was written, nor is anything to be; only the snapshot is another one.
+    async fn repeat_steps(
+        &mut self,
+        steps: &[Step],
+        (upgrades, refused): (bool, bool),
+    ) -> Result<bool> {
         for step in steps {
             match step {
+                // What it answered rests on no snapshot.
+                Step::Statement { prepared, .. }
+                    if upgrades
+                        && prepared.effects().draws
+                        && prepared.statement.as_deref().is_some_and(reads_nothing) => {}
                 Step::Statement { prepared, parameters, settings, seen } => {
                     self.settings = Arc::clone(settings);
                     let result = self.attempt(prepared, parameters).await;

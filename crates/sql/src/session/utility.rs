@@ -330,17 +330,19 @@ impl Session {
             ));
         };
         if name.eq_ignore_ascii_case("transaction_isolation") {
-            block.options.level = crate::expr::levels::level_named(&value).ok_or_else(|| {
+            block.isolation = crate::expr::levels::level_named(&value).ok_or_else(|| {
                 Error::new(
                     SqlState::INVALID_PARAMETER_VALUE,
                     format!("invalid value for parameter \"{name}\": \"{value}\""),
                 )
             })?;
+            block.options.level = block.isolation;
         } else {
             if self.settings.confined && !matches!(value.as_str(), "on" | "true") {
                 return Err(Error::confined());
             }
             block.options.read_only = matches!(value.as_str(), "on" | "true");
+            block.take_level(self.settings.consistency);
         }
         Ok(())
     }
