@@ -238,3 +238,60 @@ async fn session_that_cannot_be_passed_is_told() {
     assert_eq!(one(&setup, "SELECT count(*) FROM t").await, "0", "what was open is rolled back");
     assert!(node.stop());
 }
+
+/// Who changes what a node asks of clients closes the door by a restart: a client that was passed stays only where it could come in
+/// anew by what it showed when it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_held_to_the_rules_of_the_process_that_takes_them_over() {
+    let files = tempfile::tempdir().expect("folder");
+    let (users, access) = (files.path().join("users"), files.path().join("access"));
+    let mut hash = std::process::Command::new(harness::program())
+        .args(["hash-password", "telesto"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::fs::File::create(&users).expect("users file"))
+        .spawn()
+        .expect("the telesto binary runs");
+    let mut input = hash.stdin.take().expect("input");
+    std::io::Write::write_all(&mut input, b"pencil\n").expect("password given");
+    drop(input);
+    assert!(hash.wait().expect("ends").success());
+    let rules = |methods: [&str; 5]| {
+        let names = ["telesto", "proved", "trusted", "trusted_still", "encrypted"];
+        let lines = names.iter().zip(methods).map(|(name, method)| {
+            let (kind, method) = method.split_once(' ').expect("kind and method");
+            format!("{kind} all {name} 127.0.0.1/32 {method}\n")
+        });
+        std::fs::write(&access, lines.collect::<String>()).expect("access file");
+    };
+    let (scram, trust) = ("host scram-sha-256", "host trust");
+    rules([scram, scram, trust, trust, scram]);
+    let (users, access) = (users.display().to_string(), access.display().to_string());
+    let (_dir, node) = start(&["--auth-file", &users, "--access-file", &access]);
+    let url = node.url();
+    let connect = |user: &'static str| {
+        let url = url.replace("user=telesto", &format!("user={user} password=pencil"));
+        async move {
+            let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect(user);
+            tokio::spawn(connection);
+            client
+        }
+    };
+    let first = connect("telesto").await;
+    for role in ["proved", "trusted", "trusted_still", "encrypted"] {
+        let sql = format!("CREATE ROLE {role} LOGIN PASSWORD 'pencil'");
+        first.batch_execute(&sql).await.expect("role");
+    }
+    let mut clients = Vec::new();
+    for user in ["proved", "trusted", "trusted_still", "encrypted"] {
+        clients.push((user, connect(user).await));
+    }
+    rules([scram, scram, scram, trust, "hostssl scram-sha-256"]);
+    tokio::task::block_in_place(|| node.replace());
+    assert_eq!(one(&first, "SELECT 1").await, "1");
+    for (user, client) in clients {
+        let stays = matches!(user, "proved" | "trusted_still");
+        let told = client.batch_execute("SELECT 1").await;
+        assert_eq!(told.is_ok(), stays, "{user}: {told:?}\n{}", node.output());
+    }
+    assert!(node.stop());
+}

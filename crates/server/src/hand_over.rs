@@ -45,9 +45,19 @@ pub(crate) struct Passport {
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) application: String,
-    /// It was asked for a password, and had it.
+    /// This process asks for passwords, or for what its rules of entrance say instead; and was satisfied.
     pub(crate) proven: bool,
+    /// It was asked for a password, and had it. Versions before this one do not say it.
+    #[serde(default)]
+    pub(crate) password: Option<bool>,
     pub(crate) peer: SocketAddr,
+}
+
+impl Passport {
+    /// Whether it is known to have shown its password; of one that a version before this one passed, what that took for proven.
+    pub(crate) fn showed_password(&self) -> bool {
+        self.proven && self.password.unwrap_or(true)
+    }
 }
 
 /// A client on its way.

@@ -127,6 +127,18 @@ async fn accounts_add_up_to_the_bill_whatever_becomes_of_who_pays() {
     for worker in workers.collect::<Vec<_>>() {
         worker.await.expect("worked");
     }
+    // Who takes a lock pays for its row, who goes away meanwhile too.
+    let mut locks = session(&opened, "telesto", "locks").await;
+    for n in 0..6 {
+        let sql = format!("SELECT pg_advisory_lock({n})");
+        let asked = Box::pin(tried(&mut locks, &sql));
+        let patience = std::time::Duration::from_micros(if n < 3 { 10_000_000 } else { 200 * n });
+        tokio::time::timeout(patience, asked).await.ok();
+    }
+    drop(locks);
+    let paid =
+        "SELECT puts >= 3 FROM telesto_costs WHERE dimension = 'application' AND name = 'locks'";
+    assert_eq!(one(&mut ada, paid).await, "t");
     opened.engine.fold().await.expect("folded");
     // What was given up on is over when another commit is.
     run(&mut ada, "UPDATE t SET v = 0 WHERE id = 9").await;
@@ -414,6 +426,9 @@ async fn cap_of_a_role_is_not_left_behind() {
         ("", "SELECT pg_notify('c', 'x')", ""),
         ("", "NOTIFY c", ""),
         ("", "SELECT setval('s', 7)", ""),
+        ("", "SELECT pg_advisory_lock(5)", ""),
+        ("", "SELECT pg_try_advisory_lock_shared(6)", ""),
+        ("BEGIN", "SELECT pg_advisory_xact_lock(7)", "ROLLBACK"),
         ("", "CREATE INDEX CONCURRENTLY i ON t (v)", ""),
     ] {
         if !before.is_empty() {

@@ -10,6 +10,7 @@
 //! # Invariants
 //! - A wrong password and a user who does not exist look the same.
 //! - The client learns that its password was right after that was judged (`attempts`), not before.
+//! - A client that was passed at a restart stays only where it could come in by what it showed then.
 //! - Each refusal is told in the audit log, as far as strangers may write there.
 //!
 //! # On failure
@@ -29,13 +30,37 @@ use crate::attempts::{Attempt, Door, TooMany, failed};
 use crate::audit::{SessionAudit, Stranger, Who};
 use crate::auth::{Users, WRONG_PASSWORD_DELAY};
 use crate::config::{Auth, ProberKey, ServerConfig};
+use crate::hand_over::Passport;
 use crate::tls;
 use crate::wire::report::{Severity, error_fields};
 use crate::wire::startup::{Client, fatal};
 use crate::wire::stream::{End, Stream, Wire};
 use crate::wire::{WireServer, of_connection};
 
-/// Returns when `client` may come in; where everyone is trusted, at once.
+/// Whether a client that was passed by the process before may stay, by what this one asks of clients: its rules may be others.
+/// A password that was shown is not asked for again; a certificate cannot have been, for no client of TLS is passed.
+pub(super) fn may_stay(server: &WireServer, passport: &Passport) -> bool {
+    if !matches!(server.config.auth, Auth::Scram(_)) {
+        return true;
+    }
+    let knock = Knock {
+        address: passport.peer.ip(),
+        encrypted: false,
+        user: &passport.user,
+        database: &passport.database,
+    };
+    let asked = match &server.config.access {
+        Some(rules) => rules.method(knock).unwrap_or(Method::Reject),
+        None => Method::Scram,
+    };
+    match asked {
+        Method::Trust => true,
+        Method::Scram => passport.showed_password(),
+        Method::Cert | Method::Reject => false,
+    }
+}
+
+/// Returns when `client` may come in, and whether it showed a password; where everyone is trusted, at once.
 ///
 /// # Errors
 /// [`End`]; the client has been told why.
@@ -43,15 +68,17 @@ pub(super) async fn enter(
     server: &WireServer,
     wire: &mut Wire,
     client: &Client,
-) -> Result<(), End> {
-    let Auth::Scram(users) = &server.config.auth else { return Ok(()) };
+) -> Result<bool, End> {
+    let Auth::Scram(users) = &server.config.auth else { return Ok(false) };
     if let Some(key) = own_prober(&server.config, client) {
-        return authenticate_prober(server, wire, key, client).await;
+        return authenticate_prober(server, wire, key, client).await.map(|()| true);
     }
     match method(server, wire, client).await? {
-        Method::Trust => Ok(()),
-        Method::Cert => shows_certificate(server, wire, client).await,
-        Method::Scram | Method::Reject => authenticate(server, wire, users, client).await,
+        Method::Trust => Ok(false),
+        Method::Cert => shows_certificate(server, wire, client).await.map(|()| false),
+        Method::Scram | Method::Reject => {
+            authenticate(server, wire, users, client).await.map(|()| true)
+        }
     }
 }
 

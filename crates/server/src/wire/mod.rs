@@ -212,6 +212,7 @@ impl WireServer {
             database: client.database,
             application: String::new(),
             proven: matches!(self.config.auth, Auth::Scram(_)),
+            password: Some(client.showed_password),
             peer,
         };
         let mut parameters = Vec::new();
@@ -334,7 +335,7 @@ impl WireServer {
     /// Goes on with a client that another process served up to now.
     async fn go_on(&self, client: PassedClient) {
         let PassedClient { socket, state } = client;
-        let ClientState { passport, pid, secret, unnamed, session } = state;
+        let ClientState { mut passport, pid, secret, unnamed, session } = state;
         let Ok(socket) = Socket::from_descriptor(socket) else { return };
         let limits = self.config.limits.clone();
         let stream = Stream::Plain(socket);
@@ -344,6 +345,18 @@ impl WireServer {
             return self.part(wire, End::Terminated).await;
         };
         let audit = self.audit_of(&passport);
+        let shown = passport.showed_password();
+        if !authentication::may_stay(self, &passport) {
+            tracing::warn!(user = passport.user, "a session may not go on by this node's rules");
+            if let Some(audit) = &audit {
+                let state = Some(SqlState::INVALID_AUTHORIZATION);
+                audit.tell(of_connection("session ended by new rules", state)).await;
+            }
+            return self.part(wire, End::Terminated).await;
+        }
+        // Where this process asks who somebody is, a name that no role has is nobody's.
+        passport.proven = matches!(self.config.auth, Auth::Scram(_));
+        passport.password = Some(shown);
         let options = options_of(&passport, audit.as_ref());
         let begun = async {
             let mut session = self.engine.session_again(options, session).await?;

@@ -70,6 +70,8 @@ pub struct Client {
     pub long_secret: bool,
     /// Where it is.
     pub peer: SocketAddr,
+    /// It was asked for a password, and had it.
+    pub showed_password: bool,
 }
 
 /// A refusal in words of the protocol.
@@ -236,6 +238,7 @@ async fn session(
         settings: Vec::new(),
         long_secret: spoken == PROTOCOL_3_2,
         peer,
+        showed_password: false,
     };
     for (name, value) in parameters {
         match name.as_str() {
@@ -273,7 +276,7 @@ async fn session(
     if client.database.is_empty() {
         client.database.clone_from(&client.user);
     }
-    authentication::enter(server, wire, &client).await?;
+    client.showed_password = authentication::enter(server, wire, &client).await?;
     wire.output.message(&PgWireBackendMessage::Authentication(Authentication::Ok));
     Ok(client)
 }

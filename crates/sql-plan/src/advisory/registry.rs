@@ -7,6 +7,8 @@
 //! - A session waits for one lock at a time; no call looks through the locks of others that it does not wait for.
 //! - One task a lock (*settle*) changes the row; it goes on when the one who asked has gone.
 //!
+//! - The row is changed to take a lock when the caller's spend caps let it, on its account; to give it up always, as a job.
+//!
 //! # On failure
 //! An error of the row's transaction goes to those who wait for it; a release that fails is tried again.
 
@@ -15,8 +17,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telesto_bucket::meter::{ScopeMeter, current_scope, scoped, toll};
 use telesto_common::Env;
 use telesto_common::wait::{self, Wait};
+use telesto_meter::Resource;
 use telesto_txn::Transaction;
 use tokio::sync::Notify;
 
@@ -172,6 +176,7 @@ impl AdvisoryLocks {
             state.ticket += 1;
             state.ticket
         };
+        self.asks_caps(key, mode).await;
         let mut asking = Asking { locks: self, key, session, mode, ticket, done: false };
         let mut refusals = None;
         let begun = self.env.clock.monotonic();
@@ -208,7 +213,7 @@ impl AdvisoryLocks {
                             return Ok(true);
                         }
                         drop(state);
-                        self.settle(key);
+                        self.settle_for(key, current_scope());
                         holds_another
                     }
                     None if attempt => return Ok(false),
@@ -238,6 +243,14 @@ impl AdvisoryLocks {
                 () = wait::on(Wait::Advisory, notified) => {}
                 () = self.env.clock.sleep(left) => {}
             }
+        }
+    }
+
+    /// Waits until the caller's spend caps let it write the row, if that is to be written: no statement said that it would write.
+    async fn asks_caps(&self, key: LockKey, mode: LockMode) {
+        let has = |entry: &Entry| !entry.settling && entry.remote >= Some(mode);
+        if !self.state.lock().locks.get(&key).is_some_and(has) {
+            toll(&*self.env.clock, Resource::Puts).await;
         }
     }
 
@@ -301,7 +314,12 @@ impl AdvisoryLocks {
         out
     }
 
+    /// Changes the row to what is needed. What gives locks up is asked of nobody, and not put on its account: it may not be refused.
     fn settle(self: &Arc<Self>, key: LockKey) {
+        self.settle_for(key, None);
+    }
+
+    fn settle_for(self: &Arc<Self>, key: LockKey, payer: Option<Arc<ScopeMeter>>) {
         {
             let mut state = self.state.lock();
             let Some(entry) = state.locks.get_mut(&key) else { return };
@@ -317,7 +335,11 @@ impl AdvisoryLocks {
             entry.settling = true;
         }
         let locks = Arc::clone(self);
-        self.env.spawn("advisory lock", async move { locks.settling(key).await });
+        let settling = async move { locks.settling(key).await };
+        match payer {
+            Some(payer) => self.env.spawn("advisory lock", scoped(payer, settling)),
+            None => self.env.spawn("advisory lock", settling),
+        };
     }
 
     async fn settling(self: Arc<Self>, key: LockKey) {

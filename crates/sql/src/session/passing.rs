@@ -29,6 +29,9 @@ use crate::error::{Error, Result, SqlState};
 use crate::plan::named_statements::StatementShown;
 use crate::types::{EnumType, SqlType};
 
+/// How long planning one statement again may take, milliseconds.
+const PREPARE_AGAIN_MS: u64 = 60_000;
+
 /// What a session has that no other process can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Held {
@@ -181,7 +184,12 @@ impl Session {
                 }))
             })
             .collect();
-        let prepared = self.prepare(&state.sql, &types).await?;
+        // The client asks for nothing just now: its own limit is none of this, where many sessions plan at once on cold caches.
+        let asked = self.settings.statement_timeout_ms;
+        Arc::make_mut(&mut self.settings).statement_timeout_ms = PREPARE_AGAIN_MS;
+        let prepared = self.prepare(&state.sql, &types).await;
+        Arc::make_mut(&mut self.settings).statement_timeout_ms = asked;
+        let prepared = prepared?;
         if PreparedState::of(&prepared) != *state {
             return Err(Error::new(
                 SqlState::FEATURE_NOT_SUPPORTED,
