@@ -2,7 +2,9 @@
 //!
 //! # Invariants
 //! - A fold is a function of the log from its position on: made again, it gives the same elements with the same numbers.
-//! - Only transactions that this region committed first go into a stream; of them only keys that the receiver replicates.
+//! - Only transactions that this region committed first go into a stream; of them only keys that the receiver replicates. Of a
+//!   transaction that brings rules, only what it replicates by those too: what has just been taken from it is not sent any more.
+//!   (A region that is no member any more is told so by the rules before.)
 //!
 //! # On failure
 //! Damage in the log, and parts that cannot be read, are reported; the position stays.
@@ -17,9 +19,9 @@ use telesto_bucket::{Bucket, Cause};
 use telesto_common::key::KeyRange;
 use telesto_common::{RegionId, ShardId, Timestamp};
 use telesto_geo::RegionSet;
-use telesto_log::record::{Commit, Entry, Record, Write, Writes};
+use telesto_log::record::{Commit, Entry, Part, Record, Write, Writes};
 use telesto_shard::ProcessCache;
-use telesto_shard::part::PartReader;
+use telesto_shard::part::{PartReader, PartScan};
 use telesto_txn::MAX_OUTGOING_BYTES;
 
 use crate::error::{Error, Result};
@@ -66,7 +68,9 @@ struct Sorted<'a> {
     writes: Vec<KeyWrite>,
     bytes: usize,
     known: Option<Past>,
-    new_rules: Option<Rules>,
+    new_rules: Option<&'a Rules>,
+    /// Who is a member by the new rules.
+    members: RegionSet,
 }
 
 impl Sorted<'_> {
@@ -79,10 +83,10 @@ impl Sorted<'_> {
             }
             return Ok(());
         }
-        if write.key == rows::placement() {
-            self.new_rules = Some(rules_of(write.value.clone())?);
+        let mut regions = self.rules.regions(&write.key);
+        if let Some(rules) = self.new_rules {
+            regions.0 &= rules.regions(&write.key).0 | !self.members.0;
         }
-        let regions = self.rules.regions(&write.key);
         self.placement = RegionSet(self.placement.0 | regions.0);
         if let Some(to) = self.to {
             let others = if regions.has(to) { !regions.0 } else { regions.0 };
@@ -140,6 +144,7 @@ impl Fold {
         to: Option<RegionId>,
         folded: &mut Folded,
     ) -> Result<()> {
+        let new_rules = self.brought(&commit.writes).await?;
         let mut sorted = Sorted {
             rules: &self.rules,
             to,
@@ -148,7 +153,8 @@ impl Fold {
             writes: Vec::new(),
             bytes: 0,
             known: None,
-            new_rules: None,
+            new_rules: new_rules.as_ref(),
+            members: new_rules.as_ref().map(members).unwrap_or_default(),
         };
         match &commit.writes {
             Writes::Inline(writes) => {
@@ -158,17 +164,14 @@ impl Fold {
             }
             Writes::External(parts) => {
                 for part in parts {
-                    let (bucket, cache) = (Arc::clone(&self.parts.bucket), &self.parts.cache);
-                    let reader = PartReader::new(bucket, Arc::clone(cache), part.clone());
-                    let mut scan = Arc::new(reader).scan(Cause::Read, KeyRange::default(), false);
-                    let unread = |error: telesto_shard::Error| Error::Shard(error.to_string());
+                    let mut scan = self.scan(part, KeyRange::default());
                     while let Some(write) = scan.next().await.map_err(unread)? {
                         sorted.add(&write)?;
                     }
                 }
             }
         }
-        let Sorted { placement, differ, writes, bytes, known, new_rules, .. } = sorted;
+        let Sorted { placement, differ, writes, bytes, known, .. } = sorted;
         if let Some(known) = known {
             self.position.past.absorb(&known);
         }
@@ -196,12 +199,46 @@ impl Fold {
         Ok(())
     }
 
+    fn scan(&self, part: &Part, range: KeyRange) -> PartScan {
+        let (bucket, cache) = (Arc::clone(&self.parts.bucket), &self.parts.cache);
+        let reader = PartReader::new(bucket, Arc::clone(cache), part.clone());
+        Arc::new(reader).scan(Cause::Read, range, false)
+    }
+
+    /// The rules that a commit brings, if any.
+    async fn brought(&self, writes: &Writes) -> Result<Option<Rules>> {
+        match writes {
+            Writes::Inline(writes) => {
+                let brings = writes.iter().find(|write| write.key == rows::placement());
+                brings.map(|write| rules_of(write.value.clone())).transpose()
+            }
+            Writes::External(parts) => {
+                for part in parts {
+                    let mut scan = self.scan(part, KeyRange::point(&rows::placement()));
+                    if let Some(write) = scan.next().await.map_err(unread)? {
+                        return rules_of(write.value).map(Some);
+                    }
+                }
+                Ok(None)
+            }
+        }
+    }
+
     fn replace_rules(&mut self, rules: Rules, to: Option<RegionId>, folded: &mut Folded) {
         if let Some(to) = to {
             folded.gained.extend(rules.gained(&self.rules, to));
         }
         self.rules = rules;
     }
+}
+
+/// Every member has the row with the rules.
+fn members(rules: &Rules) -> RegionSet {
+    rules.regions(&rows::placement())
+}
+
+fn unread(error: telesto_shard::Error) -> Error {
+    Error::Shard(error.to_string())
 }
 
 /// The rules in a placement row, or none.

@@ -11,7 +11,8 @@
 //! - A word is deleted by that region, when the catalog that it has shows nothing that the word is of.
 //!
 //! # On failure
-//! A region that cannot go on (a duplicate, an expression that fails) says so, with the error; whoever drives the build ends it.
+//! A region that cannot go on (a duplicate, an expression that fails) says so, with the error; whoever drives the build ends it. A row
+//! of another region that the index cannot have an entry of is such an error.
 //!
 //! # Limits
 //! A region of a version without this module says nothing: the build waits for it, and fails when its patience ends.
@@ -56,6 +57,9 @@ pub struct Failure {
     schema: Option<String>,
     table: Option<String>,
     constraint: Option<String>,
+    /// It was met by a row of another region and came with that: nobody else has heard it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    untold: bool,
 }
 
 impl Failure {
@@ -71,7 +75,20 @@ impl Failure {
             schema: fields.schema,
             table: fields.table,
             constraint: fields.constraint,
+            untold: false,
         }
+    }
+
+    /// The same, to be said again in a transaction of this region's own.
+    #[must_use]
+    pub fn untold(error: &Error) -> Self {
+        Self { untold: true, ..Self::of(error) }
+    }
+
+    /// What is to be said again; nothing where it was.
+    #[must_use]
+    pub fn to_tell(&self) -> Option<Self> {
+        self.untold.then(|| Self { untold: false, ..self.clone() })
     }
 
     /// The error, as who drives the build tells it.

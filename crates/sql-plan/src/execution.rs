@@ -11,8 +11,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::json;
 use telesto_bucket::Class;
-use telesto_common::TxnId;
 use telesto_common::wait::Wait;
+use telesto_common::{Label, TxnId};
 use telesto_meter::caps::Cap;
 use telesto_txn::{Outcome, Space, TxnOptions};
 
@@ -177,7 +177,9 @@ impl Execution for ExecContext {
             Request::Migrate(to) => {
                 let regions =
                     self.database.regions().ok_or_else(crate::session_view::no_regions)?;
-                let token = regions.migrate(self.txn.options().session, &to).await;
+                let shown = Label::update(self.database.region(), self.txn.snapshot());
+                let seen = self.txn.options().session.max(shown);
+                let token = regions.migrate(seen, &to).await;
                 Datum::text(
                     token
                         .map_err(|reason| Error::new(SqlState::INVALID_PARAMETER_VALUE, reason))?,
@@ -233,6 +235,14 @@ impl Execution for ExecContext {
 
 impl ExecContext {
     async fn change_cap(&self, name: &str, to: Option<&Cap>) -> Result<()> {
+        // The change is one of the catalog, which what was written rests on: it could not be committed any more.
+        if self.txn.has_written() {
+            return Err(Error::new(
+                SqlState::ACTIVE_SQL_TRANSACTION,
+                "a spend cap cannot be changed in a transaction that has written",
+            )
+            .hint("Commit first: the change is a transaction of its own."));
+        }
         let (changed, at) =
             crate::caps::change(&self.database, &self.env, &self.catalog, name, to).await?;
         self.cost.accounts().learn_caps(&changed, at);

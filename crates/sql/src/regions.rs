@@ -3,6 +3,9 @@
 //! # Invariants
 //! - Rows are read by the definitions at the snapshot they are applied at; definitions are kept by their stamp.
 //! - Index entries that follow from a row are those that a writer here would have put ([`CompiledTable::entry`]).
+//! - A row that an index cannot have an entry of (its expression fails, its key is too long) stops nobody while that index is being
+//!   filled: the row comes, and with it this region's word that its part has failed. No whole index meets one: whoever sent the
+//!   row fills its own part, and fails too.
 //!
 //! # On failure
 //! What cannot be read is told as text; whoever applies tries again.
@@ -26,6 +29,7 @@ use telesto_txn::{Database, Level, ReadFor, TxnOptions};
 
 use crate::catalog::by_row::{ByRow, ValuePlace};
 use crate::catalog::merging::{Joined, Merger, keeps_state, share, written_out};
+use crate::catalog::regional_builds::{Failure, Task, Word, word_key};
 use crate::catalog::regions::{Home, Region, acknowledged, acknowledgement, acknowledgement_key};
 use crate::catalog::store::{CatalogChange, DEFAULT_DATABASE_ID, Object, header_key};
 use crate::catalog::{CatalogCache, CatalogSnapshot, Table};
@@ -172,18 +176,25 @@ impl TableMeaning {
         let context = EvalContext::planning(&self.settings, &self.catalog);
         let indexes = compiled.unique.iter().filter(|index| index.id != 0).chain(&compiled.plain);
         let indexes: Vec<_> = indexes.collect();
-        let of = |value: Option<&Bytes>| -> Result<Vec<DerivedEntry>> {
+        let of = |value: Option<&Bytes>, comes: bool| -> Result<Vec<DerivedEntry>> {
             let Some(value) = value else { return Ok(Vec::new()) };
             let row = compiled.codec.decode(key, value)?;
             let mut entries = Vec::new();
             for index in &indexes {
-                if let Some((key, value)) = compiled.entry(index, &row, key, &context)? {
-                    entries.push(DerivedEntry { key, value });
+                match compiled.entry(index, &row, key, &context) {
+                    Ok(entry) => {
+                        entries.extend(entry.map(|(key, value)| DerivedEntry { key, value }));
+                    }
+                    Err(error) if table.is_filling(index.id) => {
+                        let failed = self.failed(table, index.id, &error);
+                        entries.extend(comes.then_some(failed).transpose()?);
+                    }
+                    Err(error) => return Err(error),
                 }
             }
             Ok(entries)
         };
-        let (mut old, mut new) = (of(old)?, of(new)?);
+        let (mut old, mut new) = (of(old, false)?, of(new, true)?);
         // What stays is not written.
         let stays: Vec<_> = old.iter().filter(|entry| new.contains(entry)).cloned().collect();
         old.retain(|entry| !stays.contains(entry));
@@ -193,6 +204,15 @@ impl TableMeaning {
 }
 
 impl TableMeaning {
+    /// The word that this region's part of a build has failed. It is told when it is said again: what comes from another region
+    /// is sent to nobody.
+    fn failed(&self, table: &Table, index: u32, error: &Error) -> Result<DerivedEntry> {
+        let task = Task::Fill(table.id, index);
+        let key = word_key(self.catalog.database, self.catalog.me(), task);
+        let value = Word::Failed(Failure::untold(error)).encode()?;
+        Ok(DerivedEntry { key, value })
+    }
+
     /// The table whose row is under `key`.
     fn row_table_of(&self, key: &[u8]) -> Option<&Arc<Table>> {
         let (database, storage, index) = place(key)?;

@@ -630,6 +630,32 @@ fn definitions_placement_sequences_and_sessions() {
         let wrong =
             run(&mut session, "SET telesto.session_token = 'x'").await.expect_err("refused");
         assert_eq!(wrong.code().0, "22023");
+        // A token stands for what was shown in transactions that ended otherwise, or have not ended, too.
+        for (id, (begin, end)) in (100..).zip([
+            ("BEGIN; SELECT v FROM a WHERE id = $id", "ROLLBACK"),
+            ("BEGIN; SELECT v FROM a WHERE id = $id", "SELECT 1"),
+            ("BEGIN; SELECT v FROM a WHERE id = $id", "SELECT 1 / 0"),
+            ("INSERT INTO a VALUES ($id, 'mine')", "SELECT 1"),
+        ]) {
+            let mut session = sites.session(1).await;
+            run(&mut session, "UPDATE a SET v = 'begun' WHERE id = 1").await.expect("writes");
+            sites.must(1, &format!("INSERT INTO a VALUES ({id}, 'shown')")).await;
+            run(&mut session, &begin.replace("$id", &id.to_string())).await.ok();
+            run(&mut session, end).await.ok();
+            if end.contains('/') {
+                run(&mut session, "ROLLBACK").await.expect("ends");
+            }
+            let token = run(&mut session, "SHOW telesto.session_token").await.expect("a token");
+            let token = token[0][0].clone().expect("a text");
+            let mut session = sites.session(2).await;
+            let read = format!("SELECT v FROM a WHERE id = {id}");
+            let before = run(&mut session, &read).await.expect("reads");
+            assert!(before.is_empty(), "the link is not slow");
+            let sql = format!("SET telesto.session_token = '{token}'");
+            run(&mut session, &sql).await.expect("goes on");
+            let after = run(&mut session, &read).await.expect("reads");
+            assert_eq!(after, vec![vec![Some("shown".to_owned())]], "{begin}; {end}");
+        }
     });
 }
 

@@ -560,6 +560,9 @@ async fn cap_that_was_dropped_is_not_left_in_sessions_that_met_it() {
         run(&mut bob, "SELECT v FROM t").await;
         run(&mut bob, "UPDATE t SET v = v + 1 WHERE id = 1").await;
     }
+    let mixed = "INSERT INTO t VALUES (70, 0); SELECT telesto_cap_drop('none')";
+    let told = tried(&mut admin, mixed).await.map_err(|error| error.code());
+    assert_eq!(told, Err(SqlState::ACTIVE_SQL_TRANSACTION));
     drop((admin, bob, acting));
     close(opened).await;
 }

@@ -5,8 +5,8 @@
 //! commits; behind the commit nobody could be told, and the stream to that region would stand still at it for ever.
 //!
 //! # Invariants
-//! - What is counted is what the stream of the region would hold: by the rules that stand before the commit in the log, whatever the
-//!   transaction itself makes of them. So a table that is made and filled at once is not counted: its rows go as rows of a new table.
+//! - What is counted is what the stream of the region would hold, or more: by the rules that stand before the commit in the log, whatever
+//!   the transaction itself makes of them (what it takes from a region is not sent there). So a table that is made and filled at once is not counted: its rows go as rows of a new table.
 //! - The rules are read at the transaction's snapshot, and the commit is validated with that read.
 //! - What is too small to be refused by any rules costs nothing.
 //!

@@ -16,10 +16,10 @@ use telesto_common::{Label, TableId};
 use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
 use tokio::sync::oneshot;
 
-use super::regional::{Heard, has_ended, keep, say};
+use super::regional::{Heard, keep, said, say};
 use super::{LEASE, LOOK};
 use crate::catalog::build_record::{BuildRecord, Command, forget_record};
-use crate::catalog::regional_builds::{Task, Word};
+use crate::catalog::regional_builds::{Failure, Task, Word};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{BuildState, Table};
 use crate::codec;
@@ -224,7 +224,7 @@ impl Builder {
             Err(error) => {
                 tracing::warn!(table = table.0, index, %error, "the build of an index failed");
                 if !self.template.catalog.defines() {
-                    return self.say_failed(table, index, &error).await.map(|()| true);
+                    return self.say_failed(table, index, Failure::of(&error)).await.map(|()| true);
                 }
                 self.fail(table, index).await.map(|()| true)
             }
@@ -258,12 +258,12 @@ impl Builder {
         }
         let txn = context.txn.as_ref();
         let database = context.catalog.database;
+        if let Some(end) = self.has_ended(context, id, index).await? {
+            return Ok(Turn::Done(end));
+        }
         let mut record = match BuildRecord::read(txn, database, id, index).await? {
             Some(record) => record,
             None if !context.catalog.defines() => {
-                if has_ended(context, Task::Fill(id, index)).await? {
-                    return Ok(Turn::Done(End::Whole));
-                }
                 let record = self.record(Command::Create, table);
                 keep(context, &record, id, index).await?;
                 return Ok(Turn::Again);
@@ -295,6 +295,33 @@ impl Builder {
         self.batch(context, table, index, &mut record, pace).await?;
         keep(context, &record, id, index).await?;
         Ok(Turn::Again)
+    }
+
+    /// Whether this region has done its part, or has failed to: a row of another region that comes meanwhile may say so.
+    ///
+    /// # Errors
+    /// What it has failed with, in the region that drives the build.
+    async fn has_ended(
+        &self,
+        context: &ExecContext,
+        table: TableId,
+        index: u32,
+    ) -> Result<Option<End>> {
+        let catalog = &context.catalog;
+        if !catalog.is_regional() {
+            return Ok(None);
+        }
+        let word = said(context, Task::Fill(table, index)).await?;
+        match word {
+            Some(Word::Failed(failure)) if catalog.defines() => {
+                Err(failure.into_error(&catalog.region_name(catalog.me().0)))
+            }
+            Some(Word::Done | Word::Failed(_)) if !catalog.defines() => {
+                forget_record(context.txn.as_ref(), catalog.database, table, index).await?;
+                Ok(Some(End::Whole))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// All entries that are this region's to put are there.

@@ -60,13 +60,12 @@ pub(super) async fn say(context: &ExecContext, task: Task, word: &Word) -> Resul
     Ok(context.txn.put(key, word.encode()?).await?)
 }
 
-/// Whether this region has done its part, or failed to.
-pub(super) async fn has_ended(context: &ExecContext, task: Task) -> Result<bool> {
+/// This region's word.
+pub(super) async fn said(context: &ExecContext, task: Task) -> Result<Option<Word>> {
     let catalog = &context.catalog;
     let key = word_key(catalog.database, catalog.me(), task);
     let word = context.txn.get(&key, ReadFor::Constraint).await?;
-    let word = word.map(|row| Word::decode(&row)).transpose()?;
-    Ok(matches!(word, Some(Word::Done | Word::Failed(_))))
+    word.map(|row| Word::decode(&row)).transpose()
 }
 
 /// Writes the record of a build, and where another region drives it how far this one is.
@@ -137,13 +136,13 @@ impl Builder {
     ///
     /// # Errors
     /// Those of the database: the build is gone on with.
-    pub(super) async fn say_failed(&self, table: TableId, index: u32, why: &Error) -> Result<()> {
+    pub(super) async fn say_failed(&self, table: TableId, index: u32, why: Failure) -> Result<()> {
         let context = self.begin().await?;
         let failed = async {
             if context.catalog.table(table).is_none_or(|table| !table.is_filling(index)) {
                 return Ok(());
             }
-            let word = Word::Failed(Failure::of(why));
+            let word = Word::Failed(why);
             say(&context, Task::Fill(table, index), &word).await?;
             forget_record(context.txn.as_ref(), context.catalog.database, table, index).await
         };
@@ -246,22 +245,30 @@ pub(super) async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     for note in catalog.dropped().filter(|note| note.by_row) {
         left |= !sweep_part(engine, note).await?;
     }
-    let mut parts = Vec::new();
+    let (mut parts, mut failures) = (Vec::new(), Vec::new());
     for (table, index) in catalog.filling() {
         let key = word_key(catalog.database, me, Task::Fill(table.id, index));
         let word = txn.get(&key, ReadFor::Query).await?;
         let word = word.map(|row| Word::decode(&row)).transpose()?;
+        if let Some(Word::Failed(failure)) = &word
+            && let Some(failure) = failure.to_tell()
+        {
+            failures.push((table.id, index, failure));
+        }
         let ended = matches!(word, Some(Word::Done | Word::Failed(_)));
         if !ended && catalog.fillers(table).contains(&me) {
             parts.push((table.id, index));
         }
     }
-    if parts.is_empty() {
+    if parts.is_empty() && failures.is_empty() {
         txn.rollback();
         return Ok(left);
     }
     let builder = super::upkeep::builder(engine, &txn, &catalog).await?;
     txn.rollback();
+    for (table, index, failure) in failures {
+        builder.say_failed(table, index, failure).await?;
+    }
     for (table, index) in parts {
         match builder.rescue(table, index).await {
             Ok(_) => {}

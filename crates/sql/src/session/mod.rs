@@ -497,10 +497,13 @@ impl Session {
         changes
     }
 
-    /// The greatest label seen.
+    /// The greatest label seen, in the transaction under way too: what it has shown was shown, however it ends.
     #[must_use]
     pub fn label(&self) -> Label {
-        self.label
+        let under_way = self.block.as_ref().and_then(|block| block.txn.as_ref());
+        under_way.map_or(self.label, |txn| {
+            self.label.max(Label::update(self.engine.database.region(), txn.snapshot()))
+        })
     }
 
     /// Ends the session: rolls back what is open.

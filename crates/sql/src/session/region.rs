@@ -40,7 +40,7 @@ impl Session {
     /// # Errors
     /// 55000.
     pub(super) async fn session_token(&self) -> Result<String> {
-        let token = self.replication()?.token(self.label).await;
+        let token = self.replication()?.token(self.label()).await;
         token.map_err(|reason| {
             Error::new(
                 SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -8,8 +8,7 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing is re-applied blindly: a repeated transaction commits only if it shows the client what the client
-//!   has seen. Reads and writes are all made anew.
+//! - Nothing is re-applied blindly: a repeated transaction commits only if it shows the client what that has seen; all is made anew.
 //! - `now()` stays that of the first try, so that it does not make the results differ.
 //! - COPY cannot be repeated (its data is not kept): such a transaction gets 40001 at once.
 //!
@@ -221,6 +220,7 @@ impl Session {
     /// Rolls back whatever is open.
     pub(super) fn abandon_block(&mut self) {
         self.configured.take();
+        self.label = self.label();
         if let Some(block) = self.block.take() {
             self.cursors.drop_block();
             self.advisory.end_transaction();
@@ -464,6 +464,7 @@ impl Session {
         savepoints: &[(Arc<Settings>, Arc<Settings>)],
         refused: bool,
     ) -> Result<bool> {
+        self.label = self.label();
         let Some(block) = &mut self.block else { return Ok(true) };
         self.cursors.begin_again();
         self.advisory.begin_again();

@@ -309,3 +309,56 @@ async fn write(sites: &Sites, world: &World) {
         assert!(passing.contains(&error.code().0), "{sql}: {error}");
     }
 }
+
+/// A row of another region that an index cannot have an entry of ends the build, and holds nothing back.
+#[test]
+fn row_that_an_index_cannot_have_fails_its_build_and_stops_nobody() {
+    World::run(9, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE d (id int PRIMARY KEY, v int)",
+            "CREATE TABLE other (id int PRIMARY KEY)",
+            "ALTER TABLE d SET (telesto.home = 'any')",
+            "ALTER TABLE other SET (telesto.home = 'any')",
+            "INSERT INTO d VALUES (1, 1)",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.settles().await;
+        for region in [0, 2] {
+            sites.net.cut(NAMES[region], NAMES[1]);
+            sites.net.cut(NAMES[1], NAMES[region]);
+        }
+        sites.must(1, "INSERT INTO d VALUES (2, 0)").await;
+        sites.must(1, "INSERT INTO other VALUES (1)").await;
+        let told = sites.meanwhile(0, "CREATE INDEX dx ON d ((1 / v))");
+        world.sleep(Duration::from_secs(2)).await;
+        sites.net.heal();
+        let error = sites.outcome(&told).await.expect_err("no entry");
+        assert_eq!(error.code().0, "22012", "{error}");
+        sites.swept().await;
+        for (region, name) in NAMES.iter().enumerate() {
+            assert_eq!(sites.stored(region, "d").await, 2, "{name}");
+            let count = sites.must(region, "SELECT count(*) FROM other").await;
+            assert_eq!(count[0][0].as_deref(), Some("1"), "{name}");
+        }
+        // One that is gone again before its region hears of the index leaves nothing behind.
+        for region in [0, 2] {
+            sites.net.cut(NAMES[region], NAMES[1]);
+            sites.net.cut(NAMES[1], NAMES[region]);
+        }
+        sites.must(1, "UPDATE d SET v = 1").await;
+        sites.must(1, "UPDATE d SET v = 0").await;
+        sites.must(1, "UPDATE d SET v = 5").await;
+        let told = sites.meanwhile(0, "CREATE INDEX dx ON d ((1 / v))");
+        world.sleep(Duration::from_secs(2)).await;
+        sites.net.heal();
+        // It may be met, or not: by whom, and when, is a matter of the links.
+        let built = sites.outcome(&told).await;
+        sites.swept().await;
+        let entries = if built.is_ok() { 4 } else { 2 };
+        for (region, name) in NAMES.iter().enumerate() {
+            assert_eq!(sites.stored(region, "d").await, entries, "{name}");
+        }
+    });
+}

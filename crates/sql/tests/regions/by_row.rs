@@ -1553,3 +1553,46 @@ fn foreign_keys_hold_at_the_homes_of_both_rows() {
         assert!(refused.to_string().contains("foreign key"), "{refused}");
     });
 }
+
+/// What a transaction takes from a region it does not send there any more, before or behind the change.
+#[test]
+fn rows_written_with_the_change_that_takes_them_away_do_not_go_there() {
+    World::run(5, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE s (region text, id int, note text, PRIMARY KEY (region, id))",
+            "INSERT INTO s VALUES ('us', 1, 'open')",
+            "CREATE TABLE whole (id int PRIMARY KEY, note text)",
+            "INSERT INTO whole VALUES (1, 'open')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.quiet().await;
+        let large = "repeat('x', 3000)";
+        for sql in [
+            "BEGIN; INSERT INTO whole VALUES (2, 'marker-before');
+                ALTER TABLE whole SET (telesto.regions = 'us');
+                INSERT INTO whole VALUES (3, 'marker-behind'); COMMIT".to_owned(),
+            // By parts: too much for an entry of the log.
+            format!(
+                "BEGIN; ALTER TABLE s SET (telesto.regions = 'by row (region): eu = eu; us = us');
+                INSERT INTO s SELECT 'us', g, 'marker-by-row' || {large} FROM generate_series(2, 1500) g; COMMIT"
+            ),
+            "INSERT INTO s VALUES ('eu', 1, 'marker-of-eu')".to_owned(),
+        ] {
+            sites.must(0, &sql).await;
+        }
+        sites.quiet().await;
+        sites.settles().await;
+        for marker in ["marker-before", "marker-behind", "marker-by-row"] {
+            for region in 1..REGIONS {
+                assert!(!sites.holds(region, marker).await, "{}: {marker}", NAMES[region]);
+            }
+        }
+        // What stays there goes there, and what was to be heard of the change is.
+        let stays = sites.must(1, "SELECT note FROM s WHERE region = 'eu'").await;
+        assert_eq!(stays, rows(&[&["marker-of-eu"]]));
+        assert!(!sites.holds(2, "marker-of-eu").await);
+        assert_eq!(sites.must(0, "SELECT count(*) FROM whole").await, rows(&[&["3"]]));
+    });
+}
