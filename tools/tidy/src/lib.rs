@@ -3,7 +3,7 @@
 //! # Purpose
 //! [`check`] walks a source tree and reports every breach of: length of files and functions, banned module names,
 //! module docs, left-over markers, dependencies that point upwards, crates that only one other may know, relative links
-//! in the docs, source files that pages name, pages that are not in the tree.
+//! in the docs, source files that pages name, pages that are not in the tree, code in documentation that looks tested.
 //!
 //! # Invariants
 //! Reads only; a file it cannot read is a breach, never skipped.
@@ -12,6 +12,7 @@
 //! Looks at lines, not at syntax: a marker inside a string literal counts, and a function ends where a line as far to
 //! the left as its first closes it, as rustfmt writes it.
 
+mod fences;
 mod functions;
 
 use std::fmt;
@@ -195,6 +196,7 @@ fn check_source(root: &Path, file: &Path, text: &str, breaches: &mut Vec<Breach>
         ));
     }
     functions::check(root, file, text, body, breaches);
+    fences::check(root, file, text, breaches);
     for (at, line) in text.lines().take(body).enumerate() {
         for page in ABSENT_PAGES {
             if line.contains(page) && !file.ends_with("tools/tidy/src/lib.rs") {
@@ -324,6 +326,7 @@ mod tests {
             "see `common/gone.rs` and `common/open.rs`\n",
         );
         write(src.join("cites.rs"), "//! as SLATEDB.md says\n");
+        write(src.join("fence.rs"), "//! ```text\n//! a\n//! ```\n//! ```\n//! f();\n//! ```\n");
         let long = format!("//! doc\nfn long() {{\n{}}}\n", "    step();\n".repeat(100));
         write(src.join("function.rs"), &long);
         write(
@@ -332,7 +335,7 @@ mod tests {
         );
         let (breaches, files) = check(&root);
         std::fs::remove_dir_all(&root).expect("temporary folder");
-        assert_eq!(files, 9);
+        assert_eq!(files, 10);
         let text = breaches.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         for expected in [
             "says nothing",
@@ -345,9 +348,10 @@ mod tests {
             "SLATEDB.md is not",
             "long has 102 lines",
             "uses arrow",
+            "a test that is not run",
         ] {
             assert!(text.contains(expected), "{expected:?} not reported in:\n{text}");
         }
-        assert_eq!(breaches.len(), 10, "{text}");
+        assert_eq!(breaches.len(), 11, "{text}");
     }
 }
