@@ -170,6 +170,11 @@ impl Faults {
         self.state.lock().rules.push(rule);
     }
 
+    /// Takes the programmed faults back.
+    pub fn forget(&self) {
+        self.state.lock().rules.clear();
+    }
+
     /// From now on no request is answered, nor takes effect, until [`Self::resume`].
     pub fn stop_answering(&self) {
         self.state.lock().stopped = true;

@@ -26,6 +26,7 @@ use crate::codec::{check_envelope, checksum_without};
 use crate::error::{Error, FORMAT_VERSION, Result};
 use crate::keys;
 use crate::log::{Inner, VirtualLog};
+use crate::releasing::{RELEASING, Releases};
 use crate::server::{LogletKey, Request};
 use crate::store::{LIST_LIMIT, Put};
 
@@ -34,8 +35,6 @@ pub(crate) const MAGIC: [u8; 4] = *b"TLSA";
 /// Newest archive format this program reads, and the one it writes.
 pub(crate) const VERSION: u16 = 1;
 const HEADER_BYTES: usize = 60;
-/// What a log server may take to let entries go.
-const RELEASING: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Encodes an archive object.
 pub(crate) fn encode(
@@ -109,6 +108,8 @@ pub(crate) struct Archive {
     age: AtomicU64,
     /// Held while an object is being shipped.
     shipping: tokio::sync::Mutex<()>,
+    /// What log servers are still to be told.
+    releases: Arc<Releases>,
     signal: Arc<Signal>,
 }
 
@@ -394,7 +395,7 @@ impl Inner {
         })
     }
 
-    /// Tells the log servers what they need not keep any more. One that cannot be told now keeps it until later.
+    /// Tells the log servers what they need not keep any more: those of a cluster soon, without being waited for.
     async fn release(
         &self,
         loglet: &Loglet,
@@ -413,18 +414,16 @@ impl Inner {
         } else {
             Request::Release { key, below }
         };
-        let readers = self.readers(servers, by).await?;
-        let soon = by.earlier(self.store.env.deadline(RELEASING));
-        let told = readers.iter().map(|server| server.call(request.clone(), soon));
-        for told in futures::future::join_all(told).await {
-            match told {
-                Err(error) if self.options.cluster.is_some() => {
-                    tracing::debug!(%error, "a log server keeps what is archived until later");
-                }
-                told => {
-                    told?;
-                }
+        if let Some(cluster) = &self.options.cluster {
+            for info in servers {
+                let (server, told) = (cluster.servers.server(info), (key, request.clone()));
+                self.archive.releases.tell(&self.store.env, info.node, server, told);
             }
+            return Ok(());
+        }
+        let soon = by.earlier(self.store.env.deadline(RELEASING));
+        for server in self.readers(servers, by).await? {
+            server.call(request.clone(), soon).await?;
         }
         Ok(())
     }

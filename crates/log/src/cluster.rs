@@ -514,15 +514,19 @@ impl Inner {
     }
 
     /// A loglet of this process that a failed change has ended, or that it has taken back, is nobody's to go on with but its own; a commit
-    /// here would, and there may be none.
+    /// here would, and there may be none: the other nodes, whose servers are sealed, begin none.
     async fn go_on_with_own(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let (chain, role) = self.view()?;
         let active = chain.active();
         let own = matches!(&active.medium, Medium::Quorum { owner, .. } if self.is_own(owner));
-        if !own || role.owner().is_some() || self.has_resigned(active.id) {
+        if !own || self.has_resigned(active.id) {
             return Ok(());
         }
-        self.claim(by).await
+        match role.owner() {
+            None => self.claim(by).await,
+            Some(stopped) if stopped.is_stopped() => self.replace_sequencer(stopped, by).await,
+            Some(_) => Ok(()),
+        }
     }
 
     /// Makes a loglet on the servers that the next one would have, and takes it away again.

@@ -36,6 +36,7 @@ pub mod quorum;
 mod read;
 pub mod record;
 mod recover;
+mod releasing;
 mod role;
 pub mod server;
 mod slots;

@@ -138,7 +138,7 @@ impl Inner {
                 Some(own) if !Arc::ptr_eq(own, &sequencer) => sequencer = Arc::clone(own),
                 // Its servers are sealed, and nobody has gone on: whoever sealed them, this process perhaps, which finds no server for what
                 // is to follow, has told nobody of anything. All that anybody was told, this sequencer has told.
-                Some(own) if own.is_stopped() && !own.is_settled() => {
+                Some(own) if own.is_stopped() => {
                     self.at_tail(own.next(), started);
                     return Ok(true);
                 }

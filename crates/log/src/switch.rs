@@ -10,10 +10,12 @@
 //! - What follows a seal is decided by the seal. Its loglet is appended to the newest chain, so that
 //!   a trim that comes between loses nothing.
 //! - A quorum loglet is wholly in the bucket before a bucket loglet follows it.
+//! - A loglet that is left for the bucket has nothing undecided: what this process finds on the servers beyond what it has told counts
+//!   nowhere before the chain says so.
 //!
 //! # On failure
 //! A crash after the seal is healed by the next reader. A failure after the sequencer was stopped
-//! is healed by the next append, which goes on with a new quorum loglet. When the outcome of the chain
+//! is healed by the next append, or in a cluster by who looks after the log servers, with a new quorum loglet; reads go on meanwhile. When the outcome of the chain
 //! put is unknown this process is handing over (`crate::role`) until it has found out.
 
 use std::sync::Arc;
@@ -27,6 +29,7 @@ use crate::cluster::Whose;
 use crate::error::{Error, Result};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Append;
+use crate::quorum::Sequencer;
 use crate::read::seal_of;
 use crate::record::{Config, Entry, Record};
 use crate::server::LogletKey;
@@ -193,40 +196,18 @@ impl Inner {
     }
 
     async fn to_bucket(self: &Arc<Self>, by: Deadline) -> Result<()> {
-        let owner = self.view()?.1.owner().cloned().filter(|own| !own.is_stopped());
-        let sequencer = match owner {
-            Some(sequencer) => sequencer,
-            None => {
-                // An append or an earlier switch was left undecided, or the owner is gone.
-                self.take_over(Whose::Own, &[], by).await?;
-                match self.view()?.1.owner() {
-                    Some(sequencer) => Arc::clone(sequencer),
-                    None if self.chain().active().medium.kind() == LogKind::Bucket => return Ok(()),
-                    None => return Err(self.reconfigured()),
-                }
-            }
-        };
-        // Most of it while appends go on; then only a little is left.
-        self.archive_through(sequencer.next().prev(), by).await?;
-        let (mut end, mut hash) = match sequencer.stop(by).await {
-            Some(position) => position,
-            None => (Lsn::ZERO, [0; 16]),
-        };
+        let Some((sequencer, (end, hash))) = self.stop_decided(by).await? else { return Ok(()) };
         let chain = self.chain();
         let servers = servers_of(&chain.active().medium);
         let holders = self.holders(&servers, by).await?;
         let sealed = self.recover_loglet(sequencer.key(), chain.active(), &holders, by).await?;
-        if end == Lsn::ZERO {
-            // An append was under way and undecided: it is decided now, by what the servers have.
-            (end, hash) = sealed;
-        } else if sealed != (end, hash) {
+        if sealed != (end, hash) {
             return Err(Error::Corrupt {
                 object: format!("loglet {} of shard {}", chain.active().id, chain.shard),
                 lsn: Some(end),
                 reason: format!("the log servers end at entry {}", sealed.0),
             });
         }
-        sequencer.decided(end);
         self.archive_through(end.prev(), by).await?;
         // From the next request on others may append, long before its reply is here, if it ever is.
         self.hand_over(&sequencer);
@@ -246,6 +227,38 @@ impl Inner {
                     tracing::warn!(%error, "cleaning the local log failed; again at the next start");
                 }
                 return Ok(());
+            }
+        }
+    }
+
+    /// Stops this process's sequencer with everything in the archive but a little, and nothing undecided: what it gives is all that
+    /// the loglet has, and all of it was told. What an append has left undecided no count of this process decides: another one may have
+    /// gone on without it, and only the chain knows. So the log goes on in a loglet of this process first. `None`: the log is in the
+    /// bucket.
+    async fn stop_decided(
+        self: &Arc<Self>,
+        by: Deadline,
+    ) -> Result<Option<(Arc<Sequencer>, (Lsn, [u8; 16]))>> {
+        loop {
+            let owner = self.view()?.1.owner().cloned().filter(|own| !own.is_stopped());
+            let sequencer = match owner {
+                Some(sequencer) => sequencer,
+                None => {
+                    // An append or an earlier switch was left undecided, or the owner is gone.
+                    self.take_over(Whose::Own, &[], by).await?;
+                    match self.view()?.1.owner() {
+                        Some(sequencer) => Arc::clone(sequencer),
+                        None if self.chain().active().medium.kind() == LogKind::Bucket => {
+                            return Ok(None);
+                        }
+                        None => return Err(self.reconfigured()),
+                    }
+                }
+            };
+            // Most of it while appends go on; then only a little is left.
+            self.archive_through(sequencer.next().prev(), by).await?;
+            if let Some(position) = sequencer.stop(by).await {
+                return Ok(Some((sequencer, position)));
             }
         }
     }

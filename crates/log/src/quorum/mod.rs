@@ -30,7 +30,7 @@ mod pusher;
 mod recover;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -152,8 +152,6 @@ struct Shared {
     committed: watch::Sender<Lsn>,
     /// It takes no more entries.
     stopped: watch::Sender<bool>,
-    /// What it left undecided was found out, and counts as committed here; the chain may decide otherwise.
-    settled: AtomicBool,
     /// Below this everything is in the archive.
     archived: Mutex<Lsn>,
     rounds: Rounds,
@@ -191,7 +189,6 @@ impl Sequencer {
             ordered: watch::channel(start).0,
             committed: watch::channel(start).0,
             stopped: watch::channel(false).0,
-            settled: AtomicBool::new(false),
             archived: Mutex::new(start),
             rounds: Rounds::default(),
             env,
@@ -346,17 +343,6 @@ impl Sequencer {
         let undecided = *self.shared.stopped.borrow() || self.next() != state.next;
         self.shared.stopped.send_replace(true);
         (!undecided).then_some((state.next, state.hash))
-    }
-
-    /// Everything below `end` was found committed after it stopped.
-    pub fn decided(&self, end: Lsn) {
-        self.shared.settled.store(true, Ordering::Release);
-        self.shared.commit_below(end);
-    }
-
-    /// Whether [`Self::decided`] was called: what counts as committed here may be more than was told to anybody.
-    pub fn is_settled(&self) -> bool {
-        self.shared.settled.load(Ordering::Acquire)
     }
 
     /// Whether it takes no more entries.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use telesto_bucket::latency::LatencyModel;
-use telesto_bucket::{Bucket, BucketOptions, Cause, MemoryStore, over};
+use telesto_bucket::{Bucket, BucketOptions, Cause, FaultRates, Faults, MemoryStore, over};
 use telesto_common::planted::Planted;
 use telesto_common::{Deadline, Env, Incarnation, Lsn, NodeId, ShardId, TxnId};
 use telesto_log::chain::{Medium, ServerInfo};
@@ -117,6 +117,8 @@ pub struct Nodes {
     pub world: World,
     pub net: SimNet,
     pub store: Arc<MemoryStore>,
+    /// Of every node's way to the bucket; none but those that are added.
+    pub faults: Arc<Faults>,
     pub shape: Shape,
     pub nodes: Vec<Node>,
     pub history: Arc<Mutex<History>>,
@@ -162,7 +164,8 @@ impl Nodes {
         let net = SimNet::new(world.env.clone());
         let store = Arc::new(MemoryStore::new(Arc::clone(&world.env.clock)));
         let nodes = (0..shape.nodes).map(|index| Node::new(&world, index)).collect();
-        let mut nodes = Self { world, net, store, shape, nodes, history: Arc::default() };
+        let faults = Faults::new(world.env.clone(), FaultRates::NONE);
+        let mut nodes = Self { world, net, store, faults, shape, nodes, history: Arc::default() };
         for index in 0..shape.nodes {
             nodes.start(index).await;
         }
@@ -170,8 +173,11 @@ impl Nodes {
     }
 
     fn bucket(&self, env: &Env) -> Arc<dyn Bucket> {
-        let options =
-            BucketOptions { latency: Some(LatencyModel::S3_STANDARD), ..BucketOptions::default() };
+        let options = BucketOptions {
+            latency: Some(LatencyModel::S3_STANDARD),
+            faults: Some(Arc::clone(&self.faults)),
+            ..BucketOptions::default()
+        };
         let store = Arc::clone(&self.store);
         over(store, "memory://cluster", &options, env.clone()).expect("a bucket")
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use telesto_bucket::Cause;
+use telesto_bucket::{Cause, Class, Fault, FaultRule};
 use telesto_common::Lsn;
 use telesto_log::disk::SimDisk;
 use telesto_log::{Append, Error, LogKind};
@@ -484,5 +484,105 @@ fn every_node_tells_who_owned_the_log_and_why_that_changed() {
         log.explain("another", None);
         nodes.world.sleep(Duration::from_secs(1)).await;
         assert_eq!(first.changes(by()).await.expect("read"), changes);
+    });
+}
+
+/// The owner is cut off while its last append is under way and it gives the log to the bucket; another node goes on without that entry.
+#[test]
+fn switch_to_the_bucket_that_a_successor_overtakes_shows_nothing_that_is_not_in_the_log() {
+    for seed in 0..24 {
+        World::run(seed, false, async move |world| {
+            let nodes = Nodes::new(world, Shape::of_three()).await;
+            let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+            say(&nodes, 0, 2, hash).await.expect("appended");
+            for index in 0..3 {
+                nodes.opened(index).await;
+                nodes.client(index, "a", Duration::from_millis(4));
+            }
+            nodes.world.sleep(Duration::from_millis(200)).await;
+            nodes.isolate(0);
+            nodes.world.sleep(Duration::from_millis(300 + 40 * seed)).await;
+            let log = nodes.opened(0).await;
+            let by = nodes.nodes[0].process.env.deadline(PATIENCE * 2);
+            let overtaking = async {
+                while ![1, 2].iter().any(|at| nodes.log(*at).is_some_and(|log| log.sequences())) {
+                    nodes.world.sleep(Duration::from_millis(5)).await;
+                }
+                nodes.world.sleep(Duration::from_millis(20 + 10 * (seed % 7))).await;
+                nodes.net.heal();
+            };
+            // It may be too late, or in time: that is not what counts.
+            let _ = futures::join!(log.switch(LogKind::Bucket, by), overtaking);
+            nodes.world.sleep(Duration::from_secs(3)).await;
+            let history = nodes.history.lock();
+            assert!(history.found.is_empty(), "seed {seed}: {:?}", history.found);
+            let told = history.acknowledged.len();
+            assert!(told > 5, "seed {seed}: nobody went on: {told}");
+        });
+    }
+}
+
+/// The bucket fails when the owner has stopped for it. The log goes on although nobody appends: the others wait for that.
+#[test]
+fn switch_to_the_bucket_that_fails_leaves_a_log_that_every_node_reads() {
+    World::run(21, false, async |world| {
+        let shape = Shape { archive_interval: Duration::from_secs(600), ..Shape::of_three() };
+        let nodes = Nodes::new(world, shape).await;
+        let mut hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        let log = nodes.opened(0).await;
+        let by = nodes.nodes[0].process.env.deadline(Duration::from_secs(4));
+        // The first object is the one of most entries; what comes meanwhile is in the second.
+        let rule = FaultRule {
+            skip: 1,
+            times: u32::MAX,
+            ..FaultRule::next(Class::Put, "/archive/", Fault::ServerError)
+        };
+        nodes.faults.add(rule);
+        let mut appended = 1;
+        let appending = async {
+            while log.is_local_sequencer() {
+                match say(&nodes, 0, appended + 1, hash).await {
+                    Ok(next) => (appended, hash) = (appended + 1, next),
+                    Err(_) => break,
+                }
+            }
+        };
+        let (switched, ()) = futures::join!(log.switch(LogKind::Bucket, by), appending);
+        switched.expect_err("the bucket fails");
+        nodes.faults.forget();
+        nodes.world.sleep(Duration::from_secs(3)).await;
+        for index in 0..3 {
+            assert_eq!(tail(&nodes, index).await.expect("read"), Lsn(appended + 1), "node {index}");
+        }
+    });
+}
+
+/// What is in the bucket is safe: nobody waits until a server that is frozen, or whose disk hangs, has heard that.
+#[test]
+fn log_server_that_does_not_answer_holds_up_nothing_that_is_archived() {
+    World::run(22, false, async |world| {
+        let shape = Shape { archive_interval: Duration::from_secs(600), ..Shape::of_three() };
+        let nodes = Nodes::new(world, shape).await;
+        let mut hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        nodes.opened(1).await;
+        nodes.opened(2).await;
+        nodes.nodes[2].disk.hang();
+        let log = nodes.opened(0).await;
+        for at in 2..8 {
+            hash = say(&nodes, 0, at, hash).await.expect("appended");
+            let started = nodes.world.now();
+            let by = nodes.nodes[0].process.env.deadline(PATIENCE);
+            log.archive_through(Lsn(at), by).await.expect("archived");
+            let took = nodes.world.now() - started;
+            assert!(took < Duration::from_secs(1), "entry {at} took {took:?}");
+        }
+        nodes.nodes[2].disk.resume();
+        nodes.world.sleep(Duration::from_secs(60)).await;
+        // All have heard it in the end: a loglet that is archived is read from the bucket alone.
+        for index in 0..3 {
+            assert_eq!(tail(&nodes, index).await.expect("read"), Lsn(8), "node {index}");
+        }
     });
 }

@@ -22,7 +22,6 @@ const MENDS: &[(Bug, u64)] = &[
     (Bug::CountsForgetful, 18),
     (Bug::ParksReaders, 28),
     (Bug::TellsUncommitted, 54),
-    (Bug::CountsRepairs, 2229),
 ];
 
 /// Seeds that are enough to find what a mend mends.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use telesto_common::planted::{Bug, Planted};
 use telesto_common::{Deadline, Env, Incarnation, Lsn, NodeId, WriterToken};
 use telesto_log::Append;
 use telesto_log::chain::{Loglet, Medium, Owner, ServerInfo};
@@ -49,6 +50,13 @@ struct Cluster {
 impl Cluster {
     async fn new() -> Self {
         Self::of(1 << 20).await
+    }
+
+    /// Whose owner behaves as before a mend.
+    async fn with(bug: Bug) -> Self {
+        let mut cluster = Self::new().await;
+        cluster.env.planted = Planted::only(bug);
+        cluster
     }
 
     /// With segments of so many bytes.
@@ -314,4 +322,37 @@ async fn server_accepts_only_its_next_entry_and_nothing_once_sealed() {
         server.call(Request::Seal { key: other, holder: None }, by).await.unwrap(),
         Reply::Unknown
     );
+}
+
+/// Two candidates end a loglet at different places. The one that loses has met the only server with the last entry, and brings that to
+/// another one; the winner has not. So what the owner hears from a server that is sealed says nothing of what is in the log.
+#[tokio::test]
+async fn what_a_recovery_brought_to_a_sealed_server_is_not_told_as_committed() {
+    for (cluster, told) in
+        [(Cluster::new().await, false), (Cluster::with(Bug::CountsRepairs).await, true)]
+    {
+        let sequencer = cluster.sequencer();
+        let hash = append(&cluster, &sequencer, 1, [0; 16]).await.unwrap();
+        cluster.cut([false, true, true]);
+        let loser = async {
+            while cluster.tail(0).await < Lsn(3) {
+                cluster.env.clock.sleep(Duration::from_millis(2)).await;
+            }
+            let met: Vec<_> =
+                [0, 2].map(|at| Arc::clone(&cluster.cuts[at].server) as Arc<dyn LogServer>).into();
+            let by = soon(&cluster.env);
+            let found = recover(KEY, &cluster.loglet, &met, None, &cluster.env, by).await.unwrap();
+            assert_eq!(found.end, Lsn(3));
+            assert_eq!(cluster.tail(2).await, Lsn(3), "it was brought there");
+            cluster.cut([false, true, false]);
+        };
+        let (appended, ()) = futures::join!(append(&cluster, &sequencer, 2, hash), loser);
+        match appended {
+            Ok(_) => assert!(told, "an entry was told that no winner of the race need have"),
+            Err(error) => {
+                assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+                assert!(!told, "the bug is not there");
+            }
+        }
+    }
 }
