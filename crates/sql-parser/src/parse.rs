@@ -205,6 +205,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     {
         return Ok(Parsed::new(statement, as_of, need));
     }
+    crate::rewrite::insert_source::spell(&mut tokens);
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::included::spell(&mut tokens);
     crate::rewrite::create_as_execute::spell(&mut tokens)?;

@@ -1,7 +1,7 @@
 //! What PostgreSQL writes and the SQL parser does not know, written in words and forms that it does.
 //!
 //! # Parts
-//! Before parsing, over tokens: [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
+//! Before parsing, over tokens: [`insert_source`], [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
 //! [`row_star`], [`keywords`], [`create_as_execute`], [`variadic`], [`calls_in_from`], [`rows_from`], [`using_alias`], [`group_distinct`],
 //! [`search_cycle`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
@@ -22,6 +22,7 @@ pub mod create_as_execute;
 pub mod exclusion;
 pub mod expand_array;
 pub mod group_distinct;
+pub mod insert_source;
 pub mod keywords;
 mod nested_joins;
 pub mod precedence;

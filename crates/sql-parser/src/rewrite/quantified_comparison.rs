@@ -14,14 +14,16 @@ use crate::sqlparser::ast::{SetExpr, Statement};
 use crate::sqlparser::keywords::Keyword;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
-fn keyword(token: &Token) -> Keyword {
+/// The keyword that a word without quotes is.
+pub(super) fn keyword(token: &Token) -> Keyword {
     match token {
         Token::Word(word) if word.quote_style.is_none() => word.keyword,
         _ => Keyword::NoKeyword,
     }
 }
 
-fn solid(tokens: &[TokenWithSpan]) -> Vec<usize> {
+/// Where tokens are that are no blanks.
+pub(super) fn solid(tokens: &[TokenWithSpan]) -> Vec<usize> {
     let solid = |at: &usize| !matches!(tokens[*at].token, Token::Whitespace(_));
     (0..tokens.len()).filter(solid).collect()
 }

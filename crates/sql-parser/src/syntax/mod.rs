@@ -14,6 +14,7 @@
 mod balance;
 pub mod depth;
 mod dialect;
+mod strings;
 
 pub use balance::{balance, balance_expr, balance_query};
 pub use depth::Depth;
@@ -131,9 +132,10 @@ pub fn read_type(text: &str) -> std::result::Result<crate::sqlparser::ast::DataT
 /// # Errors
 /// The tokenizer's words and its place: line and column, from 1.
 pub fn tokens(text: &str) -> std::result::Result<Vec<TokenWithSpan>, (String, u64, u64)> {
-    Tokenizer::new(&TelestoDialect, text)
+    let tokens = Tokenizer::new(&TelestoDialect, text)
         .tokenize_with_location()
-        .map_err(|error| (error.message, error.location.line, error.location.column))
+        .map_err(|error| (error.message, error.location.line, error.location.column))?;
+    strings::join(tokens)
 }
 
 /// [`tokens`] of a text that is no client's: it may have steps of queries ([`crate::rewrite::search_cycle`]), whose sign the tokenizer
