@@ -208,6 +208,12 @@ impl<'a> EvalContext<'a> {
         Self { exec: Some(exec), ..Self::planning(exec.settings(), exec.catalog()) }
     }
 
+    /// The same execution under other settings, which what is evaluated so does not take from the session.
+    #[must_use]
+    pub fn under<'b>(&'b self, settings: &'b Settings) -> EvalContext<'b> {
+        EvalContext { exec: self.exec, ..EvalContext::planning(settings, self.catalog) }
+    }
+
     /// The session's time zone.
     pub fn zone(&self) -> Zone {
         *self.zone.get_or_init(|| Zone::from(self.settings.zone()))

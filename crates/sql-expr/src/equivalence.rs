@@ -121,7 +121,7 @@ fn same_pairs(a: &[(Expr, Expr)], b: &[(Expr, Expr)]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|((a, b), (c, d))| a.same_as(c) && b.same_as(d))
 }
 
-/// Casts that look at DateStyle, TimeZone or the catalog are stable in PostgreSQL 15 (`pg_cast`, `pg_type`).
+/// Casts that look at DateStyle, IntervalStyle, TimeZone or the catalog are stable in PostgreSQL 15 (`pg_cast`, `pg_type`).
 fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
     if let (SqlType::Array(from), SqlType::Array(to)) = (from, to) {
         return cast_is_immutable(from, to);
@@ -152,7 +152,8 @@ fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
     }
     if text(to) {
         let steady = matches!(from, SqlType::Time(_) | SqlType::TimeTz(_));
-        return steady || !(moment(from) || named(from) || matches!(from, SqlType::Array(_)));
+        let styled = moment(from) || *from == SqlType::Interval;
+        return steady || !(styled || named(from) || matches!(from, SqlType::Array(_)));
     }
     if matches!((from, to), (SqlType::TimestampTz(_), SqlType::TimeTz(_))) {
         return false;

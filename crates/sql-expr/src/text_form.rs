@@ -2,12 +2,32 @@
 
 use super::cast::{cast, reg_input};
 use super::context::EvalContext;
+use super::settings::Settings;
 use super::ty::CastContext;
 use telesto_sql_types::array_text::array_text;
 use telesto_sql_types::datetime::TimeZone;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::text::TextStyle;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
+
+impl Settings {
+    /// Whether values become text in the form that they have where nothing is set. All digits of a float are all, however many more are
+    /// asked for.
+    #[must_use]
+    pub fn writes_plainly(&self) -> bool {
+        self.bytea_hex && self.extra_float_digits >= 1 && !self.interval_iso()
+    }
+
+    /// These, but values become text in the form that they have where nothing is set.
+    #[must_use]
+    pub fn writing_plainly(mut self) -> Self {
+        let built_in = Self::default();
+        self.bytea_hex = built_in.bytea_hex;
+        self.extra_float_digits = built_in.extra_float_digits;
+        self.others.remove("intervalstyle");
+        self
+    }
+}
 
 /// How the session writes values as text.
 pub fn style(context: &EvalContext<'_>) -> TextStyle {

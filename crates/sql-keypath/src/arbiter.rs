@@ -12,7 +12,7 @@ use telesto_sql_expr::{EvalContext, Expr, Node, fold};
 use telesto_sql_parser::parse::conflict_target;
 use telesto_sql_parser::sqlparser::ast::{self, Ident};
 use telesto_sql_plan::PlanContext;
-use telesto_sql_plan::index_expressions::{IndexExpressions, bind_over, condition_over};
+use telesto_sql_plan::index_expressions::{IndexExpressions, bind_over, by_owner, condition_over};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// The numbers of the unique indexes of `table` that `(columns) [WHERE …]` means; `face` is the table with the names the
@@ -36,7 +36,9 @@ pub(super) fn infer(
         }
         None => (columns.iter().cloned().map(ast::Expr::Identifier).collect::<Vec<_>>(), None),
     };
-    let forms = IndexExpressions::bind(context.catalog, context.settings, table)?;
+    // It is named by its text, not by what it holds: however the session writes values.
+    let settings = by_owner(context.settings, context.catalog, table);
+    let forms = IndexExpressions::bind(context.catalog, &settings, table)?;
     let mut wanted: Vec<usize> = Vec::with_capacity(items.len());
     for item in &items {
         let place = match item {

@@ -351,7 +351,9 @@ fn shape(
         && offset.is_none()
         && !has_volatile
         && locks.is_none_or(|lock| lock == RowLock::Wait);
-    not_measuring(output.iter().chain(&rest))?;
+    let keys = group.iter().flat_map(|group| &group.keys);
+    let sorted = sort.iter().map(|key| &key.expr);
+    not_measuring(output.iter().chain(&rest).chain(keys).chain(sorted))?;
     let writes = output.iter().chain(&rest).any(calls_writer);
     let waits = writes || output.iter().chain(&rest).any(does_more_than_draw);
     Ok(KeyPlan {

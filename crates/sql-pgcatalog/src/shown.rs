@@ -95,9 +95,18 @@ impl<'a> Reader<'a> {
         over: &Over<'_>,
         finish: impl Fn(&mut Binder<'_>, Expr) -> telesto_sql_types::error::Result<Expr>,
     ) -> telesto_sql_types::error::Result<Vec<Expr>> {
+        self.bind_by(&self.binding(over), text, over, finish)
+    }
+
+    fn bind_by(
+        &self,
+        settings: &Settings,
+        text: &str,
+        over: &Over<'_>,
+        finish: impl Fn(&mut Binder<'_>, Expr) -> telesto_sql_types::error::Result<Expr>,
+    ) -> telesto_sql_types::error::Result<Vec<Expr>> {
         let (scope, mut parameters) = (over.scope(), ParameterTypes::default());
-        let settings = self.binding(over);
-        let context = EvalContext::planning(&settings, self.catalog);
+        let context = EvalContext::planning(settings, self.catalog);
         let mut binder =
             Binder::new(&scope, &mut parameters, &context, "a definition").as_written();
         let exprs = parse_stored_list(text)?;
@@ -146,7 +155,12 @@ impl<'a> Reader<'a> {
 
     /// An expression, or several, that has been shown before, without needless parentheses.
     pub(super) fn pretty(&self, text: &str, over: &Over<'_>) -> String {
-        match self.bind(text, over, |_, bound| Ok(bound)) {
+        // To this reader: its bare names are what the reader's search path leads to, before what it led to for whoever wrote it.
+        let mut settings = self.binding(over).into_owned();
+        let written =
+            std::mem::replace(&mut settings.search_path, self.settings.effective_search_path());
+        settings.search_path.extend(written);
+        match self.bind_by(&settings, text, over, |_, bound| Ok(bound)) {
             Ok(exprs) => self.print(&exprs, over, true),
             Err(_) => text.to_owned(),
         }

@@ -5,6 +5,11 @@
 //!   columns and expressions. Every writer and the checker ask here.
 //! - Planners see an expression as a column behind the table's own ([`IndexExpressions::position`]); expressions that are the
 //!   same share one place.
+//! - What an entry holds depends on the row alone: values become text in one form ([`by_owner`]), whatever the session that writes, looks
+//!   for or checks the entry has set (`bytea_output`, `extra_float_digits`, `IntervalStyle`). Casts to text are called immutable, as
+//!   in PostgreSQL, though they obey these.
+//! - A session that writes values otherwise sees through its own form: it is not led to rows by an index whose expression or predicate may
+//!   hold the other one.
 //! - A table without such indexes has an empty [`IndexExpressions`], which costs its writers and planners nothing.
 
 use std::sync::Arc;
@@ -33,6 +38,10 @@ pub struct IndexExpressions {
     expressions: Vec<(u32, Vec<(Expr, usize)>)>,
     /// Different expressions.
     distinct: Vec<Expr>,
+    /// What they are evaluated under; none without any.
+    settings: Option<Arc<Settings>>,
+    /// Whether the session they are bound for writes values in another form.
+    otherwise: bool,
 }
 
 /// An expression over the columns of `table`, bound.
@@ -68,7 +77,7 @@ pub fn condition_over(
 /// The settings by which the texts of a table's indexes are read, whoever reads them.
 #[must_use]
 pub fn by_owner(settings: &Settings, catalog: &CatalogSnapshot, table: &Table) -> Settings {
-    let mut settings = settings.of_owner(catalog, table.owner.0);
+    let mut settings = settings.of_owner(catalog, table.owner.0).writing_plainly();
     // Types of that schema are printed without it.
     settings.search_path.insert(0, telesto_sql_catalog::PUBLIC.to_owned());
     settings
@@ -121,6 +130,7 @@ impl IndexExpressions {
         if !table.maintained_indexes().any(formed) {
             return Ok(forms);
         }
+        forms.otherwise = !settings.writes_plainly();
         let settings = by_owner(settings, catalog, table);
         let context = EvalContext::planning(&settings, catalog);
         for index in table.maintained_indexes() {
@@ -142,6 +152,7 @@ impl IndexExpressions {
                 forms.expressions.push((index.id, own));
             }
         }
+        forms.settings = Some(Arc::new(settings));
         Ok(forms)
     }
 
@@ -172,8 +183,28 @@ impl IndexExpressions {
     pub fn covers(&self, index: &Index, row: &[Datum], context: &EvalContext<'_>) -> Result<bool> {
         match self.predicate(index) {
             None => Ok(true),
-            Some(predicate) => predicate.holds(row, context),
+            Some(predicate) => self.plainly(context, |context| predicate.holds(row, context)),
         }
+    }
+
+    /// Evaluates under the settings of indexes; where the session's write values in the same form, under those, so that what its context
+    /// keeps from row to row stays of use.
+    fn plainly<T>(
+        &self,
+        context: &EvalContext<'_>,
+        evaluate: impl FnOnce(&EvalContext<'_>) -> Result<T>,
+    ) -> Result<T> {
+        match &self.settings {
+            Some(settings) if !context.settings.writes_plainly() => {
+                evaluate(&context.under(settings))
+            }
+            _ => evaluate(context),
+        }
+    }
+
+    /// Whether the session may be led by what the index holds in the place of `expr`.
+    fn is_seen_alike(&self, expr: &Expr) -> bool {
+        !self.otherwise || !prints(expr)
     }
 
     /// The values of the index's expressions, in their order.
@@ -186,7 +217,13 @@ impl IndexExpressions {
         row: &[Datum],
         context: &EvalContext<'_>,
     ) -> Result<Vec<Datum>> {
-        self.expressions(index).iter().map(|(e, _)| e.eval(row, context)).collect()
+        let expressions = self.expressions(index);
+        if expressions.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.plainly(context, |context| {
+            expressions.iter().map(|(e, _)| e.eval(row, context)).collect()
+        })
     }
 
     /// Whether a change of the columns for which `changes` holds may change the row's entry in the index.
@@ -207,7 +244,9 @@ impl IndexExpressions {
     /// Whether a query with these conjuncts needs no row that the index leaves out.
     #[must_use]
     pub fn serves(&self, index: &Index, conjuncts: &[Expr], context: &EvalContext<'_>) -> bool {
-        self.predicate(index).is_none_or(|predicate| implies(conjuncts, predicate, context))
+        self.predicate(index).is_none_or(|predicate| {
+            self.is_seen_alike(predicate) && implies(conjuncts, predicate, context)
+        })
     }
 
     /// Whether the index's predicate makes the conjunct true.
@@ -251,7 +290,31 @@ impl IndexExpressions {
         if matches!(expr.node, Node::Column(_)) {
             return None;
         }
-        let at = self.distinct.iter().position(|e| e.same_as(expr))?;
+        let at = self.distinct.iter().position(|e| e.same_as(expr) && self.is_seen_alike(e))?;
         Some((self.width + at, self.distinct[at].ty.clone()))
     }
+}
+
+/// Whether a text in it may hold a value whose text form obeys settings.
+fn prints(expr: &Expr) -> bool {
+    let (mut texts, mut obeys) = (false, false);
+    expr.walk(&mut |e| {
+        let ty = e.ty.element_type().unwrap_or(&e.ty);
+        texts |= ty.is_string() || matches!(ty, SqlType::Json | SqlType::Jsonb);
+        obeys |= !is_written_alike(ty);
+    });
+    texts && obeys
+}
+
+/// Whether all sessions write values of the type alike, or cannot write them where something immutable is asked for.
+fn is_written_alike(ty: &SqlType) -> bool {
+    use SqlType as T;
+    let moment = matches!(
+        ty,
+        T::Date | T::Time(_) | T::TimeTz(_) | T::Timestamp(_) | T::TimestampTz(_) | T::Uuid
+    );
+    let number = ty.is_integer()
+        || matches!(ty, T::Bool | T::Numeric(_) | T::Oid | T::Bit(_) | T::Varbit(_));
+    let named = matches!(ty, T::Enum(_) | T::Inet | T::Cidr | T::Json | T::Jsonb);
+    ty.is_string() || moment || number || named
 }

@@ -469,6 +469,37 @@ fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhe
     }
 }
 
+/// Indexes over texts whose form obeys settings: each region computes the entries of rows that others wrote under settings of their own.
+#[test]
+fn entries_of_rows_fit_in_every_region_whatever_form_their_writer_gives_values() {
+    World::run(1, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE t (id int PRIMARY KEY, b bytea, f float8)",
+            "CREATE INDEX ON t ((b::text))",
+            "CREATE INDEX ON t ((f::text || b::text), id)",
+            r"CREATE INDEX ON t (id) WHERE b::text LIKE '\\x61%'",
+            "ALTER TABLE t SET (telesto.home = 'any')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.quiet().await;
+        let plainly = "SET bytea_output = hex; SET extra_float_digits = 1;";
+        let otherwise = "SET bytea_output = escape; SET extra_float_digits = -10;";
+        for (region, style, sql) in [
+            (0, otherwise, "INSERT INTO t VALUES (1, 'abc', 0.12345678901), (2, 'abd', 0.5)"),
+            (1, plainly, "INSERT INTO t VALUES (3, 'abc', 0.12345678901), (4, 'xyz', 1e20)"),
+            (1, plainly, "UPDATE t SET b = 'abe' WHERE id = 1"),
+            (2, otherwise, "UPDATE t SET f = 0.98765432101 WHERE id = 3"),
+            (2, otherwise, "DELETE FROM t WHERE id = 2"),
+            (0, plainly, "DELETE FROM t WHERE id = 4"),
+        ] {
+            sites.must(region, &format!("{style} {sql}")).await;
+            sites.check("t").await;
+        }
+    });
+}
+
 /// The home of a table with a unique column moves while every region tries to write: what was acknowledged is there, once, and unique.
 #[test]
 fn home_that_moves_keeps_unique_keys_and_loses_nothing() {

@@ -6,7 +6,9 @@
 
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::{Expr, LogicalPlanBuilder, Operator, binary_expr, cast};
+use datafusion::logical_expr::{
+    Expr, LogicalPlan, LogicalPlanBuilder, Operator, binary_expr, cast,
+};
 
 use super::expr::negate;
 use super::scope::{Relation, ScopeColumn};
@@ -379,7 +381,7 @@ impl Binder<'_> {
 
     /// Makes a scalar subquery fail with 21000 when it has more than one row.
     pub(super) fn at_most_one_row(&self, relation: Relation) -> Result<Relation> {
-        if relation.plan.max_rows().is_some_and(|rows| rows <= 1) {
+        if has_one_row_at_most(&relation.plan) {
             return Ok(relation);
         }
         let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
@@ -482,6 +484,26 @@ impl Binder<'_> {
         }
         let index = self.cast(index, &SqlType::Text)?;
         self.call("jsonb_extract_path", vec![base, index])
+    }
+}
+
+/// Whether a plan has one row at most whatever its tables hold. DataFusion's own count (`max_rows`) takes a query without FROM for one
+/// without rows, so that two of them together were one row.
+fn has_one_row_at_most(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::EmptyRelation(_) => true,
+        LogicalPlan::Values(values) => values.values.len() <= 1,
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::Limit(limit) => {
+            plan.max_rows().is_some_and(|rows| rows <= 1) || has_one_row_at_most(&limit.input)
+        }
+        LogicalPlan::Projection(_)
+        | LogicalPlan::Filter(_)
+        | LogicalPlan::Sort(_)
+        | LogicalPlan::Distinct(_)
+        | LogicalPlan::Window(_)
+        | LogicalPlan::SubqueryAlias(_) => plan.inputs().into_iter().all(has_one_row_at_most),
+        _ => false,
     }
 }
 

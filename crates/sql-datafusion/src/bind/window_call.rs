@@ -45,7 +45,7 @@ impl Binder<'_> {
             return Err(fault::unsupported("IGNORE NULLS and RESPECT NULLS"));
         }
         let Window { partition_by, order_by, frame: window_frame, empty, own } =
-            self.window(over, scope, name == "nth_value" && self.is_by_row(&args, 1))?;
+            self.window(over, scope, name == "nth_value" && self.is_by_row(name, &args)?)?;
         // No row is in such a frame.
         let none = || Box::new(Expr::Literal(ScalarValue::Boolean(Some(false)), None));
         let filter = if empty { Some(none()) } else { filter };
@@ -78,10 +78,7 @@ impl Binder<'_> {
             None => {
                 let mut function =
                     window_function(name).ok_or_else(|| self.no_function(name, &args))?;
-                let by_row = match name {
-                    "ntile" => self.is_by_row(&args, 0),
-                    _ => self.is_by_row(&args, 1),
-                };
+                let by_row = self.is_by_row(name, &args)?;
                 if let Some(per_row) = by_row.then(|| per_row(name)).flatten() {
                     function = Arc::new(per_row);
                 }
@@ -130,9 +127,24 @@ impl Binder<'_> {
         Ok(shaped(call, ty, recast))
     }
 
-    /// Whether an argument from `first` on is no constant.
-    fn is_by_row(&self, args: &[Typed], first: usize) -> bool {
-        args.iter().skip(first).any(|arg| !arg.expr.column_refs().is_empty())
+    /// Whether the arguments are looked at for each row: some are no constants, or the number is one that DataFusion's functions take
+    /// otherwise than PostgreSQL's, as NULL and what is not positive.
+    fn is_by_row(&self, name: &str, args: &[Typed]) -> Result<bool> {
+        let first = usize::from(name != "ntile");
+        if args.iter().skip(first).any(|arg| !arg.expr.column_refs().is_empty()) {
+            return Ok(true);
+        }
+        let least = match name {
+            "ntile" | "nth_value" => 1,
+            "lag" | "lead" => i64::MIN,
+            _ => return Ok(false),
+        };
+        let Some(number) = args.get(first) else { return Ok(false) };
+        let number = self.coerce(number.clone(), &SqlType::Int8, name)?;
+        Ok(match self.constant(number, name)? {
+            ScalarValue::Int64(Some(number)) => number < least,
+            number => number.is_null(),
+        })
     }
 
     /// Arguments and type of a function that is for windows alone; `by_row`: some that DataFusion's take as constants are none.

@@ -67,12 +67,16 @@ pub(super) fn sort_keys(
 }
 
 /// Leaves to the other executor what draws values (nextval, random) beside a sort. Rows are given in the order of what was drawn for them, once,
-/// or else it is drawn behind the sort and for the rows that LIMIT gives alone; here all output is computed before the sort.
+/// or else it is drawn behind the sort and for the rows that LIMIT gives alone; here all output is computed before the sort. What has
+/// effects or waits is no order here either: nothing waits where rows are sorted.
 pub(super) fn behind_no_sort(
     output: &[Expr],
     sort: &[SortKey],
     locks: Option<RowLock>,
 ) -> Result<()> {
+    if sort.iter().any(|key| does_more_than_draw(&key.expr)) {
+        return Err(decline("an order that has effects"));
+    }
     let volatile = |e: &Expr| e.volatility() == Volatility::Volatile;
     match !sort.is_empty() && locks.is_none() && output.iter().any(volatile) {
         true => Err(decline("a volatile column beside a sort")),

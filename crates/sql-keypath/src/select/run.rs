@@ -59,12 +59,16 @@ impl SelectPlan {
         {
             return result(Rows::Ready(rows));
         }
-        if self.from.is_none() && self.join.is_none() {
+        let alone = self.from.is_none() && self.join.is_none();
+        if alone && self.group.is_none() {
             return result(Rows::Ready(self.constant(&context).await?));
         }
         let limit = bound_value(&self.limit, &context, "LIMIT")?;
         let offset = bound_value(&self.offset, &context, "OFFSET")?.unwrap_or(0);
-        let mut reader = self.open(limit, offset, exec, &context)?;
+        let mut reader = match alone {
+            true => Input::Constant(self.is_one_row(&context).await?),
+            false => self.open(limit, offset, exec, &context)?,
+        };
         if let (Some(lock), Input::Table(reader)) = (self.locks, &mut reader) {
             let waits = lock == RowLock::Wait;
             if waits {
@@ -221,16 +225,24 @@ impl SelectPlan {
         Ok(Vec::new())
     }
 
+    /// Whether the condition of a query without tables keeps its row.
+    async fn is_one_row(&self, context: &EvalContext<'_>) -> Result<bool> {
+        let Some(filter) = &self.filter else { return Ok(true) };
+        Ok(eval_waiting(filter, &[], context).await?.as_bool() == Some(true))
+    }
+
     async fn constant(&self, context: &EvalContext<'_>) -> Result<Vec<Row>> {
-        if let Some(filter) = &self.filter
-            && eval_waiting(filter, &[], context).await?.as_bool() != Some(true)
-        {
+        if !self.is_one_row(context).await? {
             return Ok(Vec::new());
         }
         if bound_value(&self.limit, context, "LIMIT")? == Some(0)
             || bound_value(&self.offset, context, "OFFSET")?.unwrap_or(0) > 0
         {
             return Ok(Vec::new());
+        }
+        // One row is in any order, but what it is ordered by is computed, and may fail.
+        for key in &self.sort {
+            key.expr.eval(&[], context)?;
         }
         Ok(vec![eval_all(&self.output, &[], context).await?])
     }
@@ -393,6 +405,8 @@ impl SelectPlan {
 pub(super) enum Input {
     Table(Reader),
     Join(JoinReader),
+    /// The row of a query without tables, which has no columns, while it is to come.
+    Constant(bool),
 }
 
 impl Input {
@@ -409,6 +423,7 @@ impl Input {
                 Ok(found.into_iter().map(|found| found.row).collect())
             }
             Self::Join(reader) => reader.next(max_rows, exec, context).await,
+            Self::Constant(comes) => Ok(std::mem::take(comes).then(Row::new).into_iter().collect()),
         }
     }
 }
