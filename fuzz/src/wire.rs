@@ -142,7 +142,9 @@ fn inside(message: &Frontend<'_>, body_bytes: usize) {
         }
         Frontend::Describe(_, name) | Frontend::Close(_, name) => name.len(),
         Frontend::Execute { portal, .. } => portal.len(),
-        Frontend::CopyData(bytes) | Frontend::Password(bytes) => bytes.len(),
+        Frontend::CopyData(bytes) | Frontend::Password(bytes) | Frontend::FunctionCall(bytes) => {
+            bytes.len()
+        }
         Frontend::Flush | Frontend::Sync | Frontend::Terminate | Frontend::CopyDone => 0,
     };
     assert!(texts <= body_bytes, "{message:?} out of {body_bytes} bytes");

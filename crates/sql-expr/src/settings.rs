@@ -9,6 +9,7 @@ use telesto_txn::{Durability, Level};
 use crate::levels::{check_level, level_name, level_named};
 use crate::settings_origins::{Origins, values_of};
 use crate::settings_planner;
+pub use crate::settings_roles::Becomes;
 use crate::settings_roles::by_session;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{TextStyle, TimeZone};
@@ -146,6 +147,8 @@ pub struct Configured {
     pub values: Vec<String>,
     /// Until the end of the transaction.
     pub local: bool,
+    /// The parameter is `role`, and this is who the session acts as.
+    pub becomes: Option<Becomes>,
 }
 
 impl ConfigQueue {
@@ -157,6 +160,14 @@ impl ConfigQueue {
         let values = values_of(name, value);
         let mut checked = now.clone();
         checked.set(name, &values)?;
+        let shown = checked.show(name)?;
+        self.keep(Configured { name: name.to_owned(), values, local, becomes: None })?;
+        Ok(shown)
+    }
+
+    /// Keeps a call that was checked.
+    pub(crate) fn keep(&self, call: Configured) -> Result<()> {
+        let (name, local) = (&call.name, call.local);
         let mut queue = self.0.lock();
         // A call for every row of a large table must not fill the memory: the last one of a name counts.
         queue.retain(|before| before.local != local || !before.name.eq_ignore_ascii_case(name));
@@ -166,8 +177,8 @@ impl ConfigQueue {
                 format!("a statement sets more than {MAX_CONFIGURED} parameters; use several"),
             ));
         }
-        queue.push(Configured { name: name.to_owned(), values, local });
-        checked.show(name)
+        queue.push(call);
+        Ok(())
     }
 
     /// Takes everything queued.

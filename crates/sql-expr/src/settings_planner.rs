@@ -293,6 +293,21 @@ impl Settings {
     }
 }
 
+/// The parameter that bounds how long a session may idle outside of a transaction.
+const IDLE: &str = "idle_session_timeout";
+/// The parameter that bounds how long a session may idle in one.
+const IDLE_IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
+
+impl Settings {
+    /// How long the session asks to be let idle, `in_transaction` or outside; `None`: as long as it likes.
+    #[must_use]
+    pub fn idle_timeout(&self, in_transaction: bool) -> Option<Duration> {
+        let value = self.others.get(if in_transaction { IDLE_IN_TRANSACTION } else { IDLE })?;
+        let ms = in_base(value, "ms").filter(|ms| *ms > 0.0)?;
+        Some(Duration::from_secs_f64(ms / 1000.0))
+    }
+}
+
 /// Every parameter's name.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().map(|(name, ..)| *name)

@@ -3,6 +3,29 @@
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 use crate::Settings;
+use crate::settings::{ConfigQueue, Configured};
+
+/// Who a session acts as from here on, of one that asked the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Becomes {
+    /// The role; `None`: the session's own.
+    pub role: Option<(u32, String)>,
+    /// Whether it is a superuser.
+    pub superuser: bool,
+}
+
+impl ConfigQueue {
+    /// Keeps one call for the parameter `role`, by one that asked the catalog; the new value as SHOW prints it.
+    ///
+    /// # Errors
+    /// 54000 for too many parameters.
+    pub fn push_role(&self, becomes: Becomes, local: bool) -> Result<String> {
+        let shown = becomes.role.as_ref().map_or("none", |(_, name)| name).to_owned();
+        let values = vec![shown.clone()];
+        self.keep(Configured { name: "role".to_owned(), values, local, becomes: Some(becomes) })?;
+        Ok(shown)
+    }
+}
 
 /// The error of who would change a role as a parameter: whether a session may is not known here.
 pub(crate) fn by_session(name: &str) -> Error {
@@ -47,6 +70,12 @@ impl Settings {
                 self.current_user.clone_from(&self.session_user);
             }
         }
+    }
+
+    /// Takes the role that somebody asked the catalog for.
+    pub fn take_role(&mut self, becomes: &Becomes) {
+        self.become_role(becomes.role.as_ref().map(|(oid, name)| (*oid, name.as_str())));
+        self.superuser = becomes.superuser;
     }
 
     /// Has the session be of another role. Whoever calls it has asked the catalog.

@@ -18,8 +18,10 @@ use telesto_txn::{Outcome, Space, TxnOptions};
 
 use super::ExecContext;
 use crate::advisory::LockRequest;
+use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
 use telesto_sql_expr::context::Request;
+use telesto_sql_expr::settings::Becomes;
 use telesto_sql_expr::{Execution, Settings};
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -136,6 +138,9 @@ impl Execution for ExecContext {
 
     fn set_config(&self, name: &str, value: &str, local: bool) -> Result<String> {
         self.live.check_at_home(&"set_config")?;
+        if name.eq_ignore_ascii_case("role") {
+            return self.configured.push_role(self.role_to_take(value)?, local);
+        }
         self.configured.push(&self.settings, name, value, local)
     }
 
@@ -265,5 +270,27 @@ async fn take_lock(exec: &ExecContext, request: LockRequest) -> Result<bool> {
             SqlState::LOCK_NOT_AVAILABLE,
             "canceling statement due to lock timeout",
         )),
+    }
+}
+
+impl ExecContext {
+    /// Who the session acts as behind `SET ROLE`, asked of the statement's catalog as that asks: may the session's role, not the one
+    /// that it acts as now.
+    fn role_to_take(&self, name: &str) -> Result<Becomes> {
+        let session = self.settings.session_role;
+        let is_super = |oid: u32| self.catalog.role(oid).is_some_and(|role| role.superuser);
+        if name == "none" {
+            return Ok(Becomes { role: None, superuser: is_super(session) });
+        }
+        // Where nobody is asked for a password a session may have a name that no role has.
+        let own = || (name == self.settings.session_user).then_some(session);
+        let oid = self.catalog.role_named(name).map(|role| role.oid).or_else(own);
+        let oid = oid.ok_or_else(|| {
+            Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("role \"{name}\" does not exist"))
+        })?;
+        if !self.catalog.may_become(session, oid) {
+            return Err(denied(format!("permission denied to set role \"{name}\"")));
+        }
+        Ok(Becomes { role: Some((oid, name.to_owned())), superuser: is_super(oid) })
     }
 }

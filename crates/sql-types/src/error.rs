@@ -309,6 +309,8 @@ pub struct Fields {
     pub data_type: Option<String>,
     /// Constraint violated.
     pub constraint: Option<String>,
+    /// PostgreSQL's function that raises it, of an error by which drivers tell it from others of its code.
+    pub routine: Option<&'static str>,
     /// Set when another transaction came first and the work may be executed again.
     pub conflict: Option<Conflict>,
     /// Set when something is not in this region, to be read here: the regions that have all of it.

@@ -241,7 +241,9 @@ async fn tell_refused(
     state: &'static str,
 ) {
     let Some(log) = &server.config.audit else { return };
-    let application = client.settings.iter().find(|(name, _)| name == "application_name");
+    // The last one counts.
+    let mut settings = client.settings.iter().rev();
+    let application = settings.find(|(name, _)| name == "application_name");
     let who = Who {
         user: client.user.clone(),
         client: Some(client.peer),

@@ -39,7 +39,7 @@ use crate::metrics::WireMetrics;
 use crate::wire::admission::turned_away;
 use crate::wire::backend::Status;
 use crate::wire::extended::Extended;
-use crate::wire::frontend::{self, Frontend};
+use crate::wire::frontend::{self, Frontend, ProtocolError};
 use crate::wire::report::{Severity, error_fields, notice_fields};
 use crate::wire::rows::{Cursor, FLUSH_BYTES, Failure, copy_in, copy_out, describe};
 use crate::wire::stream::{End, Wire};
@@ -49,6 +49,11 @@ use crate::wire::values;
 pub const IDLE: &str = "a message from an idle client";
 /// What [`End::Stalled`] names when a session idles inside a transaction.
 pub const IDLE_IN_TRANSACTION: &str = "a message from a client that is idle in a transaction";
+
+/// What [`End::Stalled`] names when a session idles longer than its `idle_session_timeout`.
+pub const IDLE_SESSION: &str = "idle-session timeout";
+/// What [`End::Stalled`] names when a session idles in a transaction longer than its `idle_in_transaction_session_timeout`.
+pub const IDLE_TRANSACTION_SESSION: &str = "idle-in-transaction timeout";
 
 /// What a session on its socket is taken apart into, for another process.
 #[derive(Debug)]
@@ -186,11 +191,7 @@ impl Connection {
         self.goes_on()?;
         let idle =
             !self.in_pipeline && self.session.transaction_status() == TransactionStatus::Idle;
-        let (limit, what) = if idle {
-            (self.wire.limits().idle, IDLE)
-        } else {
-            (self.wire.limits().idle_in_transaction, IDLE_IN_TRANSACTION)
-        };
+        let (limit, what) = self.may_idle(idle);
         let (kind, body) = if idle && self.session.listens() {
             self.frame_or_notifications(limit, what).await?
         } else {
@@ -223,15 +224,18 @@ impl Connection {
         }
         match message {
             Frontend::Terminate => Err(End::Done),
+            // Nobody asked for one: what comes next is of another conversation.
+            Frontend::Password(_) => Err(End::Protocol(ProtocolError::UnknownType(kind))),
             Frontend::Sync => self.sync().await,
             // What is left of a COPY that failed, as PostgreSQL swallows it.
             Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail(_) => Ok(()),
             _ if self.skipping => Ok(()),
             Frontend::Query(sql) => self.simple(sql).await,
             Frontend::Flush => self.wire.flush().await,
-            Frontend::Password(_) => {
-                let text = "a password message outside authentication";
-                self.refuse(kind, &Error::new(SqlState::PROTOCOL_VIOLATION, text)).await
+            Frontend::FunctionCall(_) => {
+                self.session.fail();
+                let error = Error::unsupported("a FunctionCall message").hint("Use SELECT.");
+                self.refuse(kind, &error).await
             }
             message => {
                 self.in_pipeline = true;
@@ -245,6 +249,23 @@ impl Connection {
                     Err(Failure::End(end)) => Err(end),
                 }
             }
+        }
+    }
+
+    /// How long the client may say nothing, and what it is told otherwise: the node's limit or the session's own, whichever is shorter.
+    fn may_idle(&self, idle: bool) -> (Option<Duration>, &'static str) {
+        let limits = self.wire.limits();
+        let (limit, what, own) = match idle {
+            true => (limits.idle, IDLE, IDLE_SESSION),
+            false => (limits.idle_in_transaction, IDLE_IN_TRANSACTION, IDLE_TRANSACTION_SESSION),
+        };
+        // Between the messages of a pipeline a session does not idle, as in PostgreSQL.
+        if self.in_pipeline {
+            return (limit, what);
+        }
+        match self.session.settings().idle_timeout(!idle) {
+            Some(asked) if limit.is_none_or(|limit| asked < limit) => (Some(asked), own),
+            _ => (limit, what),
         }
     }
 
@@ -281,7 +302,7 @@ impl Connection {
         self.report(error);
         match kind {
             b'S' => self.sync().await,
-            b'Q' => self.ready(),
+            b'Q' | b'F' => self.ready(),
             _ => {
                 self.in_pipeline = true;
                 self.skipping = true;

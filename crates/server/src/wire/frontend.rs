@@ -112,13 +112,15 @@ pub enum Frontend<'a> {
     CopyFail(&'a str),
     /// A password or SASL message, raw.
     Password(&'a [u8]),
+    /// A call of a function by its OID, raw.
+    FunctionCall(&'a [u8]),
 }
 
 /// The limit for a frame of `kind`: `large` for those that carry user data.
 #[must_use]
 pub fn small_or(kind: u8, large: usize) -> Option<usize> {
     match kind {
-        b'Q' | b'P' | b'B' | b'd' => Some(large),
+        b'Q' | b'P' | b'B' | b'd' | b'F' => Some(large),
         b'D' | b'E' | b'C' | b'H' | b'S' | b'X' | b'c' | b'f' | b'p' => {
             Some(large.min(SMALL_FRAME_BYTES))
         }
@@ -205,6 +207,7 @@ pub fn parse(kind: u8, body: &[u8]) -> Result<Frontend<'_>, ProtocolError> {
         b'c' => Frontend::CopyDone,
         b'f' => Frontend::CopyFail(reader.text()?),
         b'p' => Frontend::Password(reader.all()),
+        b'F' => Frontend::FunctionCall(reader.all()),
         other => return Err(ProtocolError::UnknownType(other)),
     };
     if reader.rest.is_empty() { Ok(message) } else { Err(reader.malformed("bytes are left over")) }

@@ -49,7 +49,9 @@ use crate::metrics::WireMetrics;
 use crate::tls_shown;
 use crate::wire::backend::Status;
 use crate::wire::cancel::Registered;
-use crate::wire::connection::{Connection, IDLE_IN_TRANSACTION, Parts};
+use crate::wire::connection::{
+    Connection, IDLE_IN_TRANSACTION, IDLE_SESSION, IDLE_TRANSACTION_SESSION, Parts,
+};
 use crate::wire::frontend::ProtocolError;
 use crate::wire::place::ForRegions;
 use crate::wire::report::{Severity, error_fields, notice_fields};
@@ -397,6 +399,10 @@ impl WireServer {
             End::Draining | End::Killed | End::Terminated => {
                 let text = "terminating connection due to administrator command";
                 fatal(output, "57P01", text, Some("Connect again later, or to another node."));
+            }
+            End::Stalled(what @ (IDLE_SESSION | IDLE_TRANSACTION_SESSION)) => {
+                let code = if what == IDLE_TRANSACTION_SESSION { "25P03" } else { "57P05" };
+                fatal(output, code, &format!("terminating connection due to {what}"), None);
             }
             End::Stalled(what) => {
                 self.clients.metrics.refused.increment(1);

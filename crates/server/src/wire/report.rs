@@ -38,6 +38,7 @@ pub fn error_fields(error: &Error, severity: Severity) -> Vec<(u8, String)> {
     for (code, value) in optional {
         out.extend(value.as_ref().map(|value| (code, value.clone())));
     }
+    out.extend(fields.routine.map(|routine| (b'R', routine.to_owned())));
     out.extend(fields.position.map(|position| (b'P', position.to_string())));
     out
 }

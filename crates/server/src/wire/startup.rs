@@ -240,6 +240,8 @@ async fn session(
         peer,
         showed_password: false,
     };
+    // What the packet names itself goes over what its options say.
+    let mut given = Vec::new();
     for (name, value) in parameters {
         match name.as_str() {
             "user" => client.user = value,
@@ -261,9 +263,10 @@ async fn session(
                 return Err(End::Done);
             }
             name if name.starts_with("_pq_.") => {}
-            _ => client.settings.push((name, value)),
+            _ => given.push((name, value)),
         }
     }
+    client.settings.append(&mut given);
     if client.user.is_empty() {
         fatal(
             &mut wire.output,

@@ -9,6 +9,7 @@ mod hostile;
 mod http;
 mod http_busy;
 mod inside;
+mod pipelines;
 mod role_settings;
 mod secure;
 mod session;

@@ -259,6 +259,10 @@ pub fn pid_in(settings: &Settings) -> i32 {
 
 fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
     let settings = call.context.settings;
+    if name.eq_ignore_ascii_case("role") {
+        // What the session began as is not known here.
+        return Err(crate::settings_roles::by_session("role"));
+    }
     let value = match name.to_ascii_lowercase().as_str() {
         "transaction_isolation" => {
             let level =

@@ -52,7 +52,6 @@ use crate::types::{Datum, SqlType};
 #[derive(Debug)]
 pub(crate) struct CopyPlan {
     statement: Statement,
-    columns: Arc<[ResultColumn]>,
     parameters: Vec<SqlType>,
     sent: Option<Sent>,
 }
@@ -85,14 +84,14 @@ pub(crate) fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Resu
         }
     };
     let (statement, parameters) = (statement.clone(), context.parameters.resolved());
-    Ok(Arc::new(CopyPlan { statement, columns: Arc::from([]), parameters, sent }))
+    Ok(Arc::new(CopyPlan { statement, parameters, sent }))
 }
 
 #[async_trait]
 impl ExecutablePlan for CopyPlan {
-    /// None of them: COPY has a protocol of its own.
+    /// None: COPY has a protocol of its own, and a Describe of it is told that there is no data.
     fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
-        Some(&self.columns)
+        None
     }
 
     fn is_by_key(&self) -> bool {

@@ -6,7 +6,7 @@
 //! # Invariants
 //! - What is stored never keeps anybody out: a value that is none any more is left out, with a WARNING.
 //! - What the client asks for goes over what is stored; one that is refused ends the session, as it does without.
-//! - A session takes a role that is stored for it only where it may become that role now.
+//! - A session takes a role that is stored for it, or that the client asks for, only where it may become that role now.
 //!
 //! # On failure
 //! Errors of the client's parameters. Sessions of the first role, where nobody is asked for a password, begin whatever the bucket
@@ -109,6 +109,11 @@ impl SqlEngine {
             settings.begin_with(Source::Client, "application_name", &[application])?;
         }
         for (name, value) in std::mem::take(&mut options.parameters) {
+            if name.eq_ignore_ascii_case("role") {
+                // Rights are asked of the catalog as it is now, not of what this process knew of it.
+                put_role(&mut settings, &*self.catalog_now().await?, &value)?;
+                continue;
+            }
             refuse_role(&name)?;
             settings.begin_with(Source::Client, &name, &[value])?;
         }

@@ -121,16 +121,15 @@ impl Session {
                         }
                         Ok(())
                     })?;
-                } else if self.in_a_block() {
-                    if self.block.is_none() {
-                        self.open_block(false, self.settings.default_read_only);
-                    }
-                    self.apply_modes(modes)?;
                 } else {
-                    self.notices.warning(
-                        SqlState::NO_ACTIVE_SQL_TRANSACTION,
-                        "SET TRANSACTION can only be used in transaction blocks",
-                    );
+                    if !self.in_a_block() {
+                        self.notices.warning(
+                            SqlState::NO_ACTIVE_SQL_TRANSACTION,
+                            "SET TRANSACTION can only be used in transaction blocks",
+                        );
+                    }
+                    self.join_implicit();
+                    self.apply_modes(modes)?;
                 }
                 Ok(done("SET"))
             }
@@ -150,12 +149,13 @@ impl Session {
             // BEGIN inside a string of several statements makes their implicit block explicit.
             Some(block) => {
                 // What ran before it in the string has had its snapshot.
-                let level = self.settings.default_level;
+                let ran = block.txn.is_some() || !block.steps.is_empty() || !block.repeatable;
+                let level = block.isolation;
                 let other = |mode: &TransactionMode| match mode {
                     TransactionMode::IsolationLevel(wanted) => level_of(*wanted) != level,
                     TransactionMode::AccessMode(_) => false,
                 };
-                if modes.iter().any(other) {
+                if ran && modes.iter().any(other) {
                     return Err(Error::new(
                         SqlState::ACTIVE_SQL_TRANSACTION,
                         "SET TRANSACTION ISOLATION LEVEL must be called before any query",
@@ -163,8 +163,8 @@ impl Session {
                 }
                 block.explicit = true;
                 let options = TxnOptions {
-                    read_only: self.settings.default_read_only || self.settings.confined,
-                    level: self.settings.default_level,
+                    read_only: block.read_only_asked || self.settings.confined,
+                    level: block.isolation,
                     ..block.options
                 };
                 if block.txn.is_none() {
@@ -209,13 +209,17 @@ impl Session {
                     if self.settings.confined && !read_only {
                         return Err(Error::confined());
                     }
-                    if block.txn.is_some() && block.options.read_only && !read_only {
+                    // It reads until something writes, and nobody has said that it only reads.
+                    let undecided =
+                        !block.explicit && !block.read_only_asked && block.options.as_of.is_none();
+                    let only_reads = block.options.read_only && !undecided;
+                    if block.txn.is_some() && only_reads && !read_only {
                         return Err(Error::new(
                             SqlState::ACTIVE_SQL_TRANSACTION,
                             "transaction read-write mode must be set before any query",
                         ));
                     }
-                    if block.txn.is_some() && read_only != block.options.read_only {
+                    if block.txn.is_some() && read_only && !block.options.read_only {
                         return Err(Error::unsupported("READ ONLY after the first query"));
                     }
                     if block.options.as_of.is_some() && !read_only {
@@ -224,7 +228,10 @@ impl Session {
                             "a transaction AS OF SYSTEM TIME is read-only",
                         ));
                     }
-                    block.options.read_only = read_only;
+                    block.read_only_asked = read_only;
+                    if read_only || !undecided {
+                        block.options.read_only = read_only;
+                    }
                 }
             }
         }
@@ -292,12 +299,31 @@ impl Session {
     /// # Errors
     /// None that the call has not had.
     pub fn configure(&mut self) -> Result<()> {
-        for call in self.configured.take() {
-            if !call.local || self.block.is_some() {
-                self.change_settings(call.local, |s| s.set(&call.name, &call.values))?;
+        let mut calls = self.configured.take();
+        // They were checked as the role that called: what it may set it sets before the session acts as another.
+        calls.sort_by_key(|call| call.becomes.is_some());
+        for call in calls {
+            if call.local && self.block.is_none() {
+                continue;
             }
+            self.change_settings(call.local, |settings| match &call.becomes {
+                Some(becomes) => {
+                    settings.take_role(becomes);
+                    Ok(())
+                }
+                None => settings.set(&call.name, &call.values),
+            })?;
         }
         Ok(())
+    }
+
+    /// Opens the implicit block that a statement is of with those behind it: one that fails takes back what this one sets, and
+    /// what is local is local to them. A statement that is alone has none.
+    pub(super) fn join_implicit(&mut self) {
+        if self.block.is_none() && (self.several || self.pipelined) {
+            // Of a pipeline nobody knows yet whether it writes.
+            self.open_block(false, self.pipelined || self.settings.default_read_only);
+        }
     }
 
     /// Changes the settings; inside a block they come into force after COMMIT too unless `local`.
@@ -306,12 +332,15 @@ impl Session {
         local: bool,
         change: impl Fn(&mut super::Settings) -> Result<()>,
     ) -> Result<()> {
-        if self.several && self.block.is_none() {
-            // Several statements are one transaction: a later one that fails takes this back, and LOCAL is local to them.
-            self.open_block(false, self.settings.default_read_only);
-        }
+        self.join_implicit();
         change(Arc::make_mut(&mut self.settings))?;
         let Some(block) = &mut self.block else { return Ok(()) };
+        if !block.explicit && block.txn.is_none() {
+            // The block was opened for this statement: it goes by what the statement says.
+            block.options.durability = self.settings.durability;
+            block.options.staleness = self.settings.staleness();
+            block.take_level(self.settings.consistency);
+        }
         if !local {
             // What is local to the transaction stays so.
             return change(Arc::make_mut(&mut block.settings_after));

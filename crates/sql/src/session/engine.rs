@@ -345,6 +345,7 @@ impl SqlEngine {
             random: Arc::default(),
             channels: Arc::new(Channels::new(Arc::clone(&self.hub), id)),
             several: false,
+            pipelined: false,
             writes_follow: false,
             wrote: false,
             audit: None,

@@ -43,6 +43,7 @@ mod result_digest;
 mod roles;
 mod run;
 mod tame;
+mod temporary;
 mod texts;
 mod transaction;
 pub mod users;
@@ -151,6 +152,8 @@ pub struct Session {
     random: Arc<crate::plan::seeded::SeededRandom>,
     /// The query string under way has several statements.
     several: bool,
+    /// The statement under way came with an Execute: it is of one transaction with all up to the next Sync.
+    pipelined: bool,
     /// Behind the statement that begins, its query string has one that writes.
     writes_follow: bool,
     /// A statement that may write has run, or a transaction that may write was committed, since the server asked last.
@@ -191,6 +194,7 @@ impl Session {
 
     async fn execute_simple_inner(&mut self, sql: &str, sink: &mut dyn ResultSink) -> Result<()> {
         self.writes_follow = false;
+        self.pipelined = false;
         let again = match self.execute_if_known(sql, sink).await? {
             Known::Done => return self.sync_inner().await,
             Known::Again(cut) => Some(cut),
@@ -360,6 +364,7 @@ impl Session {
         }
         self.writes_follow = false;
         self.several = false;
+        self.pipelined = true;
         prepared.executes();
         self.shows_query(&prepared.sql);
         self.cancel.shared().set_computes(false);
@@ -401,6 +406,7 @@ impl Session {
             }
             _ => self.configure(),
         };
+        self.pipelined = false;
         self.spending.ends();
         self.spending.went_on();
         self.spent();

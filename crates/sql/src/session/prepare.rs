@@ -408,8 +408,11 @@ impl Session {
 /// A statement that was planned for one table finds another.
 /// The error of a statement whose rows are others than a client was told.
 pub(super) fn other_rows() -> Error {
-    Error::new(SqlState::FEATURE_NOT_SUPPORTED, "cached plan must not change result type")
-        .hint("Prepare the statement again.")
+    let text = "cached plan must not change result type";
+    let mut error = Error::new(SqlState::FEATURE_NOT_SUPPORTED, text);
+    // By it pgjdbc and Rails see that preparing the statement again heals it.
+    error.fields_mut().routine = Some("RevalidateCachedQuery");
+    error.hint("Prepare the statement again.")
 }
 
 fn gives_rows_of(plan: &Plan, prepared: &Prepared) -> bool {

@@ -3,7 +3,8 @@
 //! # Invariants
 //! - A session begins as a role that the catalog has, and that may log in; or, where nobody is asked for a password, under a name
 //!   that no role has, as the bootstrap superuser.
-//! - A role changes here and nowhere else: not by `set_config`, nor by a start-up parameter.
+//! - A role changes here, by `set_config('role', …)`, which asks the same, and by what a session begins with (`beginning`); whose
+//!   session it is changes here and nowhere else.
 //! - Who may become whom is asked of the role that the session is of, not of the one it acts as: SET ROLE gives up nothing. Of the
 //!   way back to what a session began as, it is asked of the role that logged in.
 //!
@@ -267,11 +268,7 @@ impl Session {
     }
 
     fn apply_role(&mut self, local: bool, change: impl Fn(&mut super::Settings)) -> Result<()> {
-        if local && !self.in_a_block() {
-            self.notices.warning(
-                SqlState::NO_ACTIVE_SQL_TRANSACTION,
-                "SET LOCAL can only be used in transaction blocks",
-            );
+        if local && self.is_local_to_nothing() {
             return Ok(());
         }
         self.change_settings(local, |settings| {
@@ -289,14 +286,14 @@ impl Session {
     }
 }
 
-/// Whether settings that a session begins with would change its role.
+/// Fails for a setting that would change whose session it is.
 pub(super) fn refuse_role(name: &str) -> Result<()> {
-    if ["role", "session_authorization"].iter().any(|known| name.eq_ignore_ascii_case(known)) {
+    if name.eq_ignore_ascii_case("session_authorization") {
         return Err(Error::new(
             SqlState::INVALID_PARAMETER_VALUE,
             format!("parameter \"{name}\" cannot be set when a session begins"),
         )
-        .hint("Use SET ROLE once it has begun."));
+        .hint("Use SET SESSION AUTHORIZATION once it has begun."));
     }
     Ok(())
 }

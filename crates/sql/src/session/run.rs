@@ -310,14 +310,10 @@ impl Session {
             && !reads
             && block.options.read_only
             && block.options.as_of.is_none()
-            && !self.settings.default_read_only
+            && !block.read_only_asked
             && !self.settings.confined;
         if upgrade {
-            let options = TxnOptions {
-                read_only: false,
-                level: self.settings.default_level,
-                ..block.options
-            };
+            let options = TxnOptions { read_only: false, level: block.isolation, ..block.options };
             self.upgrade(options).boxed().await?;
         }
         Ok(())
@@ -458,8 +454,8 @@ impl Session {
     }
 
     /// Whether the block may only read because somebody said so: one that a query opened for itself is of that kind too.
-    fn only_reads(&self, block: &Block) -> bool {
-        let said = block.explicit || self.settings.default_read_only || self.settings.confined;
+    pub(super) fn only_reads(&self, block: &Block) -> bool {
+        let said = block.explicit || block.read_only_asked || self.settings.confined;
         block.options.read_only && said
     }
 

@@ -31,39 +31,9 @@ use super::settings::Settings;
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Conflict, Error, Result, SqlState};
 use crate::notify::session::Asked;
-use crate::sqlparser::ast::{CreateTable, ObjectName, Query, SetExpr, Statement};
-use crate::temp::TempStore;
 use crate::temp::transaction::WithTemp;
 use crate::types::Datum;
 use telesto_sql_parser::statement_kind::{only_tries_a_lock, reads_nothing};
-
-/// Whether a statement makes something temporary.
-fn asks_for_temporary(statement: &Statement) -> bool {
-    fn named(name: &ObjectName) -> bool {
-        name.0.len() > 1
-            && name
-                .0
-                .first()
-                .and_then(|part| part.as_ident())
-                .is_some_and(|schema| crate::expr::fold(schema) == "pg_temp")
-    }
-    fn into(query: &Query) -> bool {
-        matches!(&*query.body, SetExpr::Select(select)
-            if select.into.as_ref().is_some_and(|into| into.temporary || named(&into.name)))
-    }
-    match statement {
-        Statement::CreateTable(CreateTable { temporary, name, .. }) => *temporary || named(name),
-        Statement::CreateView(create) => create.temporary || named(&create.name),
-        Statement::Query(query) => into(query),
-        statement => crate::definition::text(statement).is_some_and(|text| {
-            let text = text.to_ascii_lowercase();
-            let mut words = text.split_whitespace();
-            words.next() == Some("create")
-                && (words.any(|word| matches!(word, "temp" | "temporary"))
-                    || text.contains("pg_temp"))
-        }),
-    }
-}
 
 /// The error of a commit whose client stopped waiting.
 fn not_waited_for(txn: &Arc<dyn Transaction>) -> Box<Error> {
@@ -119,6 +89,8 @@ pub(super) struct Block {
     pub(super) explicit: bool,
     pub(super) failed: bool,
     pub(super) options: TxnOptions,
+    /// It was asked to only read: where that is not so, an implicit block that reads becomes one that writes when it has to.
+    pub(super) read_only_asked: bool,
     /// Begun at the first statement that needs it.
     pub(super) txn: Option<Arc<dyn Transaction>>,
     /// The catalog before this transaction changed it; `None`: it has not.
@@ -160,6 +132,7 @@ impl Session {
                 fail_early: true,
                 attempt: self.lost,
             },
+            read_only_asked: self.settings.default_read_only || self.settings.confined,
             txn: None,
             base: None,
             savepoints: Vec::new(),
@@ -192,29 +165,6 @@ impl Session {
         }
         block.txn = Some(Arc::clone(&txn));
         Ok(txn)
-    }
-
-    /// Makes the session's store of temporary relations, if `statement` asks for the first.
-    pub(super) fn prepare_temp(&mut self, statement: &Statement) -> Result<()> {
-        if self.temp.is_some() || !asks_for_temporary(statement) {
-            return Ok(());
-        }
-        let temp = TempStore::new(&self.engine.memory)?;
-        if let Some(block) = &mut self.block
-            && let Some(txn) = block.txn.take()
-        {
-            block.txn = Some(WithTemp::over(txn, Arc::clone(&temp)));
-        }
-        self.temp = Some(temp);
-        Ok(())
-    }
-
-    /// DISCARD TEMP.
-    pub(super) fn discard_temp(&mut self) -> Result<()> {
-        match &self.temp {
-            Some(temp) => temp.clear(self.block.as_ref().is_some_and(|block| block.txn.is_some())),
-            None => Ok(()),
-        }
     }
 
     /// Rolls back whatever is open.

@@ -304,13 +304,8 @@ impl Session {
             Some(values) => settings.set(&name, values),
             None => settings.reset(&name, &defaults),
         };
-        if local && !self.in_a_block() {
-            change(&mut (*self.settings).clone())?;
-            self.notices.warning(
-                SqlState::NO_ACTIVE_SQL_TRANSACTION,
-                "SET LOCAL can only be used in transaction blocks",
-            );
-            return Ok(());
+        if local && self.is_local_to_nothing() {
+            return change(&mut (*self.settings).clone());
         }
         self.change_settings(local, change)
     }
@@ -321,8 +316,22 @@ impl Session {
         self.several || self.block.as_ref().is_some_and(|block| block.explicit)
     }
 
+    /// Warns of what is local to a transaction, outside of a block. Whether the transaction is that of the statement alone: up to
+    /// the Sync of a pipeline it holds all the same, as in PostgreSQL.
+    pub(super) fn is_local_to_nothing(&self) -> bool {
+        if self.in_a_block() {
+            return false;
+        }
+        self.notices.warning(
+            SqlState::NO_ACTIVE_SQL_TRANSACTION,
+            "SET LOCAL can only be used in transaction blocks",
+        );
+        !self.pipelined
+    }
+
     fn set_transaction_variable(&mut self, name: &str, values: &[Expr]) -> Result<()> {
         let value = values.first().map(set_value).transpose()?.unwrap_or_default();
+        self.join_implicit();
         let Some(block) = self.block.as_mut().filter(|block| block.txn.is_none()) else {
             return Err(Error::new(
                 SqlState::ACTIVE_SQL_TRANSACTION,
@@ -336,12 +345,13 @@ impl Session {
                     format!("invalid value for parameter \"{name}\": \"{value}\""),
                 )
             })?;
-            block.options.level = block.isolation;
+            block.take_level(self.settings.consistency);
         } else {
             if self.settings.confined && !matches!(value.as_str(), "on" | "true") {
                 return Err(Error::confined());
             }
             block.options.read_only = matches!(value.as_str(), "on" | "true");
+            block.read_only_asked = block.options.read_only;
             block.take_level(self.settings.consistency);
         }
         Ok(())
@@ -403,7 +413,8 @@ impl Session {
                     level_name(options.map_or(self.settings.default_level, |o| o.level)).to_owned()
                 }
                 "transaction_read_only" => {
-                    let on = options.map_or(self.settings.default_read_only, |o| o.read_only);
+                    let block = self.block.as_ref();
+                    let on = block.map_or(self.settings.default_read_only, |b| self.only_reads(b));
                     if on { "on" } else { "off" }.to_owned()
                 }
                 SESSION_TOKEN => self.session_token().await?,
