@@ -34,7 +34,7 @@ use super::fault;
 use super::json_folds;
 use super::sort_key::key_of;
 use super::totals::{Total, Totals, average};
-use super::types::{arrow_type, datum_at, scalar};
+use super::types::{arrow_type, datum_at, list_of, list_type, scalar};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::held as memory;
 use telesto_sql_types::interrupt::{self, Steps};
@@ -69,7 +69,8 @@ pub(crate) enum Fold {
     JsonArray,
     /// `json_object_agg`, `jsonb_object_agg`.
     JsonObject,
-    /// The one row of a scalar subquery; 21000 when there are more.
+    /// The first row of a scalar subquery as a list, with a second element when there are more rows: who takes it fails then
+    /// ([`super::arrays::ArrayWork::Only`]), as a join gathers groups that no outer row asks for, too.
     Single,
 }
 
@@ -184,7 +185,10 @@ impl AggregateUDFImpl for FoldFunction {
     }
 
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
-        Ok(arrow_type(&self.returns))
+        Ok(match (self.fold, self.returns.element_type()) {
+            (Fold::Single, Some(element)) => list_type(element),
+            _ => arrow_type(&self.returns),
+        })
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> DfResult<Box<dyn Accumulator>> {
@@ -337,12 +341,8 @@ impl FoldState {
                 }
             }
             Fold::Combined(with) => self.best = with.of(&self.best, first)?,
-            Fold::Single if !self.items.is_empty() => {
-                return Err(Error::new(
-                    SqlState::CARDINALITY_VIOLATION,
-                    "more than one row returned by a subquery used as an expression",
-                ));
-            }
+            Fold::Single if self.items.len() > 1 => {}
+            Fold::Single if !self.items.is_empty() => self.items.push(vec![Datum::Null]),
             _ => {
                 self.held_bytes += values.iter().map(held).sum::<usize>();
                 self.items.push(values);
@@ -391,7 +391,7 @@ impl FoldState {
             Fold::JsonObject if !self.items.is_empty() => {
                 json_folds::object(&self.items, &self.args, &self.evaluation, &self.returns)?
             }
-            Fold::Single => self.items.first().map_or(Datum::Null, |row| row[0].clone()),
+            Fold::Single if !self.items.is_empty() => self.column(0, &self.args[0])?,
             _ => Datum::Null,
         })
     }
@@ -530,7 +530,14 @@ impl Accumulator for FoldState {
     fn evaluate(&mut self) -> DfResult<ScalarValue> {
         let _values = memory::scope();
         self.sort().map_err(fault::to_datafusion)?;
-        self.finish().and_then(|value| scalar(&value, &self.returns)).map_err(fault::to_datafusion)
+        let made = |value: Datum| match (self.fold, self.returns.element_type()) {
+            (Fold::Single, Some(element)) => {
+                let list = list_of(element, std::iter::once(&value))?;
+                ScalarValue::try_from_array(&list, 0).map_err(fault::from_datafusion)
+            }
+            _ => scalar(&value, &self.returns),
+        };
+        self.finish().and_then(made).map_err(fault::to_datafusion)
     }
 
     fn size(&self) -> usize {

@@ -6,10 +6,11 @@
 //! # Invariants
 //! - Value → bytes → value gives an equal value, with the same dimensions.
 //! - The bytes are never compared: arrays that are equal may differ in them (`1.0`, `1.00`), and sort by their sort keys.
-//! - Lists are made by set-returning calls and of a subquery's rows only, and unnested, or made an array of, at once.
+//! - Lists are made by set-returning calls and of a subquery's rows only, and unnested, made an array of, or looked into at once.
 //!
 //! # On failure
-//! 2202E and 22004 where PostgreSQL has them, for arrays in arrays that do not fit beside each other.
+//! 2202E and 22004 where PostgreSQL has them, for arrays in arrays that do not fit beside each other. 21000 where the second of a
+//! scalar subquery's rows is in the way.
 //!
 //! # Limits
 //! The arrays of one batch take at most 2 GB (54000).
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 use telesto_sql_catalog::codec::value::{Input, get_value, put_value};
 use telesto_sql_expr::array;
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 /// Whether bytes of arrays of `element` are the stored ones, and values of them need nothing done to them.
@@ -114,12 +115,14 @@ pub(super) enum ArrayWork {
     Ordinals,
     /// An empty list as NULL.
     NullIfEmpty,
+    /// The only element of the list that the rows of a scalar subquery are.
+    Only,
 }
 
 impl ArrayWork {
     /// Whether the first argument is a list.
     pub fn takes_list(&self) -> bool {
-        matches!(self, Self::Rows { .. } | Self::Ordinals | Self::NullIfEmpty)
+        matches!(self, Self::Rows { .. } | Self::Ordinals | Self::NullIfEmpty | Self::Only)
     }
 
     /// Whether the result is a list.
@@ -129,7 +132,12 @@ impl ArrayWork {
 
     /// Whether it fails for some arguments.
     pub fn may_fail(&self) -> bool {
-        matches!(self, Self::Make { nested: true, .. } | Self::Rows { element: SqlType::Array(_) })
+        matches!(
+            self,
+            Self::Make { nested: true, .. }
+                | Self::Rows { element: SqlType::Array(_) }
+                | Self::Only
+        )
     }
 
     /// The value for arguments; lists are arrays by now.
@@ -166,6 +174,14 @@ impl ArrayWork {
             Self::NullIfEmpty => match first {
                 Some(Datum::Array(list)) if list.elements.is_empty() => Ok(Datum::Null),
                 other => Ok(other.cloned().unwrap_or(Datum::Null)),
+            },
+            Self::Only => match listed(first)?.elements.as_slice() {
+                [] => Ok(Datum::Null),
+                [only] => Ok(only.clone()),
+                _ => Err(Error::new(
+                    SqlState::CARDINALITY_VIOLATION,
+                    "more than one row returned by a subquery used as an expression",
+                )),
             },
         }
     }

@@ -503,6 +503,7 @@ pub(crate) fn array_call(work: ArrayWork, args: Vec<SqlType>, returns: SqlType) 
         ArrayWork::Rows { .. } => "rows",
         ArrayWork::Ordinals => "ordinals",
         ArrayWork::NullIfEmpty => "null_if_empty",
+        ArrayWork::Only => "only",
     };
     let strict = !matches!(work, ArrayWork::Make { .. });
     Function::udf(name, Work::Array(work), args, returns, Volatility::Immutable, strict, None)

@@ -56,6 +56,7 @@ pub mod settings;
 pub mod settings_origins;
 mod settings_planner;
 pub mod settings_planning;
+mod settings_queue;
 mod settings_roles;
 pub mod shown_names;
 pub mod stored_literals;

@@ -16,7 +16,7 @@ use crate::aggregate::{Fold, folding};
 use crate::apply::Shape;
 use crate::arrays::{ArrayWork, gathered_type};
 use crate::fault;
-use crate::types::{TypeShape, list_type, scalar};
+use crate::types::{TypeShape, arrow_type, list_type, scalar};
 use crate::udf;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
@@ -60,7 +60,7 @@ impl Binder<'_> {
         // A correlated subquery without matching rows comes back as null from the join it is turned into.
         let inner = ty.element().cloned().unwrap_or(SqlType::Text);
         let empty = scalar(&Datum::Array(Arc::new(ArrayValue::new(inner, Vec::new()))), &ty)?;
-        let gathered = self.scalar_of(relation, &ty, scope)?;
+        let gathered = self.scalar_of(relation, &arrow_type(&ty), scope)?;
         let whole = coalesce(gathered, Expr::Literal(empty, None))?;
         Ok(Typed::of(whole, ty))
     }

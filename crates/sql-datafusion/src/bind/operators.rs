@@ -379,14 +379,12 @@ impl Binder<'_> {
         })
     }
 
-    /// Makes a scalar subquery fail with 21000 when it has more than one row.
-    pub(super) fn at_most_one_row(&self, relation: Relation) -> Result<Relation> {
-        if has_one_row_at_most(&relation.plan) {
-            return Ok(relation);
-        }
+    /// The first row of a scalar subquery, and whether there are more, as a list ([`Fold::Single`]).
+    pub(super) fn first_row(&self, relation: Relation) -> Result<Relation> {
         let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
+        let list = column.ty.clone().array_of();
         let single =
-            folding(Fold::Single, std::slice::from_ref(&column.ty), &column.ty, &self.evaluation());
+            folding(Fold::Single, std::slice::from_ref(&column.ty), &list, &self.evaluation());
         let name = self.unique("single#");
         let call = Expr::AggregateFunction(AggregateFunction::new_udf(
             single,
@@ -402,7 +400,11 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)?;
         Ok(Relation {
             plan,
-            columns: vec![ScopeColumn { column: Column::new_unqualified(name), ..column }],
+            columns: vec![ScopeColumn {
+                column: Column::new_unqualified(name),
+                ty: list,
+                ..column
+            }],
         })
     }
 
@@ -489,7 +491,7 @@ impl Binder<'_> {
 
 /// Whether a plan has one row at most whatever its tables hold. DataFusion's own count (`max_rows`) takes a query without FROM for one
 /// without rows, so that two of them together were one row.
-fn has_one_row_at_most(plan: &LogicalPlan) -> bool {
+pub(super) fn has_one_row_at_most(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::EmptyRelation(_) => true,
         LogicalPlan::Values(values) => values.values.len() <= 1,

@@ -16,31 +16,26 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Operator, 
 use datafusion::sql::sqlparser::ast;
 
 use super::expr::negate;
+use super::operators::has_one_row_at_most;
 use super::query::has_subquery;
 use super::scope::{Relation, Scope, fold};
 use super::select::{collect, project, substitute};
 use super::{Binder, Typed};
 use crate::apply::{self, Shape};
+use crate::arrays::ArrayWork;
 use crate::fault;
 use crate::guards;
 use crate::outer;
 use crate::row_by_row;
-use crate::types::arrow_type;
+use crate::types::{arrow_type, list_type};
+use crate::udf;
 use crate::waiting;
 use telesto_sql_expr::{comparison_type, registry};
-use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
 /// Whether something in a plan may fail for some rows.
 fn fails_somewhere(plan: &LogicalPlan) -> bool {
     plan.exists(|node| Ok(node.expressions().iter().any(guards::may_fail))).unwrap_or(true)
-}
-
-/// Whether a plan fails when it has more than one row.
-fn counts(plan: &LogicalPlan) -> bool {
-    let LogicalPlan::Aggregate(aggregate) = plan else { return false };
-    let name = |expr: &Expr| expr.schema_name().to_string();
-    matches!(&aggregate.aggr_expr[..], [one] if name(one).starts_with("single#"))
 }
 
 /// The query of an EXISTS without what it selects, where that is of no matter; and whether names in what it selects are still to be
@@ -114,21 +109,24 @@ impl Binder<'_> {
             return Err(fault::syntax("subquery must return only one column"));
         };
         let ty = column.ty.clone();
-        let relation = self.at_most_one_row(relation)?;
-        Ok(Typed::of(self.scalar_of(relation, &ty, scope)?, ty))
+        if has_one_row_at_most(&relation.plan) {
+            return Ok(Typed::of(self.scalar_of(relation, &arrow_type(&ty), scope)?, ty));
+        }
+        let rows = self.scalar_of(self.first_row(relation)?, &list_type(&ty), scope)?;
+        let only = udf::array_call(ArrayWork::Only, vec![ty.clone().array_of()], ty.clone());
+        Ok(Typed::of(only.call(vec![rows]), ty))
     }
 
     /// The only value of a one-column relation of at most one row.
     pub(super) fn scalar_of(
         &self,
         relation: Relation,
-        ty: &SqlType,
+        returns: &DataType,
         scope: &Scope<'_>,
     ) -> Result<Expr> {
         // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
         let nullable = relation.plan.schema().field(0).is_nullable();
-        let call =
-            self.applied(Shape::Scalar, &relation, &arrow_type(ty), None, nullable, scope)?;
+        let call = self.applied(Shape::Scalar, &relation, returns, None, nullable, scope)?;
         if let Some(call) = call {
             return Ok(call);
         }
@@ -171,7 +169,6 @@ impl Binder<'_> {
         if !outer.is_empty() {
             self.correlated.set(true);
         }
-        let joins = joins && !(self.cases.get() > 0 && outer.is_empty() && counts(&relation.plan));
         let wrongly = || self.joins_wrongly(&relation.plan, scope);
         // A join would compute what waits in another order, or for other rows.
         let joins = joins && (outer.is_empty() || !row_by_row::within(&relation.plan));
