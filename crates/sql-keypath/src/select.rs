@@ -351,9 +351,7 @@ fn shape(
         && offset.is_none()
         && !has_volatile
         && locks.is_none_or(|lock| lock == RowLock::Wait);
-    let keys = group.iter().flat_map(|group| &group.keys);
-    let sorted = sort.iter().map(|key| &key.expr);
-    not_measuring(output.iter().chain(&rest).chain(keys).chain(sorted))?;
+    not_measuring(output.iter().chain(&rest).chain(keys_of(group.as_ref(), &sort)))?;
     let writes = output.iter().chain(&rest).any(calls_writer);
     let waits = writes || output.iter().chain(&rest).any(does_more_than_draw);
     Ok(KeyPlan {
@@ -410,6 +408,11 @@ fn does_more_than_draw(expr: &Expr) -> bool {
         found |= matches!(e.node, Node::Held(_));
     });
     found
+}
+
+/// What rows are grouped and sorted by.
+fn keys_of<'e>(group: Option<&'e Grouping>, sort: &'e [SortKey]) -> impl Iterator<Item = &'e Expr> {
+    group.into_iter().flat_map(|group| &group.keys).chain(sort.iter().map(|key| &key.expr))
 }
 
 /// Leaves what asks for the sizes of indexes to DataFusion, which measures before it begins: here rows are evaluated where nothing

@@ -7,6 +7,7 @@
 //! # Invariants
 //! - What is counted is what the stream of the region would hold, or more: by the rules that stand before the commit in the log, whatever
 //!   the transaction itself makes of them (what it takes from a region is not sent there). So a table that is made and filled at once is not counted: its rows go as rows of a new table.
+//! - Index entries count where they are made of the rows that come, too: they go into the same entry of the log there.
 //! - The rules are read at the transaction's snapshot, and the commit is validated with that read.
 //! - What is too small to be refused by any rules costs nothing.
 //!
@@ -46,7 +47,7 @@ pub trait Placed: Debug + Send + Sync {
 
 /// Which keys go to which regions, at one moment.
 pub trait Receivers: Debug + Send + Sync {
-    /// The regions that have `key`: bit n is region n.
+    /// The regions that have `key`, or make it of the row that it follows from: bit n is region n.
     fn of(&self, key: &[u8]) -> u64;
 }
 

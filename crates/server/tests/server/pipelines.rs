@@ -207,22 +207,6 @@ async fn session_that_idles_longer_than_it_asked_for_is_ended() {
 }
 
 #[tokio::test]
-async fn copy_is_described_as_no_data() {
-    let (_node, mut raw) = with_table().await;
-    for sql in ["copy t to stdout", "copy t from stdin"] {
-        let described =
-            [parse("", sql), frame(b'D', b"S\0"), bind("", ""), frame(b'D', b"P\0"), sync()];
-        raw.send(&described.concat()).await;
-        assert_eq!(raw.kinds().await, "1tn2nZI", "{sql}");
-    }
-    raw.send(&[run("copy (select 7) to stdout"), sync()].concat()).await;
-    assert_eq!(raw.kinds().await, "12HdcCZI");
-    // Rows without columns are rows.
-    raw.send(&[parse("", "select from t"), frame(b'D', b"S\0"), sync()].concat()).await;
-    assert_eq!(raw.kinds().await, "1tTZI");
-}
-
-#[tokio::test]
 async fn messages_that_are_not_served_are_answered_as_their_protocol_demands() {
     let (_node, mut raw) = with_table().await;
     raw.send(&frame(b'F', &[0, 0, 4, 210, 0, 0, 0, 0, 0, 0])).await;

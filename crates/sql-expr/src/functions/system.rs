@@ -259,10 +259,6 @@ pub fn pid_in(settings: &Settings) -> i32 {
 
 fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
     let settings = call.context.settings;
-    if name.eq_ignore_ascii_case("role") {
-        // What the session began as is not known here.
-        return Err(crate::settings_roles::by_session("role"));
-    }
     let value = match name.to_ascii_lowercase().as_str() {
         "transaction_isolation" => {
             let level =
@@ -295,6 +291,10 @@ fn set_config(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let exec = call.context.execution()?;
     if !a[1].is_null() {
         return exec.set_config(name, str_of(&a[1])?, local).map(text);
+    }
+    if name.eq_ignore_ascii_case("role") {
+        // What the session began as is not known here.
+        return Err(crate::settings_roles::by_session("role"));
     }
     // NULL is what RESET sets; of a parameter that the application made nothing is left.
     let settings = call.context.settings;

@@ -52,6 +52,7 @@ use crate::types::{Datum, SqlType};
 #[derive(Debug)]
 pub(crate) struct CopyPlan {
     statement: Statement,
+    columns: Arc<[ResultColumn]>,
     parameters: Vec<SqlType>,
     sent: Option<Sent>,
 }
@@ -84,14 +85,14 @@ pub(crate) fn plan(statement: &Statement, context: &mut PlanContext<'_>) -> Resu
         }
     };
     let (statement, parameters) = (statement.clone(), context.parameters.resolved());
-    Ok(Arc::new(CopyPlan { statement, parameters, sent }))
+    Ok(Arc::new(CopyPlan { statement, columns: Arc::from([]), parameters, sent }))
 }
 
 #[async_trait]
 impl ExecutablePlan for CopyPlan {
-    /// None: COPY has a protocol of its own, and a Describe of it is told that there is no data.
+    /// None of them: COPY has a protocol of its own.
     fn columns(&self) -> Option<&Arc<[ResultColumn]>> {
-        None
+        Some(&self.columns)
     }
 
     fn is_by_key(&self) -> bool {

@@ -72,3 +72,40 @@ fn transaction_that_is_too_large_for_another_region_is_refused() {
         sites.verify().await;
     });
 }
+
+/// Rows of a table that every region writes bring their index entries about where they come: those count as well.
+#[test]
+fn index_entries_that_rows_bring_about_elsewhere_count_with_them() {
+    World::run(2, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE w (id int PRIMARY KEY, v text, n int)",
+            "CREATE INDEX ON w (v)",
+            "CREATE INDEX ON w (v, n)",
+            "CREATE INDEX ON w (n, v)",
+            "ALTER TABLE w SET (telesto.home = 'any')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.settles().await;
+        let rows = |first: u32, last: u32| {
+            format!(
+                "INSERT INTO w SELECT g, repeat('x', 2000) || g, g FROM generate_series({first}, {last}) g"
+            )
+        };
+        // 10 MB of rows, and three times as much of entries.
+        let error = sites.run(0, &rows(1, 5000)).await.expect_err("40 MB");
+        assert_eq!(error.code().0, "54000", "{error}");
+        sites.must(0, &rows(1, 3000)).await;
+        sites.quiet().await;
+        let error =
+            sites.run(0, "UPDATE w SET n = n + 1, v = 'y' || v").await.expect_err("entries");
+        assert_eq!(error.code().0, "54000", "{error}");
+        sites.must(0, "UPDATE w SET n = n + 1 WHERE id <= 1000").await;
+        sites.quiet().await;
+        for region in 0..3 {
+            assert_eq!(count(&sites, region, "w").await.as_deref(), Some("3000"));
+        }
+        sites.verify().await;
+    });
+}
