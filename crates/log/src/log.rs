@@ -228,6 +228,8 @@ impl VirtualLog {
         let inner = &self.inner;
         let shipped = match inner.sequencer() {
             Some(sequencer) => {
+                // Nobody here goes on with it while the rest is shipped, which may take long.
+                inner.state.lock().resigned = Some(sequencer.key().loglet);
                 sequencer.stop(by).await;
                 inner.archive_through(sequencer.next().prev(), by).await
             }

@@ -213,8 +213,10 @@ impl Fold {
                 brings.map(|write| rules_of(write.value.clone())).transpose()
             }
             Writes::External(parts) => {
-                for part in parts {
-                    let mut scan = self.scan(part, KeyRange::point(&rows::placement()));
+                let key = rows::placement();
+                // Rows of tables are in parts without it: those are not looked into.
+                for part in parts.iter().filter(|p| p.first_key <= key && key <= p.last_key) {
+                    let mut scan = self.scan(part, KeyRange::point(&key));
                     if let Some(write) = scan.next().await.map_err(unread)? {
                         return rules_of(write.value).map(Some);
                     }

@@ -586,3 +586,20 @@ fn log_server_that_does_not_answer_holds_up_nothing_that_is_archived() {
         }
     });
 }
+
+/// A node that ends while the bucket is slow gives its log up: it does not begin another loglet while the rest of this one is shipped.
+#[test]
+fn log_that_is_closed_slowly_begins_no_loglet() {
+    World::run(23, false, async |world| {
+        let shape = Shape { archive_interval: Duration::from_secs(600), ..Shape::of_three() };
+        let nodes = Nodes::new(world, shape).await;
+        say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+        let log = nodes.opened(0).await;
+        let loglet = log.chain().active().id;
+        let slow = Fault::Slow(Duration::from_secs(4));
+        nodes.faults.add(FaultRule::next(Class::Put, "/archive/", slow));
+        let by = nodes.nodes[0].process.env.deadline(PATIENCE * 2);
+        log.close(by).await.expect("shipped");
+        assert_eq!(log.chain().active().id, loglet);
+    });
+}
