@@ -670,6 +670,8 @@ fn definitions_placement_sequences_and_sessions() {
         ]) {
             let mut session = sites.session(1).await;
             run(&mut session, "UPDATE a SET v = 'begun' WHERE id = 1").await.expect("writes");
+            // What it has committed is everywhere: waiting for that is waiting for nothing.
+            sites.quiet().await;
             sites.must(1, &format!("INSERT INTO a VALUES ({id}, 'shown')")).await;
             run(&mut session, &begin.replace("$id", &id.to_string())).await.ok();
             run(&mut session, end).await.ok();
