@@ -4,7 +4,7 @@ export CARGO_TARGET_DIR ?= $(HOME)/.cache/telesto/target
 SEED ?= 1
 SECONDS ?= 60
 
-.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-cloudtps bench-scalaris bench-commit bench-encryption bench-instructions dist lint sim sim-geo fuzz console-assets build clean
+.PHONY: help demo demo-cluster demo-regions demo-two-regions demo-social test soak regress bench bench-field bench-geo bench-regions bench-s3db bench-failover bench-cluster bench-cloudtps bench-scalaris bench-commit bench-encryption bench-instructions dist lint sim sim-geo fuzz console-assets build clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/'
@@ -35,6 +35,9 @@ regress: ## PostgreSQL's own regression files beside PostgreSQL 15: make regress
 
 bench: ## benchmarks, as ratios measured side by side in one run
 	@scripts/bench.sh
+
+bench-field: ## TPC-H, TPC-C, YCSB, SmallBank and TATP beside PostgreSQL 15, in turns: make bench-field ARGS='--parts "tpch tpcc" --rounds 5'
+	@scripts/bench_field.sh $(ARGS)
 
 bench-geo: ## the causal planes between regions beside Saturn's figures: tables, and plots in OUT
 	@cargo run --release --quiet -p telesto-geo-bench -- --out $(or $(OUT),$(CARGO_TARGET_DIR)/bench-geo)

@@ -135,6 +135,19 @@ need_go() {
     [ "$(go_minor)" -ge "$1" ] || die "Go 1.$1 or newer is needed and could not be installed; install it, then run this again"
 }
 
+# need_go_tpc: a client that runs TPC-C on PostgreSQL's wire.
+need_go_tpc() {
+    local bin="$TELESTO_CACHE/bin/go-tpc"
+    "$bin" --help >/dev/null 2>&1 && return 0
+    need_go 21
+    say "building go-tpc (once, a minute)"
+    hold_setup
+    GOBIN="$TELESTO_CACHE/bin" GOTOOLCHAIN=local GOFLAGS=-mod=mod go install -buildvcs=false github.com/pingcap/go-tpc/cmd/go-tpc@v1.0.12 \
+        || die "go install of go-tpc failed; is the network up? Then run this again"
+    release_setup
+    "$bin" --help >/dev/null 2>&1 || die "$bin does not run after building it; remove it and run this again"
+}
+
 # need_promtool: out of Debian's package, which as a whole would start a server.
 need_promtool() {
     promtool --version >/dev/null 2>&1 && return 0

@@ -48,6 +48,7 @@ stage outage env TELESTO_OUTAGE_SECONDS=40 TELESTO_SOAK_SECONDS="${SOAK_SECONDS:
 stage folder env TELESTO_TRIM_SLOTS="${SOAK_SLOTS:-150000}" cargo test --workspace --test log folder_of_many_slots
 stage sqlsmith env SQLSMITH_CORE_HOURS="${SOAK_CORE_HOURS:-4}" tests/e2e/sqlsmith.sh
 stage regress tests/e2e/regress.sh
+stage field env FIELD_PARTS="tpch tpcc ycsb smallbank tatp" FIELD_SCALE=0.1 FIELD_SECONDS="${SOAK_FIELD_SECONDS:-30}" tests/e2e/field.sh
 stage stops_nothing env TELESTO_HOSTILE="${SOAK_HOSTILE:-50}" cargo test --workspace --test stops_nothing -- --nocapture generated
 stage generated env TELESTO_GENERATED_SEED=2 TELESTO_GENERATED_STATEMENTS="${SOAK_STATEMENTS:-200000}" cargo test --workspace --test generated
 stage roles env TELESTO_ROLES_SEED=1 TELESTO_ROLES_ROUNDS="${SOAK_ROUNDS:-100}" cargo test --workspace --test roles_generated

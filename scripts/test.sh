@@ -165,6 +165,7 @@ beside sqlsmith tests/e2e/sqlsmith.sh
 beside one_bucket tests/e2e/one_bucket.sh
 beside s3 cargo test --workspace --test servers
 beside pgbench tests/e2e/pgbench.sh
+beside field tests/e2e/field.sh
 beside dump tests/e2e/dump.sh
 beside full tests/e2e/disk_full.sh
 beside fuzz cargo test --workspace --test targets

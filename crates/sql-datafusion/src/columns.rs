@@ -19,6 +19,7 @@ use arrow::array::{
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
+use super::row_tests::RowTests;
 use super::types::{array_of, epoch_days, epoch_micros};
 use super::{arrays, decimal, fault};
 use telesto_sql_catalog::codec::value::{Input, NUMERIC_FINITE, get_value};
@@ -75,6 +76,28 @@ impl Columns {
             keys: keyed.then(|| BinaryBuilder::with_capacity(rows, rows * 32)),
             rows: 0,
             order,
+        }
+    }
+
+    /// Whether no row was added.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Adds a row that `tests` let through.
+    ///
+    /// # Errors
+    /// XX001.
+    pub fn push_if(
+        &mut self,
+        tests: Option<&RowTests>,
+        codec: &RowCodec,
+        key: &[u8],
+        row: &[u8],
+    ) -> Result<()> {
+        match tests {
+            Some(tests) if !tests.hold(row)? => Ok(()),
+            _ => self.push(codec, key, row),
         }
     }
 
@@ -245,7 +268,7 @@ impl Builder {
 }
 
 /// The unscaled value and scale of a numeric of at most 64 bits; others stay in the input.
-fn small_numeric(input: &mut Input<'_>) -> Result<Option<(i64, u32)>> {
+pub(crate) fn small_numeric(input: &mut Input<'_>) -> Result<Option<(i64, u32)>> {
     let mut ahead = *input;
     let mut inner = Input(ahead.sized()?);
     if inner.take(1)?[0] != NUMERIC_FINITE {

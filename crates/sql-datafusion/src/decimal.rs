@@ -140,6 +140,25 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Numeric> {
     Ok(Numeric::new(if flip == 0 { unscaled } else { -unscaled }, scale))
 }
 
+/// A finite number of the bytes without the display scale, with as few digits behind the point as it needs, or one more.
+pub(crate) fn of_value_part(bytes: &[u8]) -> Option<Numeric> {
+    let digits = bytes.len().checked_sub(1 + 4 + 1).map(|pairs| pairs * 2);
+    let scale = match (bytes.first()?, digits) {
+        (&ZERO, _) => 0,
+        (&NEGATIVE | &POSITIVE, Some(digits)) => {
+            let exponent = <[u8; 4]>::try_from(bytes.get(1..5)?).ok()?;
+            let flip = if bytes[0] == NEGATIVE { 0xFF } else { 0 };
+            let exponent =
+                (u32::from_be_bytes(exponent.map(|byte| byte ^ flip)) ^ (1 << 31)) as i32;
+            u32::try_from((i64::try_from(digits).ok()? - i64::from(exponent)).max(0)).ok()?
+        }
+        _ => return None,
+    };
+    let mut whole = bytes.to_vec();
+    whole.extend_from_slice(&scale.to_be_bytes());
+    decode(&whole).ok()
+}
+
 /// The unscaled value and the scale of a finite number of up to 17 digits, and of some with more; `None`: it is another, or does not
 /// decode.
 pub(crate) fn decode_small(bytes: &[u8]) -> Option<(i64, u32)> {
@@ -211,6 +230,7 @@ mod tests {
             let (x, y) = (Numeric::new(a, s), Numeric::new(b, t));
             let (ex, ey) = (encode(&x), encode(&y));
             prop_assert_eq!(value_part(&ex).cmp(value_part(&ey)), x.cmp(&y));
+            prop_assert_eq!(of_value_part(value_part(&ex)).expect("finite").cmp(&x), std::cmp::Ordering::Equal);
             let back = decode(&ex).expect("decodes");
             prop_assert_eq!(back.to_string(), x.to_string());
             match decode_small(&ex) {

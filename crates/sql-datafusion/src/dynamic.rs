@@ -31,7 +31,8 @@ use telesto_sql_catalog::sizes::TableSizes;
 use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_types::{Datum, SqlType};
 
-/// Values of a column that are not the beginning of a unique key, at most: each may stand for many rows, read one by one.
+/// Values of a column that are not the beginning of a unique key, at most, where no statistics tell of how many rows they are: each may
+/// stand for many, read one by one.
 const MAX_VALUES: usize = 100;
 /// A look-up costs about as much as so many rows of a scan.
 const LOOK_UP: u64 = 4;
@@ -40,12 +41,13 @@ const FEW: usize = 8;
 
 /// Adds to `constraints` what the filters say now of columns of `table`; whether they say anything. `positions`: the table's
 /// column at each place of the scan's output; `sizes`: of the tables that foreign keys lead to, where all of the table would be read
-/// otherwise.
+/// otherwise; `analyzed`: the index is chosen by what it costs, whatever is said here.
 pub(super) fn collect(
     table: &Table,
     positions: &[usize],
     filters: &[Arc<dyn PhysicalExpr>],
     sizes: Option<&TableSizes>,
+    analyzed: bool,
     constraints: &mut BTreeMap<usize, Constraint>,
 ) -> bool {
     let mut found = BTreeMap::new();
@@ -73,13 +75,13 @@ pub(super) fn collect(
             sizes.is_some_and(|sizes| are_most(table, column, values.len(), sizes))
         };
         if let Some(values) = values
-            && (unique || values.len() <= MAX_VALUES && !most(&values))
+            && (unique || analyzed || values.len() <= MAX_VALUES && !most(&values))
         {
             narrow(constraint, values);
             narrowed = true;
         }
         // A range of another index could hold every row, and each would be looked up.
-        if table.all_indexes().any(|index| index.id == 0 && first(index)) {
+        if analyzed || table.all_indexes().any(|index| index.id == 0 && first(index)) {
             for (end, inside) in said.lower {
                 raise(&mut constraint.lower, end, inside);
                 narrowed = true;

@@ -33,6 +33,7 @@ mod fault;
 mod filter_pushdown;
 mod framed;
 mod guards;
+mod join_order;
 mod json_folds;
 mod looking;
 mod named_filters;
@@ -42,6 +43,7 @@ mod per_row;
 mod pool;
 mod quantified;
 mod row_by_row;
+mod row_tests;
 mod runtime;
 mod scan_ranges;
 mod secured;
@@ -369,8 +371,8 @@ async fn operators(
     plan: &LogicalPlan,
     waiting: bool,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let plan = state
-        .optimize(plan)
+    let plan = join_order::ordered(plan.clone())
+        .and_then(|plan| state.optimize(&plan))
         .and_then(asked::asked)
         .and_then(apply::awaited_last)
         .map_err(fault::from_datafusion)?;

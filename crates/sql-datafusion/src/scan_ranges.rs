@@ -6,7 +6,7 @@
 //!
 //! # Limits
 //! Understood are comparisons of a column with constants, IN lists and their OR form, on types that Arrow
-//! orders as PostgreSQL does. Partial indexes are not used.
+//! orders as PostgreSQL does, on numeric and char(n). Partial indexes are not used.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +18,14 @@ use telesto_common::key::{Direction, KeyRange, successor};
 
 use super::bind::natively_ordered;
 use super::types::datum_of;
+use super::{decimal, sort_key};
 use telesto_sql_catalog::codec;
 use telesto_sql_catalog::{Index, IndexColumn, Table};
 use telesto_sql_plan::MAX_BEHIND;
 use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::watch::Asked;
-use telesto_sql_types::Datum;
 use telesto_sql_types::error::Result;
+use telesto_sql_types::{Datum, SqlType};
 
 /// What a whole unique key counts.
 const UNIQUE: u32 = 1000;
@@ -350,6 +351,8 @@ fn collect(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>)
                 && let Some(column) = column
             {
                 narrow(into.entry(column).or_default(), values);
+            } else {
+                of_alternatives(table, filter, into);
             }
         }
         Expr::BinaryExpr(BinaryExpr { left, op, right }) => {
@@ -366,15 +369,43 @@ fn collect(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>)
             }
         }
         Expr::InList(list) if !list.negated => {
-            let Expr::Column(column) = list.expr.as_ref() else { return };
-            let Some(position) = key_column(table, &column.name) else { return };
+            let Some(place) = place(table, &list.expr) else { return };
+            let position = place.column;
             let values: Option<Vec<Datum>> =
-                list.list.iter().map(|item| constant(table, position, item)).collect();
+                list.list.iter().map(|item| constant(table, place, item)).collect();
             if let Some(values) = values {
                 narrow(into.entry(position).or_default(), values);
             }
         }
         _ => {}
+    }
+}
+
+/// What all alternatives say a column equals, one of its values each: `a = 1 AND b = 2 OR a = 3 AND b = 4`.
+fn of_alternatives(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>) {
+    let mut common: Option<BTreeMap<usize, Vec<Datum>>> = None;
+    let mut left = vec![filter];
+    while let Some(next) = left.pop() {
+        if let Expr::BinaryExpr(BinaryExpr { left: one, op: Operator::Or, right: other }) = next {
+            left.extend([&**one, &**other]);
+            continue;
+        }
+        let mut said = BTreeMap::new();
+        collect(table, next, &mut said);
+        let values = said.into_iter().filter_map(|(column, said)| Some((column, said.values?)));
+        let mut values: BTreeMap<usize, Vec<Datum>> = values.collect();
+        match &mut common {
+            None => common = Some(values),
+            Some(common) => common.retain(|column, before| {
+                values.remove(column).map(|more| before.extend(more)).is_some()
+            }),
+        }
+        if common.as_ref().is_some_and(BTreeMap::is_empty) {
+            return;
+        }
+    }
+    for (column, values) in common.into_iter().flatten() {
+        narrow(into.entry(column).or_default(), values);
     }
 }
 
@@ -416,27 +447,43 @@ fn comparison(
     if !supported {
         return None;
     }
-    match (left, right) {
-        (Expr::Column(column), value) => {
-            let position = key_column(table, &column.name)?;
-            Some((position, op, constant(table, position, value)?))
-        }
-        (value, Expr::Column(column)) => {
-            let position = key_column(table, &column.name)?;
-            Some((position, op.swap()?, constant(table, position, value)?))
-        }
-        _ => None,
+    if let Some(place) = place(table, left) {
+        return Some((place.column, op, constant(table, place, right)?));
     }
+    let place = place(table, right)?;
+    Some((place.column, op.swap()?, constant(table, place, left)?))
 }
 
-fn key_column(table: &Table, name: &str) -> Option<usize> {
-    let position = table.column_position(name)?;
-    natively_ordered(&table.columns[position].ty).then_some(position)
+/// A column of the table as conditions show it.
+#[derive(Clone, Copy)]
+struct Place {
+    column: usize,
+    /// By the sort key of its value.
+    keyed: bool,
 }
 
-fn constant(table: &Table, position: usize, expr: &Expr) -> Option<Datum> {
+fn place(table: &Table, expr: &Expr) -> Option<Place> {
+    if let Expr::Column(column) = expr {
+        let column = table.column_position(&column.name)?;
+        let place = Place { column, keyed: false };
+        return natively_ordered(&table.columns[column].ty).then_some(place);
+    }
+    let Expr::Column(column) = sort_key::of_sort_key(expr)? else { return None };
+    let column = table.column_position(&column.name)?;
+    let read_back = matches!(table.columns[column].ty, SqlType::Numeric(_) | SqlType::Char(_));
+    read_back.then_some(Place { column, keyed: true })
+}
+
+fn constant(table: &Table, place: Place, expr: &Expr) -> Option<Datum> {
+    let ty = &table.columns[place.column].ty;
+    if place.keyed {
+        let key = sort_key::constant_key(expr)?;
+        return match ty {
+            SqlType::Numeric(_) => decimal::of_value_part(&key).map(Datum::numeric),
+            _ => String::from_utf8(key).ok().map(Datum::text),
+        };
+    }
     let Expr::Literal(value, _) = expr else { return None };
-    let ty = &table.columns[position].ty;
     if value.is_null() || value.data_type() != super::types::arrow_type(ty) {
         return None;
     }

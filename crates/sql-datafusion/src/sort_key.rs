@@ -9,16 +9,38 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder};
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::Expr;
 
-use super::types::datum_at;
-use super::{decimal, fault};
+use super::types::{datum_at, datum_of};
+use super::{decimal, fault, udf};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType, record};
 
 /// Sort keys of a column.
 pub(super) fn sort_keys(array: &ArrayRef, ty: &SqlType) -> Result<ArrayRef> {
-    let mut builder = arrow::array::BinaryBuilder::new();
+    let mut builder = BinaryBuilder::with_capacity(array.len(), array.len() * 16);
+    // What such columns hold is nearly the key: no value is made of each row.
+    match ty {
+        SqlType::Numeric(_) => {
+            if let Some(numbers) = array.as_binary_opt::<i64>() {
+                for number in numbers {
+                    builder.append_option(number.map(decimal::value_part));
+                }
+                return Ok(Arc::new(builder.finish()));
+            }
+        }
+        SqlType::Char(_) => {
+            if let Some(texts) = array.as_string_opt::<i32>() {
+                for text in texts {
+                    builder.append_option(text.map(|text| text.trim_end_matches(' ')));
+                }
+                return Ok(Arc::new(builder.finish()));
+            }
+        }
+        _ => {}
+    }
     let mut steps = telesto_sql_types::interrupt::Steps::default();
     for row in 0..array.len() {
         steps.step()?;
@@ -29,6 +51,21 @@ pub(super) fn sort_keys(array: &ArrayRef, ty: &SqlType) -> Result<ArrayRef> {
         builder.append_value(key_of(&datum_at(array.as_ref(), row, ty)?, ty)?);
     }
     Ok(Arc::new(builder.finish()))
+}
+
+/// What `expr` is the sort key of.
+pub(super) fn of_sort_key(expr: &Expr) -> Option<&Expr> {
+    udf::sort_key_of(expr).map(|(value, _)| value)
+}
+
+/// The sort key that a constant is, or is going to be.
+pub(super) fn constant_key(expr: &Expr) -> Option<Vec<u8>> {
+    if let Expr::Literal(ScalarValue::Binary(Some(key)), _) = expr {
+        return Some(key.clone());
+    }
+    let (Expr::Literal(value, _), ty) = udf::sort_key_of(expr)? else { return None };
+    let value = datum_of(value, ty).ok()?;
+    if value.is_null() { None } else { key_of(&value, ty).ok() }
 }
 
 /// One value's sort key.

@@ -28,6 +28,7 @@ use telesto_txn::{Scan, ScanOptions};
 use super::columns::Columns;
 use super::dynamic;
 use super::fault;
+use super::row_tests::RowTests;
 use super::scan_ranges::{self, Access, Constraint, Part};
 use super::source::{RowReader, Rows, SourceExec};
 use telesto_sql_catalog::codec::{self, RowCodec};
@@ -60,6 +61,29 @@ impl StoredTable {
         keyed: bool,
     ) -> Self {
         Self { table, schema, database, exec, keyed }
+    }
+
+    /// The rows of the table, where it has been analyzed.
+    pub fn known_rows(&self) -> Option<f64> {
+        Some(self.shape()?.rows().max(1.0))
+    }
+
+    /// Distinct values of the plan's column, where the table has been analyzed.
+    pub fn known_distinct(&self, column: &str) -> Option<f64> {
+        let at = self.schema.index_of(column).ok()?;
+        let (own, _) = self.table.visible_columns().nth(at)?;
+        Some(self.shape()?.distinct(own))
+    }
+
+    /// The part of the rows that a condition leaves, where that is known.
+    pub fn known_selectivity(&self, condition: &Expr) -> Option<f64> {
+        let condition = self.own_names(condition).ok()?;
+        let constraints = scan_ranges::constraints(&self.table, &[condition]);
+        (!constraints.is_empty()).then_some(scan_ranges::selectivity(&constraints, &self.shape()?))
+    }
+
+    fn shape(&self) -> Option<Shape<'_>> {
+        Shape::of(&self.exec.as_ref()?.catalog, &self.table)
     }
 
     /// A condition on the plan's columns as one on the table's.
@@ -177,6 +201,7 @@ impl Rows for StoredRows {
             database: self.database,
             exec: self.exec.clone(),
             path: Path::Index(0),
+            tests: Ok(None),
         };
         Box::new(StoredReader {
             decoder,
@@ -250,6 +275,8 @@ struct Decoder {
     exec: ExecContext,
     /// What is read, for those who count it.
     path: Path,
+    /// What a row has to be for it to be decoded.
+    tests: Result<Option<RowTests>>,
 }
 
 struct StoredReader {
@@ -290,17 +317,17 @@ impl StoredReader {
         let whole = access.part == Part::Whole;
         let sizes = whole.then_some(&*decoder.exec.live.sizes);
         let (table, positions) = (&decoder.table, &self.positions);
-        if dynamic::collect(table, positions, &self.dynamic, sizes, &mut constraints) {
-            access = {
-                let shape = Shape::of(&decoder.exec.catalog, &decoder.table);
-                scan_ranges::choose(decoder.database, &decoder.table, &constraints, shape.as_ref())?
-            };
+        let shape = Shape::of(&decoder.exec.catalog, table);
+        let (database, analyzed) = (decoder.database, shape.is_some());
+        if dynamic::collect(table, positions, &self.dynamic, sizes, analyzed, &mut constraints) {
+            access = scan_ranges::choose(database, table, &constraints, shape.as_ref())?;
         }
         decoder.path = match (access.part, access.index) {
             (Part::Whole, 0) => Path::Whole,
             (_, index) => Path::Index(index),
         };
         decoder.count(1, 0);
+        decoder.tests = RowTests::of(&decoder.table, &constraints);
         decoder.index = match access.index {
             0 => None,
             id => decoder.table.index(id).cloned(),
@@ -363,6 +390,9 @@ impl StoredReader {
             self.decoder.count(0, entries.len());
             let columns = Columns::new(&self.positions, &self.types, width, entries.len());
             let columns = self.decoder.decode(entries, columns).await?;
+            if columns.is_empty() {
+                continue;
+            }
             return columns.finish(&self.schema).map(Some);
         }
     }
@@ -375,9 +405,10 @@ impl Decoder {
 
     async fn decode(&self, entries: Vec<(Bytes, Bytes)>, mut columns: Columns) -> Result<Columns> {
         let codec = self.codec.as_ref().map_err(Clone::clone)?;
+        let tests = self.tests.as_ref().map_err(Clone::clone)?;
         let Some(index) = &self.index else {
             for (key, value) in &entries {
-                columns.push(codec, key, value)?;
+                columns.push_if(tests.as_ref(), codec, key, value)?;
             }
             return Ok(columns);
         };
@@ -393,7 +424,7 @@ impl Decoder {
                     index.name, self.table.name
                 )));
             };
-            columns.push(codec, key, value)?;
+            columns.push_if(tests.as_ref(), codec, key, value)?;
         }
         Ok(columns)
     }
@@ -401,11 +432,12 @@ impl Decoder {
     /// The rows of these keys that are there.
     async fn look_up(&self, keys: Vec<Bytes>, mut columns: Columns) -> Result<Columns> {
         let codec = self.codec.as_ref().map_err(Clone::clone)?;
+        let tests = self.tests.as_ref().map_err(Clone::clone)?;
         let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
         self.count(0, values.iter().flatten().count());
         for (key, value) in keys.iter().zip(&values) {
             if let Some(value) = value {
-                columns.push(codec, key, value)?;
+                columns.push_if(tests.as_ref(), codec, key, value)?;
             }
         }
         Ok(columns)

@@ -531,6 +531,15 @@ pub(crate) fn sort_key(ty: &SqlType) -> Arc<ScalarUDF> {
     )
 }
 
+/// What `expr` is the sort key of, and its type there.
+pub(super) fn sort_key_of(expr: &Expr) -> Option<(&Expr, &SqlType)> {
+    let Expr::ScalarFunction(call) = expr else { return None };
+    match &call.func.inner().downcast_ref::<Function>()?.work {
+        Work::SortKey { ty } => Some((call.args.first()?, ty)),
+        _ => None,
+    }
+}
+
 /// Column `column` of what a set-returning function gives, as a list.
 pub(crate) fn set_call(
     name: &str,

@@ -13,10 +13,11 @@
 //!   ([`Access::effective`]).
 //!
 //! # Limits
-//! Equality and IN on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
+//! Equality, IN, and rows of values (`alternatives`) on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
 //! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before, and only
 //! up to [`MAX_BEHIND`](telesto_sql_plan::MAX_BEHIND) constants: its ranges could be more than the rows.
 
+mod alternatives;
 pub mod estimate;
 mod keys;
 mod placed;
@@ -32,6 +33,7 @@ use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::index_expressions::IndexExpressions;
 use telesto_sql_types::SqlType;
 
+use alternatives::Rows;
 pub use estimate::Best;
 pub use keys::Keys;
 
@@ -95,6 +97,8 @@ pub struct Access {
     pub index: u32,
     /// Conditions on the leading columns.
     pub parts: Vec<Part>,
+    /// Which of them are lists of equal length whose values belong together, first to first.
+    pub together: Vec<usize>,
     /// Lower and upper bound of the next column.
     pub low: Option<Bound>,
     /// Upper bound.
@@ -122,6 +126,7 @@ impl Access {
         Self {
             index: 0,
             parts: Vec::new(),
+            together: Vec::new(),
             low: None,
             high: None,
             prefix: None,
@@ -149,6 +154,7 @@ impl Access {
 #[derive(Debug, Default)]
 pub struct Conditions {
     eq: Vec<(usize, Part, usize)>,
+    rows: Vec<Rows>,
     ranges: Vec<(usize, Comparison, KeyValue)>,
     prefixes: Vec<(usize, Prefix)>,
     /// All conjuncts; those a path proves are dropped when it is chosen.
@@ -271,6 +277,7 @@ impl Conditions {
                     self.eq.push((column, Part::Any(KeyValue { expr: (**list).clone(), ty }), at));
                 }
             }
+            Node::Or(any) => self.rows.extend(Rows::of(any, &key_column, usable)),
             Node::Call(function, args, _) => {
                 let Some((value, rest)) = args.split_first() else { return };
                 if let Some(prefix) = Prefix::of_call(function.name, rest)
@@ -342,7 +349,7 @@ impl Conditions {
                 continue;
             }
             let (access, proved) = self.path(table, index, order);
-            let score = score(&access, table, index, order.is_some());
+            let score = estimate::score(&access, table, index, order.is_some());
             // A partial index holds fewer rows: it wins over a whole one that narrows as much. Without a condition on its
             // columns it is read when it gives the order, or when its predicate picks values.
             let score = match (score, access.partial) {
@@ -389,7 +396,7 @@ impl Conditions {
         let partial = index.predicate.is_some();
         let mut access = Access { index: index.id, partial, ..Access::full() };
         let mut proved = Vec::new();
-        let (mut combinations, mut arrays) = (1_usize, 0_usize);
+        let (mut combinations, mut arrays, mut rows) = (1_usize, 0_usize, None);
         for (at, column) in table.entry_columns(index).enumerate() {
             let position = self.position(index, at, column);
             // A single value before a list, a list before an array of unknown length.
@@ -399,6 +406,10 @@ impl Conditions {
                 Part::In(_) => 1,
                 Part::Any(_) => 2,
             }) else {
+                let own = at < index.columns.len() && arrays == 0;
+                if own && self.add_rows(&mut access, position, &mut rows, &mut combinations) {
+                    continue;
+                }
                 break;
             };
             if at >= index.columns.len() && !narrows_behind(part, &access.parts) {
@@ -527,33 +538,6 @@ fn narrows_behind(part: &Part, before: &[Part]) -> bool {
         }
         Part::Any(_) => false,
     }
-}
-
-fn score(access: &Access, table: &Table, index: &Index, wants_order: bool) -> u64 {
-    // A column of the index that the primary key has too counts once.
-    let own = |column: &IndexColumn| {
-        let same = |own: &IndexColumn| own.expression.is_none() && own.column == column.column;
-        index.columns.iter().any(same)
-    };
-    let parts = access.parts.iter().zip(table.entry_columns(index)).enumerate();
-    let counted = parts.filter(|(at, (_, column))| *at < index.columns.len() || !own(column));
-    let (mut eq, mut lists) = (0, 0);
-    for (_, (part, _)) in counted {
-        *(if matches!(part, Part::Eq(_)) { &mut eq } else { &mut lists }) += 1;
-    }
-    let bounds = u64::from(access.low.is_some()) + u64::from(access.high.is_some());
-    let mut score = eq * 100 + lists * 80 + bounds * 30 + u64::from(access.prefix.is_some()) * 40;
-    if access.unique {
-        score += 10_000;
-    }
-    if wants_order && access.ordered {
-        score += 20;
-    }
-    // The primary key saves the second look-up.
-    if score > 0 && index.id == 0 {
-        score += 5;
-    }
-    score
 }
 
 fn flatten(expr: Expr) -> Vec<Expr> {

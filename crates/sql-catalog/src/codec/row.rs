@@ -223,11 +223,39 @@ impl RowCodec {
         }
     }
 
+    /// Whether rows of the table are sealed with its key.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.sealed.is_some()
+    }
+
+    /// Whether all wanted columns of a row hold, of which `holds` reads a stored value whole. Ends with the first that does not.
+    ///
+    /// # Errors
+    /// XX001, also for a sealed row; those of `holds`.
+    pub fn test<'a>(
+        &'a self,
+        bytes: &[u8],
+        holds: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<bool>,
+    ) -> Result<bool> {
+        self.walk_while(bytes, holds)
+    }
+
     fn walk_clear<'a>(
         &'a self,
         bytes: &[u8],
         mut take: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<()>,
     ) -> Result<()> {
+        self.walk_while(bytes, |at, ty, cell| take(at, ty, cell).map(|()| true)).map(|_| ())
+    }
+
+    /// Shows wanted columns to `take` until it says no; whether it did not.
+    #[inline]
+    fn walk_while<'a>(
+        &'a self,
+        bytes: &[u8],
+        mut take: impl FnMut(usize, &'a SqlType, Cell<'_, '_>) -> Result<bool>,
+    ) -> Result<bool> {
         let mut input = Input(bytes);
         let version = input.take(1)?[0];
         match version {
@@ -254,18 +282,24 @@ impl RowCodec {
         let bitmap = input.take(stored.div_ceil(8))?;
         for (i, slot) in self.slots[..self.end].iter().enumerate() {
             let present = i < stored && bitmap[i / 8] & (1 << (i % 8)) != 0;
-            match (slot.wanted, present) {
+            let on = match (slot.wanted, present) {
                 (true, true) => take(i, &slot.ty, Cell::Stored(&mut input))?,
                 (true, false) if i >= stored => take(i, &slot.ty, Cell::Missing(&slot.missing))?,
                 (true, false) => take(i, &slot.ty, Cell::Null)?,
-                (false, true) => skip_value(&mut input, &slot.ty)?,
-                (false, false) => {}
+                (false, true) => {
+                    skip_value(&mut input, &slot.ty)?;
+                    true
+                }
+                (false, false) => true,
+            };
+            if !on {
+                return Ok(false);
             }
         }
         if self.end == self.slots.len() && !input.0.is_empty() {
             return Err(Error::corrupt("a row is longer than its columns"));
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -17,6 +17,7 @@ mod between;
 mod call;
 mod case;
 mod combined;
+mod days;
 mod distinct_on;
 mod domains;
 mod equality;

@@ -98,6 +98,9 @@ impl Binder<'_> {
     fn comparison(&self, name: &str, op: Operator, left: Typed, right: Typed) -> Result<Typed> {
         let ty = comparison_type(&left.ty, &right.ty)
             .ok_or_else(|| self.no_such(name, &[left.clone(), right.clone()], true))?;
+        if let Some(days) = super::days::compared(op, &left, &right)? {
+            return Ok(days);
+        }
         let l = self.comparable(self.coerce(left, &ty, name)?)?;
         let r = self.comparable(self.coerce(right, &ty, name)?)?;
         // Of two equal values DataFusion takes the first for the one that tells the order of rows: a column, where there is one.
@@ -537,6 +540,7 @@ fn same_values(from: &SqlType, to: &SqlType) -> bool {
         (T::Varchar(_) | T::Name, T::Text)
             | (T::Text | T::Varchar(_) | T::Name, T::Varchar(None))
             | (T::Numeric(_), T::Numeric(None))
+            | (T::Char(_), T::Char(None))
     )
 }
 

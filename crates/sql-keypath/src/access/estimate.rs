@@ -6,7 +6,7 @@
 //! # Limits
 //! Tables that nobody has analyzed have none: the choice is then by the form of the conditions alone.
 
-use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
+use telesto_sql_catalog::{CatalogSnapshot, Index, IndexColumn, Table};
 use telesto_sql_expr::{EvalContext, Expr, Node};
 use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::watch::Asked;
@@ -70,7 +70,8 @@ impl Conditions {
     #[must_use]
     pub fn asked(&self, columns: usize) -> Asked {
         let own = |at: &usize| *at < columns;
-        let equal = self.eq.iter().map(|(at, ..)| *at).filter(own);
+        let rows = self.rows.iter().flat_map(|rows| rows.columns().iter().copied());
+        let equal = self.eq.iter().map(|(at, ..)| *at).chain(rows).filter(own);
         let ranges = self.ranges.iter().map(|(at, ..)| *at);
         let prefixes = self.prefixes.iter().map(|(at, _)| *at);
         Asked::of(equal, ranges.chain(prefixes).filter(own))
@@ -87,8 +88,12 @@ impl Conditions {
         let mut part = 1.0;
         let mut columns =
             table.entry_columns(index).enumerate().map(|(at, own)| self.position(index, at, own));
-        for (part_of, at) in access.parts.iter().zip(columns.by_ref()) {
+        for ((number, part_of), at) in access.parts.iter().enumerate().zip(columns.by_ref()) {
             part *= match part_of {
+                // The first of its row has counted how many rows there are.
+                Part::In(_) if access.together.iter().skip(1).any(|own| *own == number) => {
+                    shape.equal(at, None)
+                }
                 Part::Eq(value) => shape.equal(at, constant(value)),
                 Part::In(values) => shape.one_of(at, values.iter().map(constant)),
                 Part::Any(list) => match constant(list) {
@@ -171,6 +176,34 @@ impl Conditions {
         let shape = Shape::of(catalog, table)?;
         Some(left(&shape, &self.conjuncts, 0, table))
     }
+}
+
+/// How good a path is by its form; 0: nothing narrows it.
+pub(super) fn score(access: &Access, table: &Table, index: &Index, wants_order: bool) -> u64 {
+    // A column of the index that the primary key has too counts once.
+    let own = |column: &IndexColumn| {
+        let same = |own: &IndexColumn| own.expression.is_none() && own.column == column.column;
+        index.columns.iter().any(same)
+    };
+    let parts = access.parts.iter().zip(table.entry_columns(index)).enumerate();
+    let counted = parts.filter(|(at, (_, column))| *at < index.columns.len() || !own(column));
+    let (mut eq, mut lists) = (0, 0);
+    for (_, (part, _)) in counted {
+        *(if matches!(part, Part::Eq(_)) { &mut eq } else { &mut lists }) += 1;
+    }
+    let bounds = u64::from(access.low.is_some()) + u64::from(access.high.is_some());
+    let mut score = eq * 100 + lists * 80 + bounds * 30 + u64::from(access.prefix.is_some()) * 40;
+    if access.unique {
+        score += 10_000;
+    }
+    if wants_order && access.ordered {
+        score += 20;
+    }
+    // The primary key saves the second look-up.
+    if score > 0 && index.id == 0 {
+        score += 5;
+    }
+    score
 }
 
 /// Rows of a table that fulfil conditions; its columns begin at `first`.

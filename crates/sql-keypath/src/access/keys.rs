@@ -6,7 +6,7 @@
 
 use telesto_common::key::{Direction, KeyRange, KeyWriter, successor};
 
-use super::{Access, Part, prefix};
+use super::{Access, KeyValue, Part, prefix};
 use crate::storage;
 use telesto_sql_catalog::codec;
 use telesto_sql_catalog::{IndexColumn, Table};
@@ -87,8 +87,19 @@ impl Access {
         let index = table.index(self.index);
         let mut columns = index.into_iter().flat_map(|index| table.entry_columns(index));
         let mut writers = vec![prefix];
-        for (part, column) in self.parts.iter().zip(columns.by_ref()) {
+        // Which row of values each of them goes by, once there are some.
+        let mut rows: Vec<usize> = Vec::new();
+        for (at, (part, column)) in self.parts.iter().zip(columns.by_ref()).enumerate() {
             let ty = column.ty(table);
+            if self.together.contains(&at)
+                && let Part::In(list) = part
+            {
+                (writers, rows) = with_rows(&writers, &rows, list, column.direction, row, context)?;
+                if writers.is_empty() {
+                    return Ok(Keys::Ranges(Vec::new()));
+                }
+                continue;
+            }
             let mut values = part_values(part, row, context)?;
             if writers.len().saturating_mul(values.len()) > 1 {
                 values.sort_by(|a, b| a.cmp_typed(b, ty));
@@ -112,14 +123,20 @@ impl Access {
                     }
                 }
             }
-            if writers.len() > 1 {
+            if writers.len() > 1 && rows.is_empty() {
                 // Values of the earlier columns must vary slowest.
                 next.sort_by(|a, b| a.as_slice().cmp(b.as_slice()));
             }
+            // One after the other of all writers for each value.
+            rows = rows.repeat(values.len());
             writers = next;
             if writers.is_empty() {
                 return Ok(Keys::Ranges(Vec::new()));
             }
+        }
+        if !rows.is_empty() {
+            writers.sort_by(|a, b| a.as_slice().cmp(b.as_slice()));
+            writers.dedup_by(|a, b| a.as_slice() == b.as_slice());
         }
         if self.unique {
             return Ok(Keys::Points(writers.into_iter().map(KeyWriter::finish).collect()));
@@ -200,6 +217,40 @@ impl Access {
         let range = KeyRange::new(start, end);
         Ok((!range.is_empty()).then_some(range))
     }
+}
+
+/// The keys so far, each with the value of its row; without rows yet each with all of them.
+fn with_rows(
+    writers: &[KeyWriter],
+    rows: &[usize],
+    list: &[KeyValue],
+    direction: Direction,
+    row: &[Datum],
+    context: &EvalContext<'_>,
+) -> Result<(Vec<KeyWriter>, Vec<usize>)> {
+    let mut values = Vec::with_capacity(list.len());
+    for value in list {
+        // What the column cannot have, no row has.
+        values.push(match convert(value.expr.eval(row, context)?, &value.ty) {
+            Converted::Value(found) => Some((found, &value.ty)),
+            _ => None,
+        });
+    }
+    let (mut longer, mut own) = (Vec::new(), Vec::new());
+    for (at, writer) in writers.iter().enumerate() {
+        let rows = match rows.get(at) {
+            Some(row) => *row..row + 1,
+            None => 0..values.len(),
+        };
+        for row in rows {
+            let Some((value, ty)) = &values[row] else { continue };
+            let mut writer = writer.clone();
+            storage::append_key(&mut writer, value, ty, direction)?;
+            longer.push(writer);
+            own.push(row);
+        }
+    }
+    Ok((longer, own))
 }
 
 fn part_values(part: &Part, row: &[Datum], context: &EvalContext<'_>) -> Result<Vec<Datum>> {

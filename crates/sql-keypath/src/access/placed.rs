@@ -23,7 +23,8 @@ impl Conditions {
         };
         let mut asked = (self.eq.iter().map(|(column, ..)| column))
             .chain(self.ranges.iter().map(|(column, ..)| column))
-            .chain(self.prefixes.iter().map(|(column, _)| column));
+            .chain(self.prefixes.iter().map(|(column, _)| column))
+            .chain(self.rows.iter().flat_map(|rows| rows.columns()));
         if asked.any(|column| *column == at) {
             return self;
         }
