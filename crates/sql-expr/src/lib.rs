@@ -42,6 +42,7 @@ pub mod json_raw;
 mod jsonpath;
 pub mod levels;
 pub mod members;
+mod named_functions;
 mod number_template;
 mod output_name;
 pub mod parameters;

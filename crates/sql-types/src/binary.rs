@@ -115,6 +115,7 @@ impl Datum {
             | SqlType::RegClass
             | SqlType::RegType
             | SqlType::RegProc
+            | SqlType::RegProcedure
             | SqlType::RegNamespace
             | SqlType::RegRole => Self::Oid(r.i32()? as u32),
             SqlType::Float4 => Self::Float4(f32::from_bits(r.i32()? as u32)),
