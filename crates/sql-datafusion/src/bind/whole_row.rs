@@ -19,7 +19,7 @@ use super::scope::{Scope, ScopeColumn, fold, reference};
 use super::{Binder, Typed};
 use crate::fault;
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
-use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
+use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT, parameters_of_fields};
 use telesto_sql_plan::hidden::KEY_COLUMN;
 use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{SqlType, record};
@@ -188,6 +188,16 @@ impl Binder<'_> {
             _ => text,
         };
         Ok(Typed::of(value, ty))
+    }
+
+    /// Tells parameters that are fields of a row of their types: those of the type that the row is cast to.
+    pub(super) fn tell_fields(&self, row: &ast::Expr, ty: &SqlType) -> Result<()> {
+        for (number, ty) in parameters_of_fields(row, ty) {
+            if !self.parameters.borrow().types.contains_key(&(number - 1)) {
+                self.decide_parameter(number - 1, &ty)?;
+            }
+        }
+        Ok(())
     }
 
     /// `row IS [NOT] NULL`: whether all fields are.
