@@ -350,7 +350,7 @@ impl Binder<'_> {
                 let ty = match ty {
                     SqlType::Varchar(_) => SqlType::Text,
                     SqlType::Cidr => SqlType::Inet,
-                    ty => ty,
+                    ty => ty.without_modifier(),
                 };
                 let function =
                     if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };
