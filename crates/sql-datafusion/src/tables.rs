@@ -56,10 +56,11 @@ impl CatalogTables {
 
     /// The attnum of a column by its position among the visible ones.
     pub fn attribute_number(&self, table: TableId, position: usize) -> u16 {
-        self.catalog
-            .table(table)
-            .and_then(|table| table.visible_columns().nth(position))
-            .map_or(0, |(_, column)| column.id)
+        if let Some(table) = self.catalog.table(table) {
+            return table.visible_columns().nth(position).map_or(0, |(_, column)| column.id);
+        }
+        // A view's columns are numbered as they stand.
+        u16::try_from(position + 1).unwrap_or(0)
     }
 
     /// What an earlier part of the statement left.
@@ -211,7 +212,8 @@ impl Tables for CatalogTables {
                 let reader = (!view.security_invoker).then_some(view.owner.0);
                 let barrier = view.security_barrier.then(|| view.name.clone());
                 let stored = Arc::new(self.settings.of_owner(&self.catalog, view.owner.0));
-                let view = BoundView { query, names, need, reader, barrier, stored };
+                let oid = TableId(view.oid);
+                let view = BoundView { oid, query, names, need, reader, barrier, stored };
                 Ok(Found::View(Box::new(view)))
             }
             Some(Relation::Sequence(sequence)) => {

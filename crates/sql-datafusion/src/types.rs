@@ -107,9 +107,13 @@ pub(crate) fn arrow_type(ty: &SqlType) -> DataType {
         T::Timestamp(_) => DataType::Timestamp(TimeUnit::Microsecond, None),
         T::TimestampTz(_) => DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
         T::Interval => DataType::Interval(IntervalUnit::MonthDayNano),
-        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
-            DataType::UInt32
-        }
+        T::Oid
+        | T::RegClass
+        | T::RegType
+        | T::RegProc
+        | T::RegProcedure
+        | T::RegNamespace
+        | T::RegRole => DataType::UInt32,
         T::Array(_) | T::Int2Vector | T::OidVector => DataType::Binary,
         T::Unknown => DataType::Null,
         T::Domain(domain) => arrow_type(&domain.base),
@@ -244,7 +248,13 @@ pub(crate) fn array_of<'a>(
             IntervalMonthDayNanoBuilder::with_capacity(len),
             Datum::Interval(v) => month_day_nano(v)?
         ),
-        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
+        T::Oid
+        | T::RegClass
+        | T::RegType
+        | T::RegProc
+        | T::RegProcedure
+        | T::RegNamespace
+        | T::RegRole => {
             build!(UInt32Builder::with_capacity(len), Datum::Oid(v) => *v)
         }
         T::Array(_) | T::Int2Vector | T::OidVector => packed(ty, values)?,
@@ -444,9 +454,13 @@ pub(crate) fn datum_at(array: &dyn Array, row: usize, ty: &SqlType) -> Result<Da
                 micros: value.nanoseconds / 1000,
             })
         }
-        T::Oid | T::RegClass | T::RegType | T::RegProc | T::RegNamespace | T::RegRole => {
-            Datum::Oid(primitive!(UInt32Type))
-        }
+        T::Oid
+        | T::RegClass
+        | T::RegType
+        | T::RegProc
+        | T::RegProcedure
+        | T::RegNamespace
+        | T::RegRole => Datum::Oid(primitive!(UInt32Type)),
         T::Array(_) | T::Int2Vector | T::OidVector => {
             arrays::get(array.as_binary_opt::<i32>().ok_or_else(wrong)?.value(row), ty)?
         }

@@ -144,6 +144,7 @@ impl Ddl<'_> {
         };
         let ty = declared.of_values().clone();
         let name = table.columns[position].name.clone();
+        super::table::storable(&name, &ty)?;
         if let Some(view) = self.views_using_column(table, position).await.first() {
             return Err(Error::new(
                 SqlState::FEATURE_NOT_SUPPORTED,

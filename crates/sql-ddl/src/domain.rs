@@ -88,6 +88,14 @@ impl Ddl<'_> {
         };
         let declared = sql_type(&value.data_type, Some(&self.user_types()))?;
         let base = declared.of_values().clone();
+        if matches!(base, SqlType::Record(_) | SqlType::Void) {
+            return Err(Error::new(
+                SqlState::DATATYPE_MISMATCH,
+                format!("\"{base}\" is not a valid base type for a domain"),
+            )
+            .hint("Make it of a type that columns have."));
+        }
+        super::table::storable("value", &base)?;
         let parent = match &declared {
             SqlType::Domain(parent) => Some(parent.oid),
             _ => None,

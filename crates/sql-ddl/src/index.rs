@@ -151,6 +151,7 @@ impl Ddl<'_> {
             }
         }
         let ty = column.ty(table);
+        super::table::storable("expr", ty)?;
         if is_key_type(ty) { Ok(column) } else { Err(no_key_type(ty)) }
     }
 

@@ -40,7 +40,7 @@ fn on_column(name: &telesto_sql_parser::sqlparser::ast::Ident) -> Vec<IndexColum
 /// Whether a column may have the type.
 ///
 /// # Errors
-/// 42P16 for the types that no column has.
+/// 42P16 for the types that no column has; 0A000 for the one that only expressions have.
 pub(super) fn storable(column: &str, ty: &SqlType) -> Result<()> {
     let element = ty.element_type().unwrap_or(ty);
     if matches!(element, SqlType::Record(_) | SqlType::Void) {
@@ -49,6 +49,10 @@ pub(super) fn storable(column: &str, ty: &SqlType) -> Result<()> {
             format!("column \"{column}\" has pseudo-type {ty}"),
         )
         .hint("Name the fields as columns of their own, or cast to text."));
+    }
+    if *element == SqlType::RegProcedure {
+        return Err(Error::unsupported(format_args!("a column of type {ty}"))
+            .hint("Make it regproc, or cast to text."));
     }
     Ok(())
 }

@@ -193,7 +193,7 @@ impl<'a> Binder<'a> {
                 if let (E::Array(array), SqlType::Array(element)) = (&**expr, &ty) {
                     return self.array_of(&array.elem, Some(element));
                 }
-                let bound = self.bind(expr)?;
+                let bound = self.bind_for(expr, &ty)?;
                 match interval_fields(data_type) {
                     Some(fields) => self.interval_of_fields(bound, fields),
                     None => self.coerce(bound, &ty, CastContext::Explicit),

@@ -15,7 +15,7 @@ use super::ty::CastContext;
 use crate::{ROW_FIELD, ROW_TEXT, ROW_WITH};
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{Datum, SqlType, record};
+use telesto_sql_types::{CompositeField, Datum, SqlType, record};
 
 /// The fields of a row that is written out: `(a, b)`, or `ROW(a, b)`, which is parsed as a call.
 #[must_use]
@@ -100,7 +100,48 @@ pub fn row_items(call: &ast::Function) -> Option<Vec<&ast::Expr>> {
     list.args.iter().map(item).collect()
 }
 
+/// The parameters that stand for fields of a row that is written out and becomes a value of type `ty`: numbers, and the types of the
+/// fields.
+#[must_use]
+pub fn parameters_of_fields(row: &ast::Expr, ty: &SqlType) -> Vec<(usize, SqlType)> {
+    let SqlType::Composite(composite) = ty.of_values() else { return Vec::new() };
+    let items: Vec<&ast::Expr> = match row {
+        ast::Expr::Nested(inner) => return parameters_of_fields(inner, ty),
+        ast::Expr::Tuple(items) => items.iter().collect(),
+        ast::Expr::Function(call) => row_items(call).unwrap_or_default(),
+        _ => Vec::new(),
+    };
+    if items.len() != composite.fields.len() {
+        return Vec::new();
+    }
+    let of_field = |(item, field): (&ast::Expr, &CompositeField)| match item {
+        ast::Expr::Value(value) => match &value.value {
+            ast::Value::Placeholder(text) => {
+                let ty = field.ty.of_values().without_modifier();
+                crate::parameters::number(text).ok().map(|number| vec![(number, ty)])
+            }
+            _ => None,
+        },
+        item => Some(parameters_of_fields(item, &field.ty)),
+    };
+    items.into_iter().zip(&composite.fields).filter_map(of_field).flatten().collect()
+}
+
 impl Binder<'_> {
+    /// Binds what becomes a value of type `ty`: a parameter that is a field of a row that is written out is of that field's type, unless
+    /// it has one.
+    ///
+    /// # Errors
+    /// Those of the expression.
+    pub fn bind_for(&mut self, expr: &ast::Expr, ty: &SqlType) -> Result<Expr> {
+        for (number, ty) in parameters_of_fields(expr, ty) {
+            if self.parameters.get(number).is_none() {
+                self.parameters.infer(number, ty)?;
+            }
+        }
+        self.bind(expr)
+    }
+
     /// The field `name` of a row.
     pub(super) fn field(&mut self, row: Expr, name: &str) -> Result<Expr> {
         let (at, ty) = field_place(&row.ty, name)?;

@@ -403,7 +403,7 @@ pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result
             {
                 context.may_look_into(schema)?;
             }
-            context.type_of_name(shown).map(|ty| Datum::Oid(ty.oid()))
+            super::named_functions::type_oid(shown, context).map(Datum::Oid)
         }
         SqlType::RegNamespace => match context.catalog.schema(shown) {
             Some(schema) => Ok(Datum::Oid(schema.oid)),
@@ -415,10 +415,10 @@ pub fn reg_input(shown: &str, to: &SqlType, context: &EvalContext<'_>) -> Result
             .find(|role| role.name == shown)
             .map(|role| Datum::Oid(role.oid))
             .ok_or_else(|| fault::error("42704", format!("role \"{shown}\" does not exist"))),
-        SqlType::RegProc => match telesto_sql_catalog::builtin::procedures::oid(shown) {
-            Some(oid) => Ok(Datum::Oid(oid)),
-            None => Err(fault::error("42883", format!("function \"{shown}\" does not exist"))),
-        },
+        SqlType::RegProc => super::named_functions::by_name(shown, context).map(Datum::Oid),
+        SqlType::RegProcedure => {
+            super::named_functions::by_signature(shown, context).map(Datum::Oid)
+        }
         _ => shown.parse().map(Datum::Oid).map_err(|_| fault::invalid_text(to, shown)),
     }
 }

@@ -174,6 +174,8 @@ const ACCEPTED: &[(&str, &str)] = &[
     (PRICES, ""),
     ("transaction_deferrable", "off"),
     ("transaction_timeout", "0"),
+    // The log is no WAL that could be streamed or decoded.
+    ("wal_level", "minimal"),
     ("xmlbinary", "base64"),
     ("xmloption", "content"),
 ];
@@ -189,6 +191,7 @@ const FIXED: &[&str] = &[
     "server_encoding",
     "server_version",
     "server_version_num",
+    "wal_level",
 ];
 
 /// The parameters reported to clients when they change (ParameterStatus).

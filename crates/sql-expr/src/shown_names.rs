@@ -94,7 +94,8 @@ pub fn type_visible(catalog: &CatalogSnapshot, settings: &Settings, oid: u32) ->
 pub fn reg_name(oid: u32, ty: &SqlType, catalog: &CatalogSnapshot) -> Option<String> {
     match ty {
         _ if oid == 0 => Some("-".to_owned()),
-        SqlType::RegProc => builtin::procedures::name(oid).map(str::to_owned),
+        SqlType::RegProc => crate::named_functions::name(oid),
+        SqlType::RegProcedure => crate::named_functions::signature(oid),
         SqlType::RegClass => catalog
             .tables()
             .find_map(|table| {

@@ -54,6 +54,14 @@ pub enum Tag {
     Reg,
     /// regtype, as a result.
     RegType,
+    /// regproc, as a result.
+    RegProc,
+    /// regprocedure, as a result.
+    RegProcedure,
+    /// regnamespace, as a result.
+    RegNamespace,
+    /// regrole, as a result.
+    RegRole,
     /// A row.
     Record,
     /// No result.
@@ -122,7 +130,11 @@ impl Tag {
             | Self::Numeric
             | Self::Oid
             | Self::Reg
-            | Self::RegType => Category::Numeric,
+            | Self::RegType
+            | Self::RegProc
+            | Self::RegProcedure
+            | Self::RegNamespace
+            | Self::RegRole => Category::Numeric,
             Self::Text | Self::Varchar | Self::Bpchar | Self::Name => Category::String,
             Self::Date | Self::Time | Self::TimeTz | Self::Timestamp | Self::TimestampTz => {
                 Category::DateTime
@@ -341,6 +353,7 @@ pub fn tag(ty: &SqlType) -> Tag {
         SqlType::RegClass
         | SqlType::RegType
         | SqlType::RegProc
+        | SqlType::RegProcedure
         | SqlType::RegNamespace
         | SqlType::RegRole => Tag::Reg,
         SqlType::Record(_) | SqlType::Composite(_) => Tag::Record,
@@ -386,6 +399,10 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Oid => SqlType::Oid,
         Tag::Reg => SqlType::RegClass,
         Tag::RegType => SqlType::RegType,
+        Tag::RegProc => SqlType::RegProc,
+        Tag::RegProcedure => SqlType::RegProcedure,
+        Tag::RegNamespace => SqlType::RegNamespace,
+        Tag::RegRole => SqlType::RegRole,
         Tag::Record => SqlType::Record(None),
         Tag::Void => SqlType::Void,
         Tag::TextArray => SqlType::Text.array_of(),

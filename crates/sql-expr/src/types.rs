@@ -194,6 +194,7 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "regclass" => SqlType::RegClass,
         "regtype" => SqlType::RegType,
         "regproc" => SqlType::RegProc,
+        "regprocedure" => SqlType::RegProcedure,
         "regnamespace" => SqlType::RegNamespace,
         "regrole" => SqlType::RegRole,
         "serial" | "serial4" | "bigserial" | "serial8" | "smallserial" | "serial2" => {

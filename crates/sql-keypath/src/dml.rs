@@ -380,7 +380,7 @@ fn bind_values(
             }
             may_give(table, *column, false, way.overriding)?;
             let mut binder = Binder::new(way.scope, context.parameters, eval, "VALUES");
-            let bound = binder.bind(expr)?;
+            let bound = binder.bind_for(expr, &table.columns[*column].ty)?;
             given.push(Given::Expr(assign(&mut binder, bound, table, *column)?));
         }
         out.push(given);
@@ -576,7 +576,7 @@ fn assignments(
         may_assign(table, column, true)?;
         let mut binder = Binder::new(scope, context.parameters, eval, "UPDATE");
         if matches!(part, rows::Part::Whole) {
-            let bound = binder.bind(&value)?;
+            let bound = binder.bind_for(&value, &table.columns[column].ty)?;
             out.push((column, Given::Expr(assign(&mut binder, bound, table, column)?)));
             continue;
         }

@@ -142,7 +142,7 @@ fn number_of(value: &Datum) -> i64 {
     value.as_i64().unwrap_or(0)
 }
 
-fn find_index(catalog: &CatalogSnapshot, oid: u32) -> Option<(&Table, &Index)> {
+pub(super) fn find_index(catalog: &CatalogSnapshot, oid: u32) -> Option<(&Table, &Index)> {
     catalog.tables().find_map(|table| {
         table.known_indexes().find(|index| index.oid == oid).map(|index| (table.as_ref(), index))
     })

@@ -15,13 +15,16 @@ mod costs;
 mod curated;
 mod definitions;
 mod dependencies;
+mod described;
 mod entrance;
 mod functions;
 mod information_schema;
+mod introspection;
 mod keywords;
 pub mod live;
 mod objects;
 mod operator_classes;
+mod parameters;
 mod policies;
 mod privileges;
 mod procedures;
@@ -44,8 +47,8 @@ mod watch;
 use std::sync::Arc;
 
 /// The functions over the catalog.
-pub const FUNCTIONS: [&[telesto_sql_expr::registry::Function]; 3] =
-    [functions::TABLE, privileges::TABLE, space::TABLE];
+pub const FUNCTIONS: [&[telesto_sql_expr::registry::Function]; 4] =
+    [functions::TABLE, introspection::TABLE, privileges::TABLE, space::TABLE];
 
 use telesto_sql_catalog::builtin::tables::{SystemTable, all};
 

@@ -4,7 +4,6 @@
 //! OIDs agree between tables: what one refers to, another has. A primary or unique key has the index's OID in
 //! `pg_class` and `pg_index`, and its constraint's OID in `pg_constraint`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::definitions::{index_definition, view_definition};
@@ -129,7 +128,15 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_tables" => table_views(out, catalog),
         "pg_indexes" => index_views(out, catalog),
         "pg_views" => views(out, catalog, settings),
-        "pg_settings" => parameters(out, settings),
+        "pg_settings" | "pg_show_all_settings()" => super::parameters::rows(out, settings),
+        // There are no pages, no WAL and no archiver of it: nobody counts what they would do.
+        "pg_stat_bgwriter" | "pg_stat_archiver" | "pg_stat_wal" => {
+            out.row().uncounted();
+        }
+        // What a standby cancels: there is none.
+        "pg_stat_database_conflicts" => {
+            out.row().set("datid", DATABASE_OID).set("datname", &catalog.database_name);
+        }
         "pg_timezone_names" => zones(out),
         "pg_get_keywords()" => super::keywords::fill(out),
         _ => {}
@@ -371,7 +378,7 @@ pub(super) struct RowType<'a> {
     pub(super) schema: u32,
     pub(super) name: &'a str,
     owner: u32,
-    relation: u32,
+    pub(super) relation: u32,
 }
 
 /// The row types of tables and views.
@@ -537,24 +544,5 @@ fn zones(out: &mut RowSet<'_>) {
             .set("abbrev", called.as_str())
             .set("utc_offset", Datum::Interval(offset))
             .set("is_dst", daylight);
-    }
-}
-
-fn parameters(out: &mut RowSet<'_>, settings: &Settings) {
-    let mut all: BTreeMap<String, String> = settings.all().into_iter().collect();
-    // As in PostgreSQL, an application's own are not among them.
-    let own = |name: &str| name.contains('.') && !name.starts_with("telesto.");
-    let others = settings.others.iter().filter(|(name, _)| !own(name));
-    all.extend(others.map(|(name, value)| (name.clone(), value.clone())));
-    let built_in = Settings::default();
-    for (name, value) in all {
-        out.row()
-            .set("name", &name)
-            .set("setting", &value)
-            .set("context", "user")
-            .set("vartype", "string")
-            .set("source", settings.source_of(&name))
-            .set("boot_val", built_in.show(&name).ok())
-            .set("reset_val", settings.reset_value(&name));
     }
 }

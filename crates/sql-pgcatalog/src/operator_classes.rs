@@ -78,3 +78,8 @@ pub(super) fn classes(out: &mut RowSet<'_>) {
             .set("opckeytype", if *name == "name_ops" { 2275 } else { 0 });
     }
 }
+
+/// Whether it is the OID of an operator family that these classes are of.
+pub(super) fn is_family(oid: u32) -> bool {
+    CLASSES.iter().any(|class| class.2 == oid)
+}

@@ -8,12 +8,13 @@
 
 use telesto_sql_catalog::rights::Actor;
 use telesto_sql_catalog::{CatalogSnapshot, DATABASE_OID, Granted, Guarded, Rights, Table};
+use telesto_sql_expr::cast::reg_input;
 use telesto_sql_expr::context::Call;
 use telesto_sql_expr::fault;
 use telesto_sql_expr::registry::{Function, function};
 use telesto_sql_expr::ty::Tag::{Bool, Int2, Name, Oid, Reg, RegType, Text};
-use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::{Datum, SqlType};
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
@@ -96,13 +97,24 @@ pub const TABLE: &[Function] = &[
         database(&numbered(&a[0], c), &a[1..], c)
     })
     .stable(),
-    function("has_function_privilege", &[Oid, Text], Bool, |a, _| {
-        // Everybody may call what is part of the server, and nobody can hand that on.
-        let asked = words(&a[1], Granted::Function)?;
-        let known = telesto_sql_catalog::builtin::procedures::signature(oid_of(&a[0])).is_some();
-        Ok(if known { Datum::Bool(asked.iter().any(|(_, option)| !option)) } else { Datum::Null })
+    function("has_function_privilege", &[Text, Text], Bool, |a, c| callable(&a[0], &a[1], c))
+        .stable(),
+    function("has_function_privilege", &[Oid, Text], Bool, |a, c| callable(&a[0], &a[1], c))
+        .stable(),
+    function("has_function_privilege", &[Name, Text, Text], Bool, |a, c| {
+        role_named(&a[0], c)?;
+        callable(&a[1], &a[2], c)
     })
     .stable(),
+    function("has_function_privilege", &[Oid, Text, Text], Bool, |a, c| callable(&a[1], &a[2], c))
+        .stable(),
+    function("has_function_privilege", &[Name, Oid, Text], Bool, |a, c| {
+        role_named(&a[0], c)?;
+        callable(&a[1], &a[2], c)
+    })
+    .stable(),
+    function("has_function_privilege", &[Oid, Oid, Text], Bool, |a, c| callable(&a[1], &a[2], c))
+        .stable(),
     function("has_type_privilege", &[RegType, Text], Bool, |a, c| user_type(&own(c)?, a, c))
         .stable(),
     function("has_type_privilege", &[Name, RegType, Text], Bool, |a, c| {
@@ -235,6 +247,18 @@ fn system(actor: &Actor, oid: u32, asked: &Asked) -> Option<bool> {
     let secret = matches!(table.name, "pg_authid" | "pg_shadow" | "pg_statistic");
     let reads = asked.iter().any(|(right, option)| *right == Rights::SELECT && !option);
     Some(!asked.is_empty() && (actor.superuser || (reads && !secret)))
+}
+
+/// Whether a function, named by its signature or its OID, may be called: by everybody, since all are part of the server; and
+/// nobody can hand that on.
+fn callable(function: &Datum, asked: &Datum, call: &Call<'_>) -> Result<Datum> {
+    let asked = words(asked, Granted::Function)?;
+    let oid = match function.as_str() {
+        Some(signature) => oid_of(&reg_input(signature, &SqlType::RegProcedure, call.context)?),
+        None => oid_of(function),
+    };
+    let known = telesto_sql_catalog::builtin::procedures::find(oid).is_some();
+    Ok(if known { Datum::Bool(asked.iter().any(|(_, option)| !option)) } else { Datum::Null })
 }
 
 fn table(actor: &Actor, args: &[Datum], call: &Call<'_>) -> Result<Datum> {

@@ -50,6 +50,7 @@ pub(super) fn class(out: &mut RowSet<'_>, class: &Class<'_>) {
             if telesto_sql_catalog::temp::is_temporary(class.oid) { "t" } else { "p" },
         )
         .set("relkind", class.kind)
+        .set("relhasrules", class.kind == "v")
         .set("relnatts", class.columns)
         .set("relchecks", class.checks)
         .set("relispopulated", true)
@@ -237,7 +238,17 @@ const VIEWS: &[&str] = &[
     "telesto_log_history",
     "pg_stat_statements",
     "pg_stat_statements_info",
+    "pg_stat_archiver",
+    "pg_stat_bgwriter",
+    "pg_stat_database_conflicts",
+    "pg_stat_progress_vacuum",
+    "pg_stat_wal",
 ];
+
+/// What a system table of `pg_catalog` is called in PostgreSQL.
+pub(super) fn kind_of_system(name: &str) -> &'static str {
+    if VIEWS.contains(&name) { "view" } else { "table" }
+}
 
 pub(super) fn collation_of(ty: &SqlType) -> u32 {
     match ty {

@@ -187,7 +187,7 @@ pub(crate) fn from_binary(bytes: &[u8], ty: &CompositeType) -> Result<Datum> {
     let mut values = Vec::with_capacity(ty.fields.len());
     for (at, field) in ty.fields.iter().enumerate() {
         let oid = word(&mut input)? as u32;
-        if oid != field.ty.oid() {
+        if crate::binary::are_different(oid, field.ty.oid()) {
             return Err(Error::new(
                 SqlState::DATATYPE_MISMATCH,
                 format!(

@@ -89,6 +89,9 @@ pub enum SqlType {
     RegType,
     /// regproc: an oid shown as a function's name
     RegProc,
+    /// regprocedure: an oid shown as a function's name and the types of its arguments; expressions only, it is never stored
+    #[serde(skip)]
+    RegProcedure,
     /// regnamespace: an oid shown as a schema's name
     RegNamespace,
     /// regrole: an oid shown as a role's name
@@ -159,6 +162,7 @@ impl SqlType {
             Self::RegClass => oid::REGCLASS,
             Self::RegType => oid::REGTYPE,
             Self::RegProc => oid::REGPROC,
+            Self::RegProcedure => oid::REGPROCEDURE,
             Self::RegNamespace => oid::REGNAMESPACE,
             Self::RegRole => oid::REGROLE,
             Self::Range(kind) => kind.oids()[0],
@@ -219,6 +223,7 @@ impl SqlType {
             Self::TimestampTz(_) => 1185,
             Self::Interval => 1187,
             Self::Numeric(_) => 1231,
+            Self::RegProcedure => 2207,
             Self::RegClass => 2210,
             Self::RegType => 2211,
             Self::Uuid => 2951,
@@ -275,17 +280,8 @@ impl SqlType {
         match self {
             Self::Bool | Self::InternalChar => 1,
             Self::Int2 => 2,
-            Self::Int4
-            | Self::Float4
-            | Self::Date
-            | Self::Oid
-            | Self::RegClass
-            | Self::RegType
-            | Self::RegProc
-            | Self::RegNamespace
-            | Self::RegRole
-            | Self::Enum(_)
-            | Self::Void => 4,
+            Self::Int4 | Self::Float4 | Self::Date | Self::Enum(_) | Self::Void => 4,
+            ty if ty.is_oid_like() => 4,
             Self::Int8
             | Self::Float8
             | Self::Time(_)
@@ -398,6 +394,7 @@ impl SqlType {
             Self::RegClass => "regclass",
             Self::RegType => "regtype",
             Self::RegProc => "regproc",
+            Self::RegProcedure => "regprocedure",
             Self::RegNamespace => "regnamespace",
             Self::RegRole => "regrole",
             Self::Record(_) => "record",
@@ -460,6 +457,7 @@ impl SqlType {
                 | Self::RegClass
                 | Self::RegType
                 | Self::RegProc
+                | Self::RegProcedure
                 | Self::RegNamespace
                 | Self::RegRole
         )
@@ -526,6 +524,7 @@ pub const SCALARS: &[SqlType] = &[
     SqlType::RegClass,
     SqlType::RegType,
     SqlType::RegProc,
+    SqlType::RegProcedure,
     SqlType::RegNamespace,
     SqlType::RegRole,
     SqlType::Int2Vector,

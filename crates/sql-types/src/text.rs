@@ -199,6 +199,7 @@ impl Datum {
             | SqlType::RegClass
             | SqlType::RegType
             | SqlType::RegProc
+            | SqlType::RegProcedure
             | SqlType::RegNamespace
             | SqlType::RegRole => {
                 let value = int(i64::from(i32::MIN), i64::from(u32::MAX))?;

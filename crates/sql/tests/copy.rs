@@ -120,6 +120,33 @@ async fn script(steps: &[(&str, &'static [u8])]) -> Vec<String> {
     said
 }
 
+#[tokio::test]
+async fn objects_come_in_by_the_names_that_they_go_out_by() {
+    let said = script(&[
+        ("create schema s; create table s.far (n int); create sequence q", b""),
+        ("create table r (c regclass, f regproc, k regtype[], o regnamespace)", b""),
+        (
+            "copy r from stdin",
+            b"pg_class\tnow\t{integer,\"character varying\"}\ts\ns.far\t-\t{}\t11\n",
+        ),
+        ("copy r from stdin with (format csv)", b"q,,{text},public\n"),
+        ("copy r from stdin", b"absent\tnow\t{}\ts\n"),
+        ("copy r from stdin", b"q\tnow\t{integer,absent}\ts\n"),
+        ("copy r to stdout", b""),
+    ])
+    .await;
+    assert_eq!(
+        said,
+        [
+            "42P01 relation \"absent\" does not exist [COPY r, line 1, column c: \"absent\"]",
+            "42704 type \"absent\" does not exist [COPY r, line 1, column k: \"{integer,absent}\"]",
+            "pg_class\tnow\t{integer,\"character varying\"}\ts",
+            "s.far\t-\t{}\tpg_catalog",
+            "q\t\\N\t{text}\tpublic",
+        ]
+    );
+}
+
 /// A thousand rows: more than one batch; the last line is `last`.
 fn thousand(last: &str) -> &'static [u8] {
     let mut text: String = (1..1000).map(|id| format!("{id}\tx\n")).collect();

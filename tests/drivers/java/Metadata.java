@@ -24,7 +24,7 @@ final class Metadata {
      */
     static final Set<String> MISSING_TYPES = Set.of((
         "money tid xid cid pg_node_tree pg_ndistinct pg_dependencies pg_mcv_list xid8 point lseg path box polygon line "
-        + "circle macaddr macaddr8 aclitem regprocedure regoper regoperator regcollation pg_lsn tsvector gtsvector tsquery "
+        + "circle macaddr macaddr8 aclitem regoper regoperator regcollation pg_lsn tsvector gtsvector tsquery "
         + "regconfig regdictionary jsonpath txid_snapshot pg_snapshot pg_brin_bloom_summary "
         + "pg_brin_minmax_multi_summary cardinal_number character_data sql_identifier time_stamp yes_or_no xml refcursor ").split(" "));
 

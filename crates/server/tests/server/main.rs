@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::disallowed_methods, reason = "tests run on the real runtime")]
 
 mod certificates;
+mod described;
 mod drivers;
 mod ends;
 mod entrance;

@@ -12,8 +12,7 @@
 //! and the arguments; each of them binds (`crates/sql/tests/system_functions.rs`).
 //!
 //! # Limits
-//! Functions that Telesto has and PostgreSQL has not are not listed. `'now'::regproc` is refused (42883): only the names
-//! of `procedures.txt` are read.
+//! Functions that Telesto has and PostgreSQL has not are not listed, and cannot be named by regproc and regprocedure.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -61,6 +60,8 @@ struct Tables {
     by_oid: BTreeMap<u32, usize>,
     /// OIDs of those of `procedures.txt`; of several of one name that of the first.
     by_name: BTreeMap<&'static str, u32>,
+    /// Positions in `all` of those of one name.
+    named: BTreeMap<&'static str, Vec<usize>>,
 }
 
 fn tables() -> &'static Tables {
@@ -73,21 +74,24 @@ fn tables() -> &'static Tables {
         }
         all.extend(FUNCTIONS.lines().filter_map(|line| parse(line, true)));
         let mut by_oid = BTreeMap::new();
+        let mut named: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (at, known) in all.iter().enumerate() {
             by_oid.entry(known.oid).or_insert(at);
+            named.entry(known.name).or_default().push(at);
         }
-        Tables { all, by_oid, by_name }
+        Tables { all, by_oid, by_name, named }
     })
+}
+
+/// Those of that name, which stands for itself: it is in lower case where it was written without quotes.
+pub fn named(name: &str) -> impl Iterator<Item = &'static Procedure> {
+    let tables = tables();
+    tables.named.get(name).into_iter().flatten().map(|at| &tables.all[*at])
 }
 
 /// All of them: those behind types and access methods, then those that can be called.
 pub fn all() -> impl Iterator<Item = &'static Procedure> {
     tables().all.iter()
-}
-
-fn known(oid: u32) -> Option<&'static Procedure> {
-    let tables = tables();
-    tables.by_oid.get(&oid).map(|at| &tables.all[*at])
 }
 
 /// The OID of a function of `procedures.txt`, which may be written with `pg_catalog.` before its name.
@@ -98,12 +102,18 @@ pub fn oid(name: &str) -> Option<u32> {
 
 /// The name of the function with that OID.
 pub fn name(oid: u32) -> Option<&'static str> {
-    known(oid).map(|known| known.name)
+    find(oid).map(|known| known.name)
+}
+
+/// The function with that OID.
+pub fn find(oid: u32) -> Option<&'static Procedure> {
+    let tables = tables();
+    tables.by_oid.get(&oid).map(|at| &tables.all[*at])
 }
 
 /// OIDs of the types that the function with that OID takes, and of what it gives (and whether as a set).
 pub fn signature(oid: u32) -> Option<(Vec<u32>, u32, bool)> {
-    known(oid).map(|found| (found.arguments.clone(), found.result, found.gives_set))
+    find(oid).map(|found| (found.arguments.clone(), found.result, found.gives_set))
 }
 
 /// The OID of a type's function: `int4` with `in` is `int4in`, `json` with `in` is `json_in`; 0 when there is none.

@@ -5,7 +5,7 @@
 //! of its own (record, void, unknown) are not among them.
 //!
 //! # Limits
-//! No value has such a type: casts to them are refused.
+//! No value has such a type: casts to them are refused. `regtype` names them.
 
 const TYPES: &str = include_str!("pseudo_types.txt");
 /// The OIDs of `cstring` and of its array, which only `pg_type` and `pg_proc` name.
@@ -34,4 +34,12 @@ pub fn name(oid: u32) -> Option<&'static str> {
     let (_, [name, ..]) = all().find(|(known, _)| *known == oid)?;
     // A keyword otherwise.
     Some(if name == "any" { "\"any\"" } else { name })
+}
+
+/// The OID of the pseudo-type of that name in `pg_type`.
+pub fn oid(name: &str) -> Option<u32> {
+    match name {
+        "_cstring" | "cstring[]" => Some(CSTRING_ARRAY),
+        name => all().find(|(_, [known, ..])| *known == name).map(|(oid, _)| oid),
+    }
 }

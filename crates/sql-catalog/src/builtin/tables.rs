@@ -35,6 +35,8 @@ const RIGHTS: &str = include_str!("rights.txt");
 const CURATED: &str = include_str!("curated.txt");
 /// How clients came in; after all others.
 const ENTRANCE: &str = include_str!("entrance.txt");
+/// What functions without arguments give, and views that came later; after all others.
+const LATER: &str = include_str!("later.txt");
 const INFORMATION_SCHEMA: &str = include_str!("information_schema.txt");
 
 /// OIDs of the tables whose OID clients know by heart.
@@ -68,6 +70,7 @@ fn tables() -> &'static BTreeMap<(&'static str, &'static str), SystemTable> {
             ("information_schema", RIGHTS),
             ("pg_catalog", CURATED),
             ("pg_catalog", ENTRANCE),
+            ("pg_catalog", LATER),
         ] {
             for line in text.lines() {
                 let Some((name, columns)) = line.split_once(": ") else { continue };

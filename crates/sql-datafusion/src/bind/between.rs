@@ -23,8 +23,10 @@ impl Binder<'_> {
         let value = self.expr(expr, scope)?;
         let again =
             if waiting::holds(&value.expr) { self.expr(expr, scope)? } else { value.clone() };
-        let (low, high) = (self.expr(low, scope)?, self.expr(high, scope)?);
+        // One after the other: a parameter that both have is of the type that the first asks for.
+        let low = self.expr(low, scope)?;
         let above = self.binary(">=", value, low)?.expr;
+        let high = self.expr(high, scope)?;
         let below = self.binary("<=", again, high)?.expr;
         Ok(Typed::bool(negate(Expr::and(above, below), negated)))
     }

@@ -94,6 +94,14 @@ impl Binder<'_> {
         let distinct = list.is_some_and(|list| {
             list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct)
         });
+        if distinct && name == "count" && call.over.is_none() {
+            // Values are told apart as those of a type: of text, where a parameter has none yet.
+            let told = |arg: Typed| match arg.parameter.filter(|_| arg.ty.is_unknown()) {
+                Some(_) => self.cast(arg, &SqlType::Text),
+                None => Ok(arg),
+            };
+            args = args.into_iter().map(told).collect::<Result<_>>()?;
+        }
         let mut order: Vec<SortExpr> = Vec::new();
         let mut nulls = call.null_treatment;
         for clause in list.iter().flat_map(|list| &list.clauses) {
@@ -342,7 +350,7 @@ impl Binder<'_> {
                 let ty = match ty {
                     SqlType::Varchar(_) => SqlType::Text,
                     SqlType::Cidr => SqlType::Inet,
-                    ty => ty,
+                    ty => ty.without_modifier(),
                 };
                 let function =
                     if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };

@@ -160,6 +160,7 @@ impl Binder<'_> {
                     return Err(fault::unsupported("TRY_CAST"));
                 }
                 let target = self.type_named(data_type)?;
+                self.tell_fields(expr, &target)?;
                 let typed = self.expr(expr, scope)?;
                 self.cast_named(typed, data_type, &target)
             }

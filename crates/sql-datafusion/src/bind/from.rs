@@ -278,7 +278,7 @@ impl Binder<'_> {
         let table = match self.find_table(&parts)? {
             Found::Table(table) => table,
             Found::View(view) => {
-                let BoundView { query, names, need, reader, barrier, stored } = *view;
+                let BoundView { oid, query, names, need, reader, barrier, stored } = *view;
                 // A view's names mean what they meant when it was made: nothing of this statement is in its view.
                 let outside = self.ctes.take();
                 let before = self.reader.replace(reader);
@@ -289,9 +289,11 @@ impl Binder<'_> {
                 self.ctes.replace(outside);
                 let mut relation = relation?;
                 crate::depth::need(&relation.plan)?;
-                for (column, name) in relation.columns.iter_mut().zip(names) {
+                let instance = self.next_instance();
+                for (position, (column, name)) in relation.columns.iter_mut().zip(names).enumerate()
+                {
                     column.name = name;
-                    column.origin = None;
+                    column.origin = Some(Origin { table: oid, position, instance });
                 }
                 if let Some(name) = barrier {
                     relation = self.names_of_its_own(relation)?;

@@ -187,6 +187,8 @@ pub(crate) enum Found {
 
 /// A view as the binder finds it.
 pub(crate) struct BoundView {
+    /// Its OID, which its columns are told to come from.
+    pub oid: TableId,
     pub query: Box<ast::Query>,
     /// Its columns' names.
     pub names: Vec<String>,

@@ -13,7 +13,7 @@ use datafusion::logical_expr::{LogicalPlan, Union};
 use datafusion::sql::sqlparser::ast;
 
 use super::Binder;
-use super::scope::{Relation, Scope};
+use super::scope::{Relation, Scope, ScopeColumn};
 use crate::fault;
 use telesto_sql_types::error::Result;
 
@@ -26,6 +26,11 @@ struct Chain {
     branches: Vec<Relation>,
     /// Whether equal rows of it are one.
     distinct: bool,
+}
+
+/// Columns of a set operation: named as the first branch's, and no table's.
+fn of_no_table(columns: &[ScopeColumn]) -> Vec<ScopeColumn> {
+    columns.iter().map(|column| ScopeColumn { origin: None, ..column.clone() }).collect()
 }
 
 impl Binder<'_> {
@@ -97,7 +102,7 @@ impl Binder<'_> {
                 "a set operation without two sides",
             ));
         };
-        let names = left.columns.clone();
+        let names = of_no_table(&left.columns);
         let intersect = op == ast::SetOperator::Intersect;
         let plan = self.set_difference(left, right, intersect, all)?;
         // Set operations may re-qualify their inputs: take the columns by position.
@@ -139,7 +144,7 @@ impl Binder<'_> {
             return Ok(only);
         }
         let branches = self.alike(branches, "UNION")?;
-        let names = branches.first().map(|first| first.columns.clone()).unwrap_or_default();
+        let names = branches.first().map(|first| of_no_table(&first.columns)).unwrap_or_default();
         let inputs = branches.into_iter().map(|branch| Arc::new(branch.plan)).collect();
         let union = Union::try_new_with_loose_types(inputs).map_err(fault::from_datafusion)?;
         let all = self.take_columns(LogicalPlan::Union(union), &names)?;

@@ -19,7 +19,7 @@ use super::scope::{Scope, ScopeColumn, fold, reference};
 use super::{Binder, Typed};
 use crate::fault;
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
-use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
+use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT, parameters_of_fields};
 use telesto_sql_plan::hidden::KEY_COLUMN;
 use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{SqlType, record};
@@ -190,6 +190,16 @@ impl Binder<'_> {
         Ok(Typed::of(value, ty))
     }
 
+    /// Tells parameters that are fields of a row of their types: those of the type that the row is cast to.
+    pub(super) fn tell_fields(&self, row: &ast::Expr, ty: &SqlType) -> Result<()> {
+        for (number, ty) in parameters_of_fields(row, ty) {
+            if !self.parameters.borrow().types.contains_key(&(number - 1)) {
+                self.decide_parameter(number - 1, &ty)?;
+            }
+        }
+        Ok(())
+    }
+
     /// `row IS [NOT] NULL`: whether all fields are.
     pub(super) fn row_null(
         &self,
@@ -230,6 +240,11 @@ impl Binder<'_> {
                 | "jsonb_object_agg"
         );
         let ast::FunctionArguments::List(list) = &call.args else { return Ok(None) };
+        if let "_pg_truetypid" | "_pg_truetypmod" = name
+            && let [attribute, ty] = &list.args[..]
+        {
+            return self.true_type(name, attribute, ty, scope);
+        }
         if name == "array_to_json" {
             return self.array_of_rows(call, scope);
         }
@@ -297,6 +312,35 @@ impl Binder<'_> {
             "json_agg" if newline => self.joined_json(call, "', \n '", scope).map(Some),
             _ => Ok(Some(self.function(&call, scope)?)),
         }
+    }
+
+    /// `_pg_truetypid(attribute, type)` and `_pg_truetypmod`, over rows of `pg_attribute` and `pg_type`: what a domain is over.
+    fn true_type(
+        &self,
+        name: &str,
+        attribute: &ast::FunctionArg,
+        ty: &ast::FunctionArg,
+        scope: &Scope<'_>,
+    ) -> Result<Option<Typed>> {
+        let row = |argument: &ast::FunctionArg| match argument {
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(name)) => {
+                name.0.last().and_then(|part| part.as_ident()).map(|name| quoted(&fold(name)))
+            }
+            ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
+                single_name(expr).map(|name| quoted(&name))
+            }
+            _ => None,
+        };
+        let (Some(attribute), Some(ty)) = (row(attribute), row(ty)) else { return Ok(None) };
+        let (base, own) = match name {
+            "_pg_truetypid" => ("typbasetype", "atttypid"),
+            _ => ("typtypmod", "atttypmod"),
+        };
+        let sql = format!(
+            "CASE {ty}.typtype WHEN 'd' THEN {ty}.{base} ELSE \
+             CASE WHEN {ty}.typtype IS NOT NULL THEN {attribute}.{own} END END"
+        );
+        self.expr(&parsed(&sql)?, scope).map(Some)
     }
 
     /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays of rows.

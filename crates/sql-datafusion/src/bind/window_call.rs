@@ -176,7 +176,7 @@ impl Binder<'_> {
             }
             "lag" | "lead" | "first_value" | "last_value" | "nth_value" if !args.is_empty() => {
                 let unknown = args[0].ty.is_unknown();
-                let ty = if unknown { SqlType::Text } else { args[0].ty.clone() };
+                let ty = if unknown { SqlType::Text } else { args[0].ty.without_modifier() };
                 out.push(self.coerce(args[0].clone(), &ty, name)?.expr);
                 if args.len() > 1 {
                     out.push(int8(1)?);

@@ -17,13 +17,14 @@ use crate::levels::level_name;
 use crate::registry::{Function, Returns, function, function_returning};
 use crate::settings::{BACKEND_PID, Settings};
 use crate::ty::Tag::{
-    Any, Bool, Float8, Int4, Int8, Json, Name, Oid, Reg, RegType, Text, Uuid, Void,
+    Any, Bool, Float8, Int4, Int8, Json, Name, Oid, Reg, RegNamespace, RegProc, RegProcedure,
+    RegRole, RegType, Text, Uuid, Void,
 };
 use crate::value::{bool_datum, bool_of, i64_of, str_of, text, text_array};
 use telesto_sql_catalog::Rights;
-use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::identifier::quote_ident;
+use telesto_sql_types::{Datum, SqlType};
 
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
@@ -153,6 +154,10 @@ pub const TABLE: &[Function] = &[
     function("set_config", &[Text, Text, Bool], Text, set_config).lax().volatile(),
     function("to_regclass", &[Text], Reg, to_reg).stable(),
     function("to_regtype", &[Text], RegType, to_reg).stable(),
+    function("to_regnamespace", &[Text], RegNamespace, to_reg).stable(),
+    function("to_regrole", &[Text], RegRole, to_reg).stable(),
+    function("to_regproc", &[Text], RegProc, to_reg).stable(),
+    function("to_regprocedure", &[Text], RegProcedure, to_reg).stable(),
     function("pg_client_encoding", &[], Name, |_, _| Ok(text("UTF8"))).stable(),
     function("inet_server_port", &[], Int4, |_, _| Ok(Datum::Null)).stable(),
 ];
@@ -306,10 +311,15 @@ fn set_config(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     exec.set_config(name, &value, local).map(text)
 }
 
-/// `to_regtype` and its kin: NULL where the cast says that there is no such thing.
+/// `to_regtype` and its kin: NULL where the cast says that there is no such thing, or that there are several.
 fn to_reg(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
+    // The types of a signature must be there.
+    let absent: &[&str] = match call.returns {
+        SqlType::RegProc | SqlType::RegProcedure => &["3F000", "42883", "42725"],
+        _ => &["42704", "3F000", "42P01"],
+    };
     match reg_input(str_of(&a[0])?, call.returns, call.context) {
-        Err(error) if ["42704", "3F000", "42P01"].contains(&error.code().0) => Ok(Datum::Null),
+        Err(error) if absent.contains(&error.code().0) => Ok(Datum::Null),
         found => found,
     }
 }

@@ -152,6 +152,7 @@ const TYPED: &[&str] = &[
     "oid",
     "regnamespace",
     "regproc",
+    "regprocedure",
     "regrole",
     "regtype",
     "tsmultirange",

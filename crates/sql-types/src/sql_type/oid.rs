@@ -32,6 +32,7 @@ pub const TIMETZ: u32 = 1266;
 pub const BIT: u32 = 1560;
 pub const VARBIT: u32 = 1562;
 pub const NUMERIC: u32 = 1700;
+pub const REGPROCEDURE: u32 = 2202;
 pub const REGCLASS: u32 = 2205;
 pub const REGTYPE: u32 = 2206;
 pub const RECORD: u32 = 2249;

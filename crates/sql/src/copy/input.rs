@@ -180,9 +180,10 @@ impl Decoding {
         if let Err(error) = fed {
             return (rows, Some(error));
         }
-        let style = text_style(&EvalContext::executing(&self.context));
+        let context = self.context.clone();
+        let reading = Reading::of(&context);
         loop {
-            match self.next_row(last, &style) {
+            match self.next_row(last, &reading) {
                 Ok(Some(row)) => rows.push(row),
                 Ok(None) => return (rows, None),
                 Err(error) => return (rows, Some(error)),
@@ -191,7 +192,7 @@ impl Decoding {
     }
 
     /// The next whole row of the input.
-    fn next_row(&mut self, last: bool, style: &TextStyle) -> Result<Option<Decoded>> {
+    fn next_row(&mut self, last: bool, reading: &Reading<'_>) -> Result<Option<Decoded>> {
         match &mut self.input {
             Input::Lines(decoder) => {
                 let next = decoder.next_row(last);
@@ -202,7 +203,7 @@ impl Decoding {
                     Ok(true) if self.columns.is_empty() && shown.is_empty() => Ok(Row::new()),
                     Ok(true) => decoder
                         .fields()
-                        .and_then(|fields| values(&self.columns, &self.bare, fields, style)),
+                        .and_then(|fields| values(&self.columns, &self.bare, fields, reading)),
                     Err(error) => Err(error),
                 };
                 let bytes = shown.len();
@@ -249,11 +250,32 @@ fn placed(table: &str, mut error: Error, line: u64, shown: Option<Bytes>) -> Err
     error
 }
 
+/// How values are read from their text.
+struct Reading<'a> {
+    style: TextStyle,
+    eval: EvalContext<'a>,
+}
+
+impl<'a> Reading<'a> {
+    fn of(context: &'a ExecContext) -> Self {
+        let eval = EvalContext::executing(context);
+        Self { style: text_style(&eval), eval }
+    }
+
+    fn value(&self, text: &str, ty: &SqlType) -> Result<Datum> {
+        if ty.with_names().is_some() {
+            // Objects are named, as COPY TO writes them.
+            return crate::expr::cast::input(text, ty, &self.eval);
+        }
+        Datum::from_text(text, ty, &self.style)
+    }
+}
+
 fn values(
     columns: &[(String, SqlType)],
     bare: &[SqlType],
     fields: Vec<Field<'_>>,
-    style: &TextStyle,
+    reading: &Reading<'_>,
 ) -> Result<Row> {
     if fields.len() > columns.len() {
         return Err(malformed("extra data after last expected column"));
@@ -263,7 +285,8 @@ fn values(
     for ((field, (name, ty)), bare) in fields.into_iter().zip(columns).zip(bare) {
         row.push(match field {
             None => Datum::Null,
-            Some(text) => Datum::from_text(&text, bare, style)
+            Some(text) => reading
+                .value(&text, bare)
                 .and_then(|value| crate::expr::cast::fit(value, ty))
                 .map_err(|error| {
                     error.context(format!("column {name}: \"{}\"", shortened(&text)))

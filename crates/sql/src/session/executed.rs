@@ -1,8 +1,9 @@
-//! What an EXECUTE is part of: itself, its EXPLAIN, or the table that is made of its rows.
+//! What an EXECUTE is part of: itself, its EXPLAIN, or the table that is made of its rows. And tables that are made of a query with
+//! parameters.
 //!
 //! # Invariants
-//! `CREATE TABLE … AS EXECUTE` runs as the CREATE TABLE of the prepared query with the values written into it: what is repeated after a
-//! conflict, and what is looked at for rights, is that statement.
+//! `CREATE TABLE … AS EXECUTE`, and `CREATE TABLE … AS` of a query with parameters, run as the CREATE TABLE of the query with the values
+//! written into it: what is repeated after a conflict, and what is looked at for rights, is that statement.
 //!
 //! # On failure
 //! 42809 for a prepared statement that is no query, and what EXECUTE answers.
@@ -20,7 +21,8 @@ use crate::expr::EvalContext;
 use crate::expr::bound::Expr as Bound;
 use crate::expr::deparse::Deparse;
 use crate::sqlparser::ast::{
-    self, CreateTable, Expr, Query, SetExpr, Statement, TableFactor, Value, VisitMut, VisitorMut,
+    self, CreateTable, Expr, Query, SetExpr, Statement, TableFactor, Value, Visit, VisitMut,
+    Visitor, VisitorMut,
 };
 use crate::types::{Datum, SqlType};
 use telesto_sql_parser::definition::{self, Definition};
@@ -40,14 +42,24 @@ impl Made {
             Statement::CreateTable(create) if executed(create).is_some() => {
                 Self { create: create.clone(), empty: false }
             }
-            Statement::Pragma { .. } => match definition::read(statement)? {
-                Some(Definition::CreateTableAs(create)) => Self { create: *create, empty: false },
-                Some(Definition::CreateTableEmpty(create)) => Self { create: *create, empty: true },
-                _ => return Ok(None),
+            Statement::Pragma { .. } => match Self::defined(statement)? {
+                Some(made) => made,
+                None => return Ok(None),
             },
             _ => return Ok(None),
         };
         Ok(executed(&made.create).is_some().then_some(made))
+    }
+
+    /// The table of a statement that the parser does not know.
+    fn defined(statement: &Statement) -> Result<Option<Self>> {
+        Ok(match definition::read(statement)? {
+            Some(Definition::CreateTableAs(create)) => Some(Self { create: *create, empty: false }),
+            Some(Definition::CreateTableEmpty(create)) => {
+                Some(Self { create: *create, empty: true })
+            }
+            _ => None,
+        })
     }
 
     /// The EXECUTE in it.
@@ -88,6 +100,48 @@ impl Made {
 /// What a table is made of, if that is an EXECUTE.
 fn executed(create: &CreateTable) -> Option<(String, Vec<&Expr>)> {
     create.query.as_deref().and_then(create_as_execute::of)
+}
+
+/// The query with parameters whose rows a statement makes a table of; `None`: the statement is another one.
+///
+/// # Errors
+/// Those of reading a definition.
+pub(super) fn query_with_parameters(statement: &Statement) -> Result<Option<Statement>> {
+    let query = match statement {
+        Statement::CreateTable(create) => create.query.clone(),
+        Statement::Query(query) => {
+            let mut query = query.clone();
+            match &mut *query.body {
+                SetExpr::Select(select) => select.into.take().map(|_| query),
+                _ => None,
+            }
+        }
+        Statement::Pragma { .. } => match definition::read(statement)? {
+            Some(Definition::CreateTableAs(create) | Definition::CreateTableEmpty(create)) => {
+                create.query
+            }
+            _ => None,
+        },
+        _ => None,
+    };
+    let query = query.filter(|query| create_as_execute::of(query).is_none());
+    Ok(query.filter(|query| Visit::visit(query, &mut Parameters).is_break()).map(Statement::Query))
+}
+
+/// Ends at the first parameter.
+struct Parameters;
+
+impl Visitor for Parameters {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        match expr {
+            Expr::Value(value) if matches!(value.value, Value::Placeholder(_)) => {
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        }
+    }
 }
 
 /// The EXECUTE that a statement is, explains, or makes a table of.
@@ -169,6 +223,60 @@ impl Session {
             made.with_query(query)
         })?;
         Ok((inner.in_place_of(statement, Vec::new()), Vec::new()))
+    }
+
+    /// What makes the table of a query with parameters, if that is what the statement does.
+    pub(super) fn run_table_of<'a>(
+        &'a mut self,
+        prepared: &'a Arc<Prepared>,
+        parameters: &'a [Datum],
+    ) -> Result<Option<BoxFuture<'a, Result<StatementResult>>>> {
+        let Some(statement) = prepared.statement.as_deref().filter(|_| !parameters.is_empty())
+        else {
+            return Ok(None);
+        };
+        let Some(Statement::Query(query)) = query_with_parameters(statement)? else {
+            return Ok(None);
+        };
+        Ok(Some(
+            async move { self.run_filled(prepared, statement, query, parameters).await }.boxed(),
+        ))
+    }
+
+    async fn run_filled(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        statement: &Statement,
+        mut query: Box<Query>,
+        parameters: &[Datum],
+    ) -> Result<StatementResult> {
+        let values = match self.written(parameters, &prepared.parameter_types).boxed().await {
+            Ok(values) => values,
+            Err(error) => {
+                self.fail();
+                return Err(error);
+            }
+        };
+        let filled = prepared.need.provide(|| -> Result<Statement> {
+            let mut values = Values(values);
+            let made = match statement {
+                Statement::Pragma { .. } => Made::defined(statement)?,
+                _ => None,
+            };
+            Ok(match made {
+                Some(made) => {
+                    let _ = VisitMut::visit(&mut query, &mut values);
+                    made.with_query(*query)?
+                }
+                None => {
+                    let mut statement = statement.clone();
+                    let _ = VisitMut::visit(&mut statement, &mut values);
+                    statement
+                }
+            })
+        })?;
+        let inner = prepared.in_place_of(filled, Vec::new());
+        self.run_roomy(&inner, Vec::new()).await
     }
 
     /// Values as constants of their types.

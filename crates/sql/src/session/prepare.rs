@@ -352,7 +352,12 @@ impl Session {
             return Ok(Arc::new(prepared));
         }
         let cursor = telesto_sql_parser::cursor::declared(statement).is_some();
-        if !is_planned(statement) && !cursor {
+        // Of a table that is made of a query, the query alone has parameters.
+        let filled = match is_planned(statement) || cursor {
+            true => None,
+            false => super::executed::query_with_parameters(statement)?,
+        };
+        if !is_planned(statement) && !cursor && filled.is_none() {
             utility::refuse_parameters(statement)?;
             prepared.described = false;
             prepared.parameter_types = parameters.resolved();
@@ -360,7 +365,8 @@ impl Session {
         }
         let mut tries = 0;
         let (catalog, plan, parameters) = loop {
-            let described = self.describe(statement, &parameters, tries > 0).boxed().await;
+            let told = filled.as_ref().unwrap_or(statement);
+            let described = self.describe(told, &parameters, tries > 0).boxed().await;
             let error = match described {
                 Ok(described) => break described,
                 Err(error) if says_nothing(&error) && error.conflict().is_none() => {
@@ -386,13 +392,13 @@ impl Session {
             tries += 1;
         };
         parameters.check_all_known()?;
-        if cursor {
+        if cursor || filled.is_some() {
             prepared.described = false;
         } else {
             prepared.columns = plan.columns().cloned();
         }
         prepared.parameter_types = parameters.resolved();
-        if current_of(statement).is_none() {
+        if filled.is_none() && current_of(statement).is_none() {
             let (stamp, basis) = (catalog.stamp, self.basis());
             let kept = KeptPlan { stamp, basis, plan, told: false };
             prepared.plan = Mutex::new(Some(kept));

@@ -187,6 +187,9 @@ impl Session {
             if let Some(run) = self.run_execute_in(statement)? {
                 return run.await;
             }
+            if let Some(run) = self.run_table_of(prepared, &parameters)? {
+                return run.await;
+            }
             let done = match self.utility(statement, &prepared.sql).boxed().await {
                 Ok(None) => self.online(statement).boxed().await,
                 done => done,
