@@ -19,6 +19,7 @@ use super::table_call::{TableCall, as_subquery};
 use super::{Binder, BoundView, Found};
 use crate::{fault, outer};
 use telesto_sql_plan::hidden::HIDDEN_PREFIX;
+use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
 /// What is in view of the items of a join.
@@ -292,6 +293,9 @@ impl Binder<'_> {
                 for (column, name) in relation.columns.iter_mut().zip(names) {
                     column.name = name;
                     column.origin = None;
+                    if column.is_row_of_table() {
+                        column.ty = SqlType::Text;
+                    }
                 }
                 if let Some(name) = barrier {
                     relation = self.names_of_its_own(relation)?;

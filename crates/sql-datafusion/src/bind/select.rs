@@ -254,7 +254,7 @@ impl Binder<'_> {
                 _,
             ) => self.fields(row, scope, out)?,
             ast::SelectItem::UnnamedExpr(expr) => {
-                let typed = match self.row_text(expr, scope)? {
+                let typed = match self.row_value(expr, scope)? {
                     Some(row) => row,
                     None => self.expr(expr, scope)?,
                 };
@@ -267,7 +267,7 @@ impl Binder<'_> {
                 });
             }
             ast::SelectItem::ExprWithAlias { expr, alias } => {
-                let typed = match self.row_text(expr, scope)? {
+                let typed = match self.row_value(expr, scope)? {
                     Some(row) => row,
                     None => self.expr(expr, scope)?,
                 };

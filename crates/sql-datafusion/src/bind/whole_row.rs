@@ -8,7 +8,7 @@
 //! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
 //!
 //! # Limits
-//! In the select list a row whose type would be called after a table is sent as text; `pg_typeof` does not take it (0A000).
+//! What a statement or a view gives is text where its type would be called after a table; `pg_typeof` does not take such a row (0A000).
 
 use std::ops::ControlFlow;
 
@@ -21,8 +21,9 @@ use crate::fault;
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
 use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use telesto_sql_plan::hidden::KEY_COLUMN;
+use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Result, SqlState};
-use telesto_sql_types::{SqlType, record};
+use telesto_sql_types::record::{self, RecordType};
 
 fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
     let ast::FunctionArguments::List(list) = &mut call.args else { return None };
@@ -127,27 +128,17 @@ impl Binder<'_> {
         }
     }
 
-    /// An expression of a select list that is a row as a value; the text form of a row that has a table's type.
-    pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
-        match self.row(expr, scope) {
-            Some(row) if !row.written && self.is_of_table(expr, scope) => {
-                Ok(Some(self.expr(&parsed(&row.text())?, scope)?))
-            }
-            Some(_) => self.row_value(expr, scope),
-            None => Ok(None),
-        }
-    }
-
     /// Whether a relation's name stands for a row whose type is called after a table or a view; that of every other is `record`.
     pub(super) fn is_of_table(&self, expr: &ast::Expr, scope: &Scope<'_>) -> bool {
         let Some(name) = single_name(expr) else { return false };
-        if scope.resolve(None, &name).is_ok() {
-            return false;
-        }
-        let (columns, _) = self.relation(&name, scope);
+        scope.resolve(None, &name).is_err() && self.is_row_of_table(&name, scope)
+    }
+
+    fn is_row_of_table(&self, name: &str, scope: &Scope<'_>) -> bool {
+        let (columns, _) = self.relation(name, scope);
         let tables = self.named_rows.borrow();
         let named = |column: &&ScopeColumn| tables.contains(&column.column.relation);
-        let alias = || super::merged::aliases(scope.columns).contains(name.as_str());
+        let alias = || super::merged::aliases(scope.columns).contains(name);
         !columns.is_empty() && columns.iter().all(named) && !alias()
     }
 
@@ -156,7 +147,8 @@ impl Binder<'_> {
         let Some(row) = self.row_of_relation(name, scope) else { return Ok(None) };
         let (columns, further) = self.relation(name, scope);
         let field = |column: &ScopeColumn| Typed::of(reference(column, further), column.ty.clone());
-        self.value_of(&row, columns.into_iter().map(field).collect()).map(Some)
+        let fields = columns.into_iter().map(field).collect();
+        self.value_of(&row, fields, self.is_row_of_table(name, scope)).map(Some)
     }
 
     /// A relation's row, `ROW(…)` or `(a, b)` as a value.
@@ -167,18 +159,26 @@ impl Binder<'_> {
             (Some(row), None) => {
                 let bound = |field: &Field| self.expr(&parsed(&field.sql)?, scope);
                 let fields = row.fields.iter().map(bound).collect::<Result<_>>()?;
-                self.value_of(&row, fields).map(Some)
+                self.value_of(&row, fields, false).map(Some)
             }
         }
     }
 
     /// A row of fields, each of which is bound, and computed, once.
-    fn value_of(&self, row: &WholeRow, fields: Vec<Typed>) -> Result<Typed> {
+    fn value_of(&self, row: &WholeRow, fields: Vec<Typed>, of_table: bool) -> Result<Typed> {
         let types = fields.iter().zip(&row.fields).map(|(field, written)| match written.untyped {
             true => SqlType::Unknown,
             false => record::field_type(&field.ty),
         });
-        let ty = SqlType::Record(Some(types.collect()));
+        let types = types.collect();
+        let row_type = match row.written {
+            true => RecordType::numbered(types),
+            false => {
+                let names = row.fields.iter().map(|field| field.name.clone()).collect();
+                RecordType::named(types, names, of_table)
+            }
+        };
+        let ty = SqlType::Record(Some(row_type.into()));
         let there = fields.iter().map(|field| field.expr.clone().is_not_null()).reduce(Expr::or);
         let text = self.call(ROW_TEXT, fields)?.expr;
         let value = match there {
