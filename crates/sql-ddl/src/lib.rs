@@ -31,6 +31,7 @@ pub mod online;
 mod other;
 mod other_types;
 mod owned;
+mod parameters;
 mod placement;
 mod policies;
 mod rename;
@@ -116,6 +117,7 @@ pub async fn execute(
         ));
     }
     let definition = telesto_sql_parser::definition::read(statement)?;
+    parameters::refuse(statement, definition.as_ref())?;
     let reach = access::reach(statement, definition.as_ref());
     let into = match definition {
         Some(Definition::CreateTableAs(create)) => Some(Statement::CreateTable(*create)),

@@ -263,7 +263,6 @@ fn from_jsonb(value: &Datum, to: &SqlType, context: &EvalContext<'_>) -> Result<
             let number = Datum::numeric(Numeric::parse(n.as_str()).unwrap_or_else(Numeric::zero));
             convert(number, &SqlType::Numeric(None), to, context)
         }
-        (Value::Null, _) => Ok(Datum::Null),
         (other, _) => Err(fault::error(
             "22023",
             format!("cannot cast jsonb {} to type {to}", super::json::type_name(other)),

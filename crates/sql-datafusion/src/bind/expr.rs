@@ -21,7 +21,7 @@ use crate::apply::Shape;
 use crate::fault;
 use crate::types::scalar;
 use telesto_sql_expr::type_name::{interval_fields, literal_type};
-use telesto_sql_expr::{known_collation, row_of, substring_name};
+use telesto_sql_expr::{known_collation, row_of, substring_name, takes_collation};
 use telesto_sql_parser::rewrite::calls_in_from;
 use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{BitString, Datum, SqlType};
@@ -55,7 +55,9 @@ impl Binder<'_> {
             E::Value(value) => self.literal(&value.value),
             E::Collate { expr, collation } => {
                 known_collation(collation)?;
-                self.expr(expr, scope)
+                let value = self.expr(expr, scope)?;
+                takes_collation(&value.ty)?;
+                Ok(value)
             }
             // Not DataFusion's IS TRUE and its kin: its planner takes them for never NULL, its operators do not, and
             // an aggregation above refuses the difference.

@@ -39,6 +39,7 @@ impl Binder<'_> {
                 ),
             ));
         };
+        refuse_bounds(&cte.query)?;
         refuse_recursion(right, name)?;
         let distinct = !matches!(set_quantifier, ast::SetQuantifier::All);
         let start = rename(self.set_expr(left, outer)?, &cte.alias.columns)?;
@@ -94,6 +95,9 @@ impl Binder<'_> {
         let step = self.set_expr(right, outer);
         self.ctes.borrow_mut().pop();
         let types: Vec<_> = start.columns.iter().map(|c| c.ty.clone()).collect();
+        if distinct {
+            types.iter().try_for_each(super::equality::comparable)?;
+        }
         let step = step?;
         if step.columns.len() != types.len() {
             return Err(fault::syntax("each UNION query must have the same number of columns"));
@@ -109,6 +113,31 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)?;
         Ok(marks.seen_outside(Relation { plan, columns: start.columns }))
     }
+}
+
+/// Refuses what would sort or cut the rows of a recursive query, which come as they are found.
+fn refuse_bounds(query: &ast::Query) -> Result<()> {
+    let (mut limit, mut offset) = (query.fetch.is_some(), false);
+    match &query.limit_clause {
+        None => {}
+        Some(ast::LimitClause::LimitOffset { limit: most, offset: first, .. }) => {
+            limit |= most.is_some();
+            offset = first.is_some();
+        }
+        Some(ast::LimitClause::OffsetCommaLimit { .. }) => limit = true,
+    }
+    let what = if query.order_by.is_some() {
+        "ORDER BY"
+    } else if offset {
+        "OFFSET"
+    } else if limit {
+        "LIMIT"
+    } else if !query.locks.is_empty() {
+        "FOR UPDATE/SHARE"
+    } else {
+        return Ok(());
+    };
+    Err(fault::new("0A000", format!("{what} in a recursive query is not implemented")))
 }
 
 /// Whether it is one, perhaps in parentheses.

@@ -19,7 +19,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
-use super::distinct_on::{sets_in_outputs_alone, tell_apart};
+use super::distinct_on::{begins_order, sets_in_outputs_alone, tell_apart};
 use super::group::{Groups, refuse_aggregates, refuse_sets, refuse_windows};
 use super::query::ordinal;
 use super::scope::{Folds, OuterFold, Relation, Scope, fold};
@@ -78,6 +78,7 @@ impl Binder<'_> {
         }
         let folds = RefCell::default();
         let scope = Scope { folds: Folds::Taken(&folds), ..scope };
+        super::frames::told_apart(&select.named_window)?;
         let previous = self.windows.replace(select.named_window.clone());
         let parts = self.parts(select, order, &wanted, &scope);
         self.windows.replace(previous);
@@ -177,15 +178,16 @@ impl Binder<'_> {
         }
         let mut on = Vec::new();
         if let Some(ast::Distinct::On(exprs)) = &select.distinct {
+            let mut values = Vec::with_capacity(exprs.len());
             for expr in exprs {
-                on.push(match self.output_position(expr, &outputs)? {
-                    Some(at) => self.orderable(outputs[at].expr.clone(), &outputs[at].ty)?,
-                    None => {
-                        let typed = self.expr(expr, scope)?;
-                        self.orderable(typed.expr, &typed.ty)?
-                    }
-                });
+                let value = match self.output_position(expr, &outputs, "DISTINCT ON")? {
+                    Some(at) => Typed::of(outputs[at].expr.clone(), outputs[at].ty.clone()),
+                    None => self.expr(expr, scope)?,
+                };
+                on.push(self.orderable(value.expr.clone(), &value.ty)?);
+                values.push(value.expr);
             }
+            begins_order(&values, &orders, &outputs)?;
         }
         Ok((outputs, orders, group, having, on))
     }
@@ -284,17 +286,15 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The output an ORDER BY, GROUP BY or DISTINCT ON item names by position or by alias.
+    /// The output that an item of `clause` (ORDER BY, GROUP BY or DISTINCT ON) names by position or by alias.
     pub(super) fn output_position(
         &self,
         expr: &ast::Expr,
         outputs: &[Output],
+        clause: &str,
     ) -> Result<Option<usize>> {
-        if let Some(at) = ordinal(expr) {
-            if at == 0 || at > outputs.len() {
-                return Err(fault::new("42P10", format!("position {at} is not in select list")));
-            }
-            return Ok(Some(at - 1));
+        if let Some(at) = ordinal(expr, outputs.len(), clause)? {
+            return Ok(Some(at));
         }
         if let ast::Expr::Identifier(name) = expr {
             let name = fold(name);
@@ -315,7 +315,7 @@ impl Binder<'_> {
         scope: &Scope<'_>,
         outputs: &[Output],
     ) -> Result<Order> {
-        if let Some(at) = self.output_position(&item.expr, outputs)? {
+        if let Some(at) = self.output_position(&item.expr, outputs, "ORDER BY")? {
             return Ok(Order::Output(at, item.options));
         }
         let typed = self.expr(&item.expr, scope)?;

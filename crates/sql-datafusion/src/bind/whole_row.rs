@@ -275,10 +275,8 @@ impl Binder<'_> {
         if let (false, true, [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value))]) =
             (found, plain, &mut *list.args)
         {
-            let mut json = parsed("coalesce(CAST(to_json(it) AS text), 'null')")?;
-            put(&mut json, "it", value);
-            *value = json;
-            return self.joined_json(call, "', '", scope).map(Some);
+            let between = self.written_as_json(value, scope)?;
+            return self.joined_json(call, between, scope).map(Some);
         }
         if !found {
             return Ok(None);
@@ -294,9 +292,27 @@ impl Binder<'_> {
                 Ok(Some(self.expr(value, scope)?))
             }
             // PostgreSQL begins a line for each row.
-            "json_agg" if newline => self.joined_json(call, "', \n '", scope).map(Some),
+            "json_agg" if newline => self.joined_json(call, parsed("', \n '")?, scope).map(Some),
             _ => Ok(Some(self.function(&call, scope)?)),
         }
+    }
+
+    /// Makes the argument of json_agg its JSON; what stands before it, where it is not the first.
+    fn written_as_json(&self, value: &mut ast::Expr, scope: &Scope<'_>) -> Result<ast::Expr> {
+        // PostgreSQL begins a line for each row, and each array; what is no name has a blank before it here.
+        let lines = matches!(value, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
+            && self
+                .expr(value, scope)
+                .is_ok_and(|value| value.ty.is_row() || value.ty.element_type().is_some());
+        let mut json = parsed("coalesce(CAST(to_json(it) AS text), 'null')")?;
+        put(&mut json, "it", value);
+        let mut between = parsed(match lines {
+            true => "CASE WHEN to_json(it) IS NULL THEN ', ' ELSE ', \n ' END",
+            false => "', '",
+        })?;
+        put(&mut between, "it", value);
+        *value = json;
+        Ok(between)
     }
 
     /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays of rows.
@@ -316,11 +332,10 @@ impl Binder<'_> {
     fn joined_json(
         &self,
         mut call: ast::Function,
-        between: &str,
+        between: ast::Expr,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         if let ast::FunctionArguments::List(list) = &mut call.args {
-            let between = parsed(between)?;
             list.args.push(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(between)));
         }
         call.name = ast::ObjectName::from(vec![ast::Ident::new("string_agg")]);

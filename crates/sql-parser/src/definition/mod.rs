@@ -28,6 +28,7 @@ pub use attributes::AttributeAction;
 pub use parse::{read, take, text};
 pub use privileges::{Grant, GrantKind, GrantOn, GrantRole, RoleSpec};
 pub use settings::{SettingChange, SettingsOf};
+pub use with_settings::known_storage;
 
 use crate::sqlparser::ast::{
     ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Statement, TableConstraint,
