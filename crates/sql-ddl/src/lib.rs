@@ -25,6 +25,7 @@ mod expressions;
 mod grant;
 mod index;
 mod keys;
+mod label_text;
 mod like;
 mod names;
 pub mod online;
@@ -260,7 +261,7 @@ impl Ddl<'_> {
                 "DROP DOMAIN"
             }
             Statement::AlterType(alter) => {
-                self.alter_type(alter)?;
+                self.alter_type(alter).await?;
                 "ALTER TYPE"
             }
             Statement::AlterCollation(alter) => self.place_type(alter)?,
