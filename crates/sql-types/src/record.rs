@@ -105,6 +105,7 @@ pub fn one_of_two(one: &SqlType, two: &SqlType) -> SqlType {
             SqlType::Record(Some(Arc::new(a.joined(b))))
         }
         (SqlType::Array(a), SqlType::Array(b)) => one_of_two(a, b).array_of(),
+        (SqlType::Unknown, other) => other.clone(),
         (one, _) => one.clone(),
     }
 }

@@ -93,6 +93,9 @@ impl Binder<'_> {
                     }
                 }
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard) => star = true,
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(name)) => {
+                    args.push(self.row_behind_star(name, scope)?);
+                }
                 _ => return Err(fault::unsupported("named function arguments")),
             }
         }

@@ -248,6 +248,7 @@ impl Binder<'_> {
                 Some(row) => Ok(row),
                 None => Err(fault::unsupported(&format!("the expression {expr}"))),
             },
+            E::QualifiedWildcard(name, _) => self.row_behind_star(name, scope),
             E::Array(array) => self.array(&array.elem, scope),
             E::CompoundFieldAccess { root, access_chain } => self.access(root, access_chain, scope),
             other => Err(fault::unsupported(&format!("the expression {other}"))),
@@ -337,7 +338,7 @@ impl Binder<'_> {
             return Ok(Typed::bool(if *op == B::And { Expr::and(l, r) } else { Expr::or(l, r) }));
         }
         // Row comparison: (a, b) = (c, d).
-        if let (Some(ls), Some(rs)) = (row_of(left), row_of(right)) {
+        if let (Some(ls), Some(rs)) = (self.row_items(left, scope), self.row_items(right, scope)) {
             return self.row_comparison(&operator_name(op)?, &ls, &rs, scope);
         }
         if let Some(compared) = self.row_and_subquery(left, op, right, scope)? {
@@ -368,7 +369,9 @@ impl Binder<'_> {
         right: &ast::Expr,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
-        if let (Some(left), Some(right)) = (row_of(left), row_of(right)) {
+        if let (Some(left), Some(right)) =
+            (self.row_items(left, scope), self.row_items(right, scope))
+        {
             return self.row_comparison(op, &left, &right, scope);
         }
         let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);

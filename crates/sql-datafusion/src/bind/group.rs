@@ -214,6 +214,12 @@ impl Binder<'_> {
             let aggregate = match aggregate.clone() {
                 Expr::AggregateFunction(mut call) if call.func.name() == "grouping" => {
                     let args = std::mem::take(&mut call.params.args);
+                    if args.iter().any(|arg| !flat.contains(arg)) {
+                        return Err(fault::new(
+                            "42803",
+                            "arguments to GROUPING must be grouping expressions of the associated query level".to_owned(),
+                        ));
+                    }
                     call.params.args = args.into_iter().map(key).collect();
                     Expr::AggregateFunction(call)
                 }

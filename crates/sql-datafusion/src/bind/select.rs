@@ -23,6 +23,7 @@ use super::distinct_on::{begins_order, sets_in_outputs_alone, tell_apart};
 use super::group::{Groups, refuse_aggregates, refuse_sets, refuse_windows};
 use super::query::ordinal;
 use super::scope::{Folds, OuterFold, Relation, Scope, fold};
+use super::whole_row::grouped_names;
 use super::{Binder, Place, Typed};
 use crate::types::TypeShape;
 use crate::{fault, row_by_row, waiting};
@@ -80,7 +81,9 @@ impl Binder<'_> {
         let scope = Scope { folds: Folds::Taken(&folds), ..scope };
         super::frames::told_apart(&select.named_window)?;
         let previous = self.windows.replace(select.named_window.clone());
+        let grouped = self.grouped_rows.replace(grouped_names(&select.group_by));
         let parts = self.parts(select, order, &wanted, &scope);
+        self.grouped_rows.replace(grouped);
         self.windows.replace(previous);
         let (mut outputs, mut orders, group, mut having, mut on) = parts?;
 

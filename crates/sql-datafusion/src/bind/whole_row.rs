@@ -10,6 +10,8 @@
 //! # Limits
 //! What a statement or a view gives is text where its type would be called after a table; `pg_typeof` does not take such a row (0A000).
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use datafusion::logical_expr::{Expr, when};
@@ -19,7 +21,7 @@ use super::scope::{Scope, ScopeColumn, fold, reference};
 use super::{Binder, Typed};
 use crate::fault;
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
-use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
+use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT, row_of};
 use telesto_sql_plan::hidden::KEY_COLUMN;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Result, SqlState};
@@ -38,7 +40,23 @@ fn single_name(expr: &ast::Expr) -> Option<String> {
     match expr {
         ast::Expr::Nested(inner) => single_name(inner),
         ast::Expr::Identifier(name) => Some(fold(name)),
+        ast::Expr::QualifiedWildcard(name, _) => name.0.last()?.as_ident().map(fold),
         _ => None,
+    }
+}
+
+fn unnested(expr: &ast::Expr) -> &ast::Expr {
+    match expr {
+        ast::Expr::Nested(inner) => unnested(inner),
+        other => other,
+    }
+}
+
+/// The relations whose rows a query is grouped by, or columns of their names.
+pub(super) fn grouped_names(group: &ast::GroupByExpr) -> BTreeSet<String> {
+    match group {
+        ast::GroupByExpr::Expressions(items, _) => items.iter().filter_map(single_name).collect(),
+        ast::GroupByExpr::All(_) => BTreeSet::new(),
     }
 }
 
@@ -103,6 +121,10 @@ impl Binder<'_> {
                 }
             }
             ast::Expr::Nested(inner) => self.row(inner, scope),
+            ast::Expr::QualifiedWildcard(name, _) => {
+                let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
+                self.row_of_relation(&name?, scope)
+            }
             ast::Expr::Tuple(values) => of_fields(values.iter().map(field_of).collect()),
             ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
                 let ast::FunctionArguments::List(list) = &call.args else { return None };
@@ -149,6 +171,36 @@ impl Binder<'_> {
         let field = |column: &ScopeColumn| Typed::of(reference(column, further), column.ty.clone());
         let fields = columns.into_iter().map(field).collect();
         self.value_of(&row, fields, self.is_row_of_table(name, scope)).map(Some)
+    }
+
+    /// The row of `t.*` where a value is wanted.
+    pub(super) fn row_behind_star(
+        &self,
+        name: &ast::ObjectName,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let name = name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
+        self.row_called(&name, scope)?.ok_or_else(|| {
+            fault::new("42P01", format!("missing FROM-clause entry for table \"{name}\""))
+        })
+    }
+
+    /// The fields of a row that is written out, with the columns of `t` for a `t.*` among them.
+    pub(super) fn row_items<'e>(
+        &self,
+        expr: &'e ast::Expr,
+        scope: &Scope<'_>,
+    ) -> Option<Cow<'e, [ast::Expr]>> {
+        if let Some(items) = row_of(expr) {
+            return Some(items);
+        }
+        let ast::Expr::Function(call) = unnested(expr) else { return None };
+        if !call.name.to_string().eq_ignore_ascii_case("row") {
+            return None;
+        }
+        let fields = self.row(expr, scope)?.fields;
+        let items = fields.iter().map(|field| parsed(&field.sql).ok());
+        items.collect::<Option<Vec<_>>>().map(Cow::Owned)
     }
 
     /// A relation's row, `ROW(…)` or `(a, b)` as a value.
@@ -243,6 +295,13 @@ impl Binder<'_> {
         let mut newline = false;
         for arg in &mut list.args {
             let row = match &*arg {
+                // Above the groups there is the row, but not its columns.
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr))
+                    if single_name(expr)
+                        .is_some_and(|name| self.grouped_rows.borrow().contains(&name)) =>
+                {
+                    None
+                }
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
                     self.row(expr, scope)
                 }
