@@ -16,6 +16,7 @@ mod create;
 pub mod identity;
 pub mod included;
 mod index;
+pub mod no_inherit;
 mod parse;
 mod privileges;
 mod sequence;
