@@ -49,18 +49,34 @@ pub(crate) fn from_datafusion(error: DataFusionError) -> Error {
             }
             other => Error::internal(format!("arrow: {other}")),
         },
-        DataFusionError::NotImplemented(what) => Error::unsupported(what),
-        DataFusionError::Plan(what) => Error::new(
-            SqlState::FEATURE_NOT_SUPPORTED,
-            format!("the query cannot be planned: {what}"),
-        )
-        .hint("docs/sql.md lists what differs from PostgreSQL."),
+        DataFusionError::NotImplemented(what) => {
+            tracing::debug!(%what, "the planner does not have it");
+            Error::unsupported(told(what))
+        }
+        DataFusionError::Plan(what) => {
+            tracing::debug!(%what, "the query cannot be planned");
+            Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                format!("the query cannot be planned: {}", told(what)),
+            )
+            .hint("docs/sql.md lists what differs from PostgreSQL.")
+        }
         DataFusionError::IoError(error) => Error::new(
             SqlState::DISK_FULL,
             format!("spilling to the temporary directory failed: {error}"),
         ),
+        DataFusionError::Internal(what) => Error::internal(told(what)),
         other => Error::internal(other),
     }
+}
+
+/// Of what DataFusion tells, its first line as far as people read it: neither the plan as its programmers see it, nor whom to write to.
+fn told(what: &str) -> &str {
+    let line = what.lines().next().unwrap_or_default();
+    let end = line.find(" { ").map_or(line.len(), |structure| {
+        line[..structure].rfind(|c: char| c.is_whitespace()).unwrap_or(0)
+    });
+    line[..end].trim_end_matches([' ', '.', ':'])
 }
 
 /// The error of ours inside, if there is one.
@@ -87,4 +103,28 @@ fn find(error: DataFusionError) -> Result<Error, DataFusionError> {
         }
     }
     look(&error).ok_or(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_as_programmers_see_them_are_not_told() {
+        let plan = DataFusionError::NotImplemented(
+            "Physical plan does not support logical expression Count(Aggregate { func: 1 })".into(),
+        );
+        let error = from_datafusion(plan);
+        assert_eq!(error.code().0, "0A000");
+        assert_eq!(
+            error.message(),
+            "Physical plan does not support logical expression is not supported"
+        );
+        let bug = DataFusionError::Internal(
+            "Unexpected empty work table.\nThis issue was likely caused by a bug".into(),
+        );
+        assert_eq!(from_datafusion(bug).message(), "internal error: Unexpected empty work table");
+        let plain = DataFusionError::Plan("no such function".into());
+        assert!(from_datafusion(plain).message().ends_with(": no such function"));
+    }
 }

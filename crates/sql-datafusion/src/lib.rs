@@ -231,6 +231,9 @@ fn result_columns(columns: &[ScopeColumn], tables: &CatalogTables) -> Vec<Result
         .iter()
         .map(|column| {
             let mut out = ResultColumn::new(column.name.clone(), column.ty.clone());
+            if column.is_row_of_table() {
+                (out.ty, out.whole_row) = (SqlType::Text, true);
+            }
             if let Some(origin) = column.origin {
                 out.table_oid = origin.table.0;
                 out.attnum = tables.attribute_number(origin.table, origin.position);

@@ -59,6 +59,20 @@ fn immutable(bound: &Bound, what: &str) -> Result<()> {
     ))
 }
 
+/// Refuses storage parameters that PostgreSQL does not know.
+fn known_parameters(with: &[Expr]) -> Result<()> {
+    for option in with {
+        let name = match option {
+            Expr::BinaryOp { left, .. } => left,
+            name => name,
+        };
+        if let Expr::Identifier(name) = name {
+            telesto_sql_parser::definition::known_storage(true, &fold(name))?;
+        }
+    }
+    Ok(())
+}
+
 /// 0A000 for an access method other than btree.
 fn no_method(method: &IndexType) -> Error {
     let name = method.to_string().to_lowercase();
@@ -165,6 +179,7 @@ impl Ddl<'_> {
         self.need_owner_of(&relation)?;
         self.may_make_in(&relation)?;
         self.change.define_temporary(telesto_sql_catalog::temp::is_temporary(table.id.0));
+        known_parameters(&create.with)?;
         match &create.using {
             None | Some(IndexType::BTree | IndexType::Hash) => {}
             Some(other) => return Err(no_method(other)),

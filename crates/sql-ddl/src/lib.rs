@@ -25,12 +25,14 @@ mod expressions;
 mod grant;
 mod index;
 mod keys;
+mod label_text;
 mod like;
 mod names;
 pub mod online;
 mod other;
 mod other_types;
 mod owned;
+mod parameters;
 mod placement;
 mod policies;
 mod rename;
@@ -116,6 +118,7 @@ pub async fn execute(
         ));
     }
     let definition = telesto_sql_parser::definition::read(statement)?;
+    parameters::refuse(statement, definition.as_ref())?;
     let reach = access::reach(statement, definition.as_ref());
     let into = match definition {
         Some(Definition::CreateTableAs(create)) => Some(Statement::CreateTable(*create)),
@@ -258,7 +261,7 @@ impl Ddl<'_> {
                 "DROP DOMAIN"
             }
             Statement::AlterType(alter) => {
-                self.alter_type(alter)?;
+                self.alter_type(alter).await?;
                 "ALTER TYPE"
             }
             Statement::AlterCollation(alter) => self.place_type(alter)?,

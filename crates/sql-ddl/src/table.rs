@@ -14,9 +14,9 @@ use telesto_sql_parser::rewrite::collation::check_of_column;
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_parser::sqlparser::ast::helpers::stmt_create_table::CreateTableBuilder;
 use telesto_sql_parser::sqlparser::ast::{
-    ColumnDef, ColumnOption, CreateTable, GeneratedAs, IndexColumn, KeyOrIndexDisplay, OrderByExpr,
-    OrderByOptions, PrimaryKeyConstraint, Query, SetExpr, Statement, TableConstraint,
-    UniqueConstraint,
+    ColumnDef, ColumnOption, ColumnOptionDef, CreateTable, CreateTableOptions, GeneratedAs,
+    IndexColumn, KeyOrIndexDisplay, OrderByExpr, OrderByOptions, PrimaryKeyConstraint, Query,
+    SetExpr, Statement, TableConstraint, UniqueConstraint,
 };
 use telesto_sql_plan::Rows;
 use telesto_sql_plan::{ExecContext, PlanContext, query_statement};
@@ -57,6 +57,50 @@ pub(super) fn storable(column: &str, ty: &SqlType) -> Result<()> {
     Ok(())
 }
 
+/// Refuses storage parameters that PostgreSQL does not know.
+fn known_parameters(options: &CreateTableOptions) -> Result<()> {
+    let CreateTableOptions::With(options) = options else { return Ok(()) };
+    for option in options {
+        match option {
+            ast::SqlOption::KeyValue { key: name, .. } | ast::SqlOption::Ident(name) => {
+                telesto_sql_parser::definition::known_storage(false, &fold(name))?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what is said of one column and does not go together: which of it counted would be anybody's.
+fn agree(table: &str, column: &str, serial: bool, options: &[ColumnOptionDef]) -> Result<()> {
+    let (mut null, mut not_null) = (false, serial);
+    let (mut defaults, mut identities, mut computed) = (u32::from(serial), 0, 0);
+    for option in options {
+        match &option.option {
+            ColumnOption::Null => null = true,
+            ColumnOption::NotNull => not_null = true,
+            ColumnOption::Default(_) => defaults += 1,
+            ColumnOption::Generated { generation_expr: Some(_), .. } => computed += 1,
+            ColumnOption::Generated { .. } => {
+                identities += 1;
+                not_null = true;
+            }
+            _ => {}
+        }
+    }
+    let what = match (defaults, identities, computed) {
+        (2.., ..) => "multiple default values specified",
+        (_, 2.., _) => "multiple identity specifications",
+        (.., 2..) => "multiple generation clauses specified",
+        (1, 1, _) => "both default and identity specified",
+        (1, _, 1) => "both default and generation expression specified",
+        (_, 1, 1) => "both identity and generation expression specified",
+        _ if null && not_null => "conflicting NULL/NOT NULL declarations",
+        _ => return Ok(()),
+    };
+    Err(Error::syntax(format!("{what} for column \"{column}\" of table \"{table}\"")))
+}
+
 impl Ddl<'_> {
     pub(super) async fn create_table(
         &mut self,
@@ -64,6 +108,7 @@ impl Ddl<'_> {
         likes: &[Like],
         settings: &[(String, Option<String>)],
     ) -> Result<()> {
+        known_parameters(&create.table_options)?;
         if create.partition_by.is_some() || create.partition_of.is_some() {
             return Err(Error::unsupported("a partitioned table"));
         }
@@ -169,6 +214,7 @@ impl Ddl<'_> {
             SqlType::Domain(domain) => (domain.base.clone(), Some(domain.oid)),
             ty => (ty, None),
         };
+        agree(&table.name, &name, serial, &definition.options)?;
         let position = table.columns.len();
         let id = position as u16 + 1;
         let new = Column::new(id, name.clone(), ty.clone());
@@ -225,18 +271,6 @@ impl Ddl<'_> {
                 ColumnOption::Generated {
                     generated_as, sequence_options, generation_expr, ..
                 } => {
-                    if generation_expr.is_some() && column.default.is_some() {
-                        return Err(Error::syntax(format!(
-                            "both default and generation expression specified for column \"{name}\" of table \"{}\"",
-                            table.name
-                        )));
-                    }
-                    if column.generated.is_some() {
-                        return Err(Error::syntax(format!(
-                            "both identity and generation expression specified for column \"{name}\" of table \"{}\"",
-                            table.name
-                        )));
-                    }
                     column.generated = Some(match (generated_as, generation_expr) {
                         (_, Some(expr)) => Generated::Stored(self.stored(expr)?),
                         (kind, None) => {

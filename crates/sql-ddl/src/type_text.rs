@@ -1,12 +1,7 @@
-//! SQL text in the catalog that names users' types and labels: defaults, checks, index predicates, policies, views, domains.
+//! SQL text in the catalog that names users' types: defaults, checks, index predicates, policies, views, domains.
 //!
 //! # Invariants
-//! A type or label that is renamed is renamed in every text, or the statement is refused: no stored text ever means
-//! something else than before.
-//!
-//! # Limits
-//! A label is renamed in casts to its type and in the default of a column of the type. Where it stands bare in a check, a
-//! predicate or a view, the statement is refused (0A000).
+//! A type that is renamed is renamed in every text, or the statement is refused: no stored text ever means something else than before.
 
 use std::ops::ControlFlow;
 
@@ -21,8 +16,7 @@ use telesto_sql_expr::types::{UserTypes, named};
 use telesto_sql_parser::names::ident;
 use telesto_sql_parser::parse::parse_kept;
 use telesto_sql_parser::sqlparser::ast::{
-    DataType, Expr, Ident, ObjectName, Statement, Value, VisitMut, visit_expressions,
-    visit_expressions_mut,
+    DataType, Expr, Ident, ObjectName, Statement, VisitMut, visit_expressions,
 };
 use telesto_sql_parser::view_query::parts;
 use telesto_sql_types::SqlType;
@@ -37,15 +31,15 @@ pub(super) struct NamingText {
 }
 
 /// One text of a table.
-struct Place<'a> {
-    what: String,
-    /// The type of the column whose default it is.
-    of: Option<SqlType>,
-    text: &'a mut String,
+pub(super) struct Place<'a> {
+    pub(super) what: String,
+    /// The type of the column whose value it computes.
+    pub(super) of: Option<SqlType>,
+    pub(super) text: &'a mut String,
 }
 
 /// The expression texts of a table.
-fn places(table: &mut Table) -> Vec<Place<'_>> {
+pub(super) fn places(table: &mut Table) -> Vec<Place<'_>> {
     let name = table.name.clone();
     let mut out = Vec::new();
     for column in table.columns.iter_mut().filter(|column| !column.dropped) {
@@ -54,7 +48,7 @@ fn places(table: &mut Table) -> Vec<Place<'_>> {
             out.push(Place { what: what.clone(), of: Some(column.ty.clone()), text });
         }
         if let Some(Generated::Stored(text)) = &mut column.generated {
-            out.push(Place { what, of: None, text });
+            out.push(Place { what, of: Some(column.ty.clone()), text });
         }
     }
     for check in &mut table.checks {
@@ -102,38 +96,11 @@ fn breaking(found: bool) -> ControlFlow<()> {
     if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-fn view_query(view: &View) -> Result<Statement> {
+pub(super) fn view_query(view: &View) -> Result<Statement> {
     parse_kept(&view.query)?
         .pop()
         .and_then(|mut parsed| parsed.statement.take())
         .ok_or_else(|| Error::corrupt("a view without a query"))
-}
-
-fn bare_label(value: &Expr, label: &str) -> bool {
-    matches!(value, Expr::Value(value) if matches!(&value.value, Value::SingleQuotedString(text) if text == label))
-}
-
-/// Renames the label where it is cast to the type; whether it stands elsewhere too.
-fn rename_in_expr(expr: &mut Expr, finder: &Finder<'_>, from: &str, to: &str) -> bool {
-    let literal = || Expr::value(Value::SingleQuotedString(to.to_owned()));
-    let _ = visit_expressions_mut(expr, |expr| {
-        match expr {
-            Expr::Cast { expr, data_type, .. }
-                if finder.means(data_type) && bare_label(expr, from) =>
-            {
-                **expr = literal();
-            }
-            Expr::TypedString(typed)
-                if finder.means(&typed.data_type)
-                    && matches!(&typed.value.value, Value::SingleQuotedString(text) if text == from) =>
-            {
-                typed.value.value = Value::SingleQuotedString(to.to_owned());
-            }
-            _ => {}
-        }
-        ControlFlow::<()>::Continue(())
-    });
-    visit_expressions(expr, |expr| breaking(bare_label(expr, from))).is_break()
 }
 
 /// What is done with each type that a tree names.
@@ -205,7 +172,7 @@ impl Ddl<'_> {
     }
 
     /// Texts of domains are not written again.
-    fn refuse_in_domains(&self, oid: u32, what: &str) -> Result<()> {
+    pub(super) fn refuse_in_domains(&self, oid: u32, what: &str) -> Result<()> {
         let made = self.catalog().user_types().any(|ty| {
             matches!(&ty.kind, TypeKind::Domain(domain)
                 if is_made_of(&domain.base, oid) && !(domain.checks.is_empty() && domain.default.is_none()))
@@ -317,81 +284,6 @@ impl Ddl<'_> {
                 self.change
                     .put(Object::View(View { query: query.to_string(), ..(**view).clone() }));
             }
-        }
-        Ok(())
-    }
-
-    /// Writes a label's new name wherever its old one stands.
-    pub(super) fn rename_label_in_texts(&mut self, oid: u32, from: &str, to: &str) -> Result<()> {
-        self.refuse_in_domains(oid, "RENAME VALUE")?;
-        let before = self.catalog().clone();
-        let mut changed = Vec::new();
-        {
-            let finder = self.finder(&before, oid);
-            let refused = |what: &str| {
-                Error::unsupported(format!("RENAME VALUE while {what} names the label"))
-                    .hint("Drop that, rename the label, and create it again.")
-            };
-            for table in before.tables() {
-                let of_type = table.columns.iter().any(|column| is_made_of(&column.ty, oid));
-                let mut table = (**table).clone();
-                let shown = table.clone();
-                for place in places(&mut table) {
-                    let mut expr = parse_expr(place.text)?;
-                    let whole = place.of.as_ref().is_some_and(|ty| is_made_of(ty, oid));
-                    if whole && bare_label(&expr, from) {
-                        expr = Expr::value(Value::SingleQuotedString(to.to_owned()));
-                    } else if rename_in_expr(&mut expr, &finder, from, to) && of_type {
-                        return Err(refused(&place.what));
-                    }
-                    *place.text = expr.to_string();
-                }
-                for column in &mut table.columns {
-                    if let (Some(text), SqlType::Enum(ty)) = (&column.missing, &column.ty)
-                        && ty.oid == oid
-                        && text == from
-                    {
-                        column.missing = Some(to.to_owned());
-                    } else if column.missing.is_some()
-                        && !matches!(column.ty, SqlType::Enum(_))
-                        && is_made_of(&column.ty, oid)
-                    {
-                        return Err(refused(&format!(
-                            "column {} of table {}",
-                            column.name, table.name
-                        )));
-                    }
-                }
-                if table != shown {
-                    changed.push(Object::Table(table));
-                }
-            }
-            for view in before.views() {
-                let mut query = view_query(view)?;
-                let named = visit_expressions(&query, |e| breaking(bare_label(e, from))).is_break();
-                if !named {
-                    continue;
-                }
-                let mut bare = false;
-                let _ = visit_expressions_mut(&mut query, |expr| {
-                    bare |= matches!(
-                        expr,
-                        Expr::BinaryOp { .. } | Expr::InList { .. } | Expr::Between { .. }
-                    ) && rename_in_expr(&mut expr.clone(), &finder, from, to);
-                    ControlFlow::<()>::Continue(())
-                });
-                if bare {
-                    return Err(refused(&format!("view {}", view.name)));
-                }
-                let _ = visit_expressions_mut(&mut query, |expr| {
-                    rename_in_expr(expr, &finder, from, to);
-                    ControlFlow::<()>::Continue(())
-                });
-                changed.push(Object::View(View { query: query.to_string(), ..(**view).clone() }));
-            }
-        }
-        for object in changed {
-            self.change.put(object);
         }
         Ok(())
     }

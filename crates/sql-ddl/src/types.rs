@@ -212,7 +212,7 @@ impl Ddl<'_> {
         })
     }
 
-    pub(super) fn alter_type(&mut self, alter: &AlterType) -> Result<()> {
+    pub(super) async fn alter_type(&mut self, alter: &AlterType) -> Result<()> {
         let Some(found) = self.find_type(&alter.name)? else {
             return Err(match &alter.operation {
                 AlterTypeOperation::Rename(_) => self.cannot_alter(&alter.name)?,
@@ -245,7 +245,7 @@ impl Ddl<'_> {
                 }
                 labels[at] = Arc::new(EnumLabel { label: to.to_owned(), ..(*labels[at]).clone() });
                 self.places_no_rows(ty.oid, from)?;
-                self.rename_label_in_texts(ty.oid, from, to)?;
+                self.rename_label_in_texts(ty.oid, from, to).await?;
             }
         }
         self.change.put(Object::Type(ty));

@@ -201,7 +201,9 @@ impl<'a> Binder<'a> {
             }
             E::Collate { expr, collation } => {
                 known_collation(collation)?;
-                self.bind(expr)
+                let value = self.bind(expr)?;
+                super::bind_coerce::takes_collation(&value.ty)?;
+                Ok(value)
             }
             E::IsNull(e) => self.null_test(e, false),
             E::IsNotNull(e) => self.null_test(e, true),

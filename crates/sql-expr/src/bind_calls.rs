@@ -124,6 +124,10 @@ impl Binder<'_> {
     /// 42883, 42725, 42804.
     pub fn call_named(&mut self, name: &str, args: Vec<Expr>) -> Result<Expr> {
         match name {
+            "coalesce" | "greatest" | "least" if args.is_empty() => {
+                let name = name.to_uppercase();
+                return Err(Error::syntax(format!("{name} needs at least one argument")));
+            }
             "coalesce" => {
                 let (args, ty) = self.unify(args, "COALESCE")?;
                 return Ok(Expr { node: Node::Coalesce(args), ty });

@@ -172,3 +172,15 @@ impl Binder<'_> {
         Ok((cast, ty))
     }
 }
+
+/// Refuses a collation of what is no text.
+///
+/// # Errors
+/// 42804.
+pub fn takes_collation(ty: &SqlType) -> Result<()> {
+    use SqlType as T;
+    match ty.element_type().unwrap_or(ty).of_values() {
+        T::Text | T::Varchar(_) | T::Char(_) | T::Name | T::Unknown => Ok(()),
+        _ => Err(fault::mismatch(format!("collations are not supported by type {ty}"))),
+    }
+}

@@ -15,7 +15,8 @@ use super::ty::CastContext;
 use crate::{ROW_FIELD, ROW_TEXT, ROW_WITH};
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_types::error::{Error, Result, SqlState};
-use telesto_sql_types::{CompositeField, Datum, SqlType, record};
+use telesto_sql_types::record::{self, RecordType};
+use telesto_sql_types::{CompositeField, Datum, SqlType};
 
 /// The fields of a row that is written out: `(a, b)`, or `ROW(a, b)`, which is parsed as a call.
 #[must_use]
@@ -50,10 +51,10 @@ pub fn field_place(ty: &SqlType, name: &str) -> Result<(usize, SqlType)> {
             })?;
             Ok((at, composite.fields[at].ty.clone()))
         }
-        SqlType::Record(types) => {
-            let fields = types.as_deref().unwrap_or_default();
-            let at = name.strip_prefix('f').and_then(|n| n.parse::<usize>().ok());
-            let at = at.and_then(|n| n.checked_sub(1)).filter(|at| *at < fields.len());
+        SqlType::Record(row) => {
+            let fields = row.as_ref().map(|row| row.types()).map_or(&[][..], |types| types);
+            let names = row.as_ref().and_then(|row| row.names()).unwrap_or_default();
+            let at = names.iter().position(|field| field == name);
             let at = at.ok_or_else(|| {
                 Error::new(
                     SqlState::UNDEFINED_COLUMN,
@@ -79,7 +80,7 @@ pub fn field_place(ty: &SqlType, name: &str) -> Result<(usize, SqlType)> {
 pub fn field_names(ty: &SqlType) -> Option<Vec<String>> {
     match ty {
         SqlType::Composite(ty) => Some(ty.fields.iter().map(|field| field.name.clone()).collect()),
-        SqlType::Record(Some(types)) => Some((1..=types.len()).map(|n| format!("f{n}")).collect()),
+        SqlType::Record(Some(row)) => row.names(),
         _ => None,
     }
 }
@@ -208,7 +209,8 @@ impl Binder<'_> {
             (SqlType::Unknown, Node::Param(_)) => SqlType::Text,
             (ty, _) => record::field_type(ty),
         };
-        let ty = SqlType::Record(Some(values.iter().map(of).collect()));
+        let types = values.iter().map(of).collect();
+        let ty = SqlType::Record(Some(RecordType::numbered(types).into()));
         let written = self.call_named(ROW_TEXT, values)?;
         Ok(Expr { ty, ..written })
     }

@@ -431,6 +431,11 @@ impl Deparse<'_> {
         }
         let operator = !name.starts_with(|c: char| c.is_alphabetic() || c == '_');
         let arg = |e: &Expr| self.argument(e, Place::Item);
+        if name == "interval_of_fields"
+            && let Some(text) = self.of_fields(args)
+        {
+            return text;
+        }
         match (name, args) {
             (_, []) if is_word_call(name) => name.to_uppercase(),
             (_, [one]) if operator => self

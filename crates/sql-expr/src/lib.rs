@@ -73,6 +73,7 @@ pub mod whole_row;
 
 pub use bind::{Binder, known_collation};
 pub use bind_calls::{is_aggregate, is_void_parameter, nullif_result};
+pub use bind_coerce::takes_collation;
 pub use bind_ops::{comparison_type, negate, no_operator, substring_name, symbol_of};
 pub use bind_rows::{field_names, field_place, parameters_of_fields, row_of};
 pub use bound::{Comparison, Expr, Node};

@@ -18,6 +18,8 @@ pub enum PatternError {
     TrailingEscape,
     /// More than two escaped double quotes in a SIMILAR TO pattern.
     Separators,
+    /// `22023`: a letter that is no option.
+    Option(char),
     /// `2201B`: not a valid regular expression; the reason.
     Regex(String),
     /// `0A000`: valid in PostgreSQL, but not to be had here; what it is.
@@ -148,11 +150,7 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
             't' | 'g' => {}
             'x' => extended = true,
             'q' => literal = true,
-            other => {
-                return Err(PatternError::Regex(format!(
-                    "invalid regular expression option: \"{other}\""
-                )));
-            }
+            other => return Err(PatternError::Option(other)),
         }
     }
     // A director: the rest is a literal, or a regular expression like any other.

@@ -431,7 +431,12 @@ impl Settings {
             "role" | "session_authorization" => return Err(by_session(name)),
             _ => match defaults.others.get(&lower) {
                 Some(value) => drop(self.others.insert(lower.clone(), value.clone())),
-                None if self.others.remove(&lower).is_some() => {}
+                None if self.others.remove(&lower).is_some() => {
+                    // Of an application's the session knows the name from now on.
+                    if lower.contains('.') && !lower.starts_with("telesto.") {
+                        self.others.insert(lower.clone(), String::new());
+                    }
+                }
                 None => {
                     let value = defaults.show(name)?;
                     if !is_fixed(&lower) {

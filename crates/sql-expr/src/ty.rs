@@ -11,7 +11,7 @@
 //! # Limits
 //! A table's row type is no type.
 
-use telesto_sql_types::{CompositeType, RangeKind, SqlType};
+use telesto_sql_types::{CompositeType, RangeKind, SqlType, record};
 
 /// A type without modifiers; also the polymorphic pseudo-types functions are declared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -295,8 +295,13 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
         }
     }
     // Modifiers survive only where all agree.
-    let same = types.iter().all(|t| t == chosen);
-    Ok(if same { chosen.clone() } else { chosen.without_modifier() })
+    if types.iter().all(|t| t == chosen) {
+        return Ok(chosen.clone());
+    }
+    let known = types.iter().filter(|ty| **ty != SqlType::Unknown);
+    Ok(known.fold(chosen.without_modifier(), |ty, other| {
+        record::one_of_two(&ty, &other.without_modifier())
+    }))
 }
 
 /// Whether two types of records have fields of the same types, modifiers aside.

@@ -447,6 +447,7 @@ pub(super) fn wildcard(table: &Table, output: &mut Vec<Expr>, columns: &mut Vec<
             ty: column.ty.clone(),
             table_oid: table.id.0,
             attnum: column.id,
+            whole_row: false,
         });
     }
 }

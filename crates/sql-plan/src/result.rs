@@ -30,12 +30,14 @@ pub struct ResultColumn {
     pub table_oid: u32,
     /// Its attnum there; 0 for an expression.
     pub attnum: u16,
+    /// Whether it is the row of a table, which is sent as text: by itself it is no such value as within a statement.
+    pub whole_row: bool,
 }
 
 impl ResultColumn {
     /// A column that comes from an expression.
     pub fn new(name: impl Into<String>, ty: SqlType) -> Self {
-        Self { name: name.into(), ty, table_oid: 0, attnum: 0 }
+        Self { name: name.into(), ty, table_oid: 0, attnum: 0, whole_row: false }
     }
 }
 

@@ -233,10 +233,20 @@ pub fn parse_array(text: &str, element: &SqlType, style: &TextStyle) -> Result<D
             let Some(inner) = inner else {
                 return Err(malformed(text, "Missing \"]\" after array dimensions."));
             };
-            let lower = inner.split_once(':').map_or("1", |(lower, _)| lower);
-            bounds.push(lower.trim().parse::<i32>().map_err(|_| {
-                malformed(text, "\"[\" must introduce explicitly-specified array dimensions.")
-            })?);
+            let (lower, upper) = inner.split_once(':').unwrap_or(("1", inner));
+            let bound = |bound: &str| {
+                bound.trim().parse::<i32>().map_err(|_| {
+                    malformed(text, "\"[\" must introduce explicitly-specified array dimensions.")
+                })
+            };
+            let (lower, upper) = (bound(lower)?, bound(upper)?);
+            if upper < lower {
+                return Err(Error::new(
+                    SqlState::ARRAY_SUBSCRIPT_ERROR,
+                    "upper bound cannot be less than lower bound",
+                ));
+            }
+            bounds.push((lower, i64::from(upper) - i64::from(lower) + 1));
         }
         body = tail.trim_start();
     }
@@ -259,12 +269,13 @@ pub fn parse_array(text: &str, element: &SqlType, style: &TextStyle) -> Result<D
     if parser.rest.next().is_some() {
         return Err(malformed(text, "Junk after closing right brace."));
     }
-    let dimensions = parser
-        .dimensions
-        .iter()
-        .enumerate()
-        .map(|(i, length)| (length.unwrap_or(0), bounds.get(i).copied().unwrap_or(1)))
-        .collect();
+    let lengths: Vec<i32> = parser.dimensions.iter().map(|length| length.unwrap_or(0)).collect();
+    let written = bounds.iter().map(|(_, length)| *length);
+    if !bounds.is_empty() && !written.eq(lengths.iter().map(|length| i64::from(*length))) {
+        return Err(malformed(text, "Specified array dimensions do not match array contents."));
+    }
+    let lower = |at: usize| bounds.get(at).map_or(1, |(lower, _)| *lower);
+    let dimensions = lengths.iter().enumerate().map(|(at, length)| (*length, lower(at))).collect();
     Ok(Datum::Array(Arc::new(ArrayValue {
         element: element.clone(),
         dimensions,

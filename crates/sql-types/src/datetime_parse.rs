@@ -120,6 +120,13 @@ fn split(text: &str) -> Vec<String> {
             && current.starts_with(|c: char| c.is_ascii_digit())
             && (current.bytes().filter(|b| matches!(b, b'-' | b'/' | b'.')).count() == 2
                 || (current.len() == 8 && current.bytes().all(|b| b.is_ascii_digit())));
+        // A year of eight digits has a month and a day behind it.
+        let mut parts = bytes[i..].split(|b| *b == b'-').skip(1);
+        let is_year = matches!(
+            (parts.next(), parts.next()),
+            (Some([b'0'..=b'9'] | [b'0'..=b'9', b'0'..=b'9']), Some([b'0'..=b'9', ..]))
+        );
+        let date = date && !(current.len() == 8 && c == '-' && is_year);
         let is_zone = (in_time || date) && (c == '+' || c == '-') && !current.is_empty();
         let is_word = (in_time || date) && c.is_ascii_alphabetic() && prev_digit;
         if is_zone || is_word {

@@ -18,9 +18,52 @@ use serde_json::{Map, Number, Value};
 use crate::Numeric;
 use crate::error::{Error, Result, SqlState};
 
-fn invalid(error: &serde_json::Error) -> Error {
+fn invalid(text: &str, error: &serde_json::Error) -> Error {
     Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type json")
-        .detail(error.to_string())
+        .detail(reason(text, error))
+}
+
+/// What is wrong with a text, as PostgreSQL tells it.
+fn reason(text: &str, error: &serde_json::Error) -> String {
+    if error.is_eof() {
+        return "The input string ended unexpectedly.".to_owned();
+    }
+    let line = text.split('\n').nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let mut at = error.column().saturating_sub(1).min(line.len());
+    let in_word = |byte: &u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'+' | 0x80..)
+    };
+    let bytes = line.as_bytes();
+    while at > 0 && bytes.get(at).is_some_and(in_word) && in_word(&bytes[at - 1]) {
+        at -= 1;
+    }
+    while !line.is_char_boundary(at) {
+        at -= 1;
+    }
+    let length = bytes[at..].iter().take_while(|byte| in_word(byte)).count();
+    let token = match length {
+        0 => line[at..].chars().next().map(String::from).unwrap_or_default(),
+        length => line.get(at..at + length).unwrap_or_default().to_owned(),
+    };
+    let known = matches!(token.as_str(), "true" | "false" | "null");
+    if !known
+        && token.starts_with(|c: char| c.is_alphabetic() || !"{}[],:\"-0123456789".contains(c))
+    {
+        return format!("Token \"{token}\" is invalid.");
+    }
+    let told = error.to_string();
+    let told = told.split(" at line ").next().unwrap_or_default();
+    let expected = match told {
+        "expected `:`" => "\":\"",
+        "expected `,` or `}`" => "\",\" or \"}\"",
+        "expected `,` or `]`" => "\",\" or \"]\"",
+        "key must be a string" => "string",
+        "trailing characters" => "end of input",
+        "trailing comma" if token == "}" => "string",
+        "trailing comma" | "expected value" => "JSON value",
+        other => return format!("{other}."),
+    };
+    format!("Expected {expected}, but found \"{token}\".")
 }
 
 /// How deep arrays and objects of a document may stand in each other.
@@ -190,7 +233,7 @@ impl Reader<'_> {
         let quoted = &self.text[self.at..=end];
         self.made.add(quoted.len())?;
         let text = if escapes {
-            serde_json::from_str::<String>(quoted).map_err(|error| invalid(&error))?
+            serde_json::from_str::<String>(quoted).map_err(|error| invalid(quoted, &error))?
         } else {
             quoted[1..quoted.len() - 1].to_owned()
         };
@@ -204,7 +247,7 @@ impl Reader<'_> {
 /// # Errors
 /// 22P02.
 pub fn check_json(text: &str) -> Result<()> {
-    serde_json::from_str::<serde::de::IgnoredAny>(text).map(|_| ()).map_err(|e| invalid(&e))
+    serde_json::from_str::<serde::de::IgnoredAny>(text).map(|_| ()).map_err(|e| invalid(text, &e))
 }
 
 /// Parses jsonb: the last of duplicate keys wins, keys are sorted by length, then bytes.

@@ -9,11 +9,106 @@
 //! Fields that are regclass or its kin count as text: only their names are in the record.
 
 use std::cmp::Ordering;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 
 use crate::error::{Error, Result, SqlState};
 use crate::{CompositeType, Datum, SqlType, TextStyle};
+
+/// What the fields of a row are called.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Names {
+    /// `f1`, `f2`, …: the row is written out.
+    Numbered,
+    /// As the columns that it was made of.
+    Of(Arc<[String]>),
+    /// The value is of several expressions whose fields are called differently: what runs decides.
+    Differing,
+}
+
+/// The fields of a [`SqlType::Record`]. Types differ where names do, so that no call over one is taken for a call over the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RecordType {
+    types: Arc<[SqlType]>,
+    names: Names,
+    of_table: bool,
+}
+
+impl RecordType {
+    /// Fields without names of their own.
+    #[must_use]
+    pub fn numbered(types: Arc<[SqlType]>) -> Self {
+        Self { types, names: Names::Numbered, of_table: false }
+    }
+
+    /// The row of a relation; `of_table`: PostgreSQL's type of it is called after a table or a view.
+    #[must_use]
+    pub fn named(types: Arc<[SqlType]>, names: Arc<[String]>, of_table: bool) -> Self {
+        Self { types, names: Names::Of(names), of_table }
+    }
+
+    /// The types.
+    #[must_use]
+    pub fn types(&self) -> &Arc<[SqlType]> {
+        &self.types
+    }
+
+    /// The names; `None`: they differ from value to value.
+    #[must_use]
+    pub fn names(&self) -> Option<Vec<String>> {
+        match &self.names {
+            Names::Numbered => Some((1..=self.types.len()).map(|n| format!("f{n}")).collect()),
+            Names::Of(names) => Some(names.to_vec()),
+            Names::Differing => None,
+        }
+    }
+
+    /// Whether it is the row of a table or a view, which is sent as text.
+    #[must_use]
+    pub fn is_of_table(&self) -> bool {
+        self.of_table
+    }
+
+    /// The same fields without modifiers.
+    #[must_use]
+    pub fn without_modifiers(&self) -> Self {
+        let types = self.types.iter().map(SqlType::without_modifier).collect();
+        Self { types, ..self.clone() }
+    }
+
+    /// What a value is that is one of two rows with fields of the same types.
+    fn joined(&self, other: &Self) -> Self {
+        let types = self.types.iter().zip(other.types.iter());
+        Self {
+            types: types.map(|(one, two)| one_of_two(one, two)).collect(),
+            names: if self.names == other.names { self.names.clone() } else { Names::Differing },
+            of_table: self.of_table && other.of_table,
+        }
+    }
+}
+
+impl Deref for RecordType {
+    type Target = [SqlType];
+
+    fn deref(&self) -> &[SqlType] {
+        &self.types
+    }
+}
+
+/// The type of a value that is of one or of the other type, which are alike but for what rows in them call their fields.
+#[must_use]
+pub fn one_of_two(one: &SqlType, two: &SqlType) -> SqlType {
+    match (one, two) {
+        (SqlType::Record(Some(a)), SqlType::Record(Some(b))) if a.len() == b.len() => {
+            SqlType::Record(Some(Arc::new(a.joined(b))))
+        }
+        (SqlType::Array(a), SqlType::Array(b)) => one_of_two(a, b).array_of(),
+        (SqlType::Unknown, other) => other.clone(),
+        (one, _) => one.clone(),
+    }
+}
 
 /// Longest text of a row, bytes.
 pub const MAX_ROW_BYTES: usize = 16 << 20;
@@ -33,10 +128,7 @@ pub fn field_type(ty: &SqlType) -> SqlType {
         SqlType::Unknown => SqlType::Unknown,
         SqlType::Void => SqlType::Text,
         ty if ty.is_reg() => SqlType::Text,
-        SqlType::Array(element) => match field_type(element) {
-            SqlType::Record(_) => SqlType::Text,
-            element => element.array_of(),
-        },
+        SqlType::Array(element) => field_type(element).array_of(),
         ty => ty.without_modifier(),
     }
 }
@@ -138,9 +230,21 @@ pub fn fields(text: &str, types: &[SqlType]) -> Result<Vec<Datum>> {
     let read = |(text, ty): (Option<String>, &SqlType)| match (text, ty) {
         (None, _) => Ok(Datum::Null),
         (Some(text), SqlType::Record(_)) => Ok(Datum::text(text)),
+        (Some(text), SqlType::Array(row)) if matches!(**row, SqlType::Record(_)) => {
+            rows(&text, row)
+        }
         (Some(text), ty) => Datum::from_text(&text, ty, &style),
     };
     texts.into_iter().zip(types).map(read).collect()
+}
+
+/// An array of records from the text that the server made of it.
+fn rows(text: &str, row: &SqlType) -> Result<Datum> {
+    let value = Datum::from_text(text, &SqlType::Text.array_of(), &TextStyle::default())?;
+    let Datum::Array(array) = value else { return Ok(value) };
+    let mut array = Arc::unwrap_or_clone(array);
+    array.element = row.clone();
+    Ok(Datum::Array(Arc::new(array)))
 }
 
 /// PostgreSQL's `record_send`: the number of fields, and of each its type's OID and its value.
@@ -264,7 +368,7 @@ mod tests {
 
     #[test]
     fn a_record_inside_a_record_is_sent_in_binary() {
-        let inner = SqlType::Record(Some([SqlType::Int2].into()));
+        let inner = SqlType::Record(Some(RecordType::numbered([SqlType::Int2].into()).into()));
         let mut out = BytesMut::new();
         to_binary("(7,\"(3)\")", &[SqlType::Int4, inner], &mut out);
         let sent = [

@@ -12,6 +12,7 @@ use crate::composites::{self, CompositeType};
 use crate::domains::DomainType;
 use crate::enums::{self, EnumType};
 use crate::ranges::RangeKind;
+use crate::record::RecordType;
 
 /// Precision and scale of `numeric(p, s)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -112,7 +113,7 @@ pub enum SqlType {
     OidVector,
     /// A row as a value, with the types of its fields where they are known ([`crate::record`]); never stored.
     #[serde(skip)]
-    Record(Option<Arc<[SqlType]>>),
+    Record(Option<Arc<RecordType>>),
     /// The result of a function that returns nothing.
     Void,
     /// A string literal or NULL whose type is not known yet.
@@ -310,9 +311,7 @@ impl SqlType {
             Self::Timestamp(_) => Self::Timestamp(None),
             Self::TimestampTz(_) => Self::TimestampTz(None),
             Self::Array(element) => element.without_modifier().array_of(),
-            Self::Record(Some(fields)) => {
-                Self::Record(Some(fields.iter().map(Self::without_modifier).collect()))
-            }
+            Self::Record(Some(row)) => Self::Record(Some(row.without_modifiers().into())),
             other => other.clone(),
         }
     }
@@ -327,7 +326,7 @@ impl SqlType {
     #[must_use]
     pub fn row_fields(&self) -> Option<&Arc<[Self]>> {
         match self {
-            Self::Record(fields) => fields.as_ref(),
+            Self::Record(row) => row.as_ref().map(|row| row.types()),
             Self::Composite(ty) => Some(ty.types()),
             _ => None,
         }

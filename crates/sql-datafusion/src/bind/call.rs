@@ -46,6 +46,11 @@ fn has_extremes(ty: &SqlType) -> bool {
     !(none || ty.is_bits() || ty.is_ranged())
 }
 
+/// 42809.
+fn without_over(name: &str) -> telesto_sql_types::error::Error {
+    fault::new("42809", format!("window function {name} requires an OVER clause"))
+}
+
 impl Binder<'_> {
     pub(super) fn function(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Typed> {
         let name = call
@@ -88,6 +93,9 @@ impl Binder<'_> {
                     }
                 }
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Wildcard) => star = true,
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::QualifiedWildcard(name)) => {
+                    args.push(self.row_behind_star(name, scope)?);
+                }
                 _ => return Err(fault::unsupported("named function arguments")),
             }
         }
@@ -146,6 +154,7 @@ impl Binder<'_> {
             return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
         }
         if let Some(mut aggregate) = aggregate {
+            self.sorted_by_arguments(distinct, &args, &order)?;
             if let ("count", true, false, [arg]) = (&*name, distinct, star, &args[..]) {
                 // Equal values that do not look so count once.
                 let ty = if arg.ty.is_unknown() { &SqlType::Text } else { &arg.ty };
@@ -173,10 +182,7 @@ impl Binder<'_> {
             ));
         }
         if window_function(&name).is_some() {
-            return Err(fault::new(
-                "42P20",
-                format!("window function {name} requires an OVER clause"),
-            ));
+            return Err(without_over(&name));
         }
         match name.as_str() {
             "coalesce" => self.coalesced(args),
@@ -229,6 +235,33 @@ impl Binder<'_> {
             _ => SqlType::Time(Some(precision)),
         };
         self.cast(now, &ty)
+    }
+
+    /// Refuses an order of distinct values by what is none of them: which of equal values it took would be anybody's.
+    fn sorted_by_arguments(
+        &self,
+        distinct: bool,
+        args: &[Typed],
+        order: &[SortExpr],
+    ) -> Result<()> {
+        if !distinct {
+            return Ok(());
+        }
+        let keys = args.iter().map(|arg| {
+            let ty = if arg.ty.is_unknown() { &SqlType::Text } else { &arg.ty };
+            self.orderable(arg.expr.clone(), ty)
+        });
+        let keys = keys.collect::<Result<Vec<_>>>()?;
+        let known =
+            |expr: &Expr| keys.iter().any(|key| key == expr || crate::waiting::alike(key, expr));
+        if order.iter().all(|sort| known(&sort.expr)) {
+            return Ok(());
+        }
+        Err(fault::new(
+            "42P10",
+            "in an aggregate with DISTINCT, ORDER BY expressions must appear in argument list"
+                .to_owned(),
+        ))
     }
 
     fn coalesced(&self, args: Vec<Typed>) -> Result<Typed> {

@@ -12,7 +12,7 @@ use datafusion::sql::sqlparser::ast;
 
 use super::Binder;
 use super::select::{Order, Output};
-use crate::fault;
+use crate::{fault, waiting};
 use telesto_sql_types::error::Result;
 
 impl Binder<'_> {
@@ -42,6 +42,31 @@ impl Binder<'_> {
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)
     }
+}
+
+/// Refuses an order that does not begin with what rows are told apart by: which row comes first would be anybody's.
+///
+/// # Errors
+/// 42P10.
+pub(super) fn begins_order(on: &[Expr], orders: &[Order], outputs: &[Output]) -> Result<()> {
+    let same = |a: &Expr, b: &Expr| a == b || waiting::alike(a, b);
+    let ordered: Vec<&Expr> = orders
+        .iter()
+        .map(|order| match order {
+            Order::Output(at, _) => &outputs[*at].expr,
+            Order::Other(expr, ..) => expr,
+        })
+        .collect();
+    let among = |expr: &&&Expr| on.iter().any(|on| same(on, expr));
+    let begins = ordered.iter().take_while(among).count();
+    let all = || on.iter().all(|on| ordered[..begins].iter().any(|expr| same(on, expr)));
+    if begins == ordered.len() || ordered[begins..].iter().all(|expr| !among(&expr)) && all() {
+        return Ok(());
+    }
+    Err(fault::new(
+        "42P10",
+        "SELECT DISTINCT ON expressions must match initial ORDER BY expressions".to_owned(),
+    ))
 }
 
 /// Whether sets are among the outputs, and neither in what is sorted by nor in what rows are told apart by.

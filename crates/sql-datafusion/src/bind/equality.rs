@@ -57,6 +57,20 @@ fn native(columns: &[ScopeColumn]) -> bool {
     columns.iter().all(|column| natively_ordered(&column.ty) || column.ty == SqlType::Unknown)
 }
 
+/// Refuses values that no operator compares.
+///
+/// # Errors
+/// 42883.
+pub(super) fn comparable(ty: &SqlType) -> Result<()> {
+    match ty.element_type().unwrap_or(ty) {
+        SqlType::Json => Err(fault::new(
+            "42883",
+            format!("could not identify an equality operator for type {ty}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 impl Binder<'_> {
     /// The distinct rows of `plan`, whose columns are `columns`.
     pub(super) fn distinct(
@@ -64,6 +78,9 @@ impl Binder<'_> {
         plan: LogicalPlan,
         columns: &[ScopeColumn],
     ) -> Result<LogicalPlan> {
+        for column in columns {
+            comparable(&column.ty)?;
+        }
         if native(columns) {
             return LogicalPlanBuilder::from(plan)
                 .distinct()
@@ -110,6 +127,9 @@ impl Binder<'_> {
         all: bool,
     ) -> Result<LogicalPlan> {
         let names = left.columns.clone();
+        for column in &names {
+            comparable(&column.ty)?;
+        }
         if native(&names) {
             let (left, right) = (self.numbered(left, all)?, self.numbered(right, all)?);
             let plan = if intersect {

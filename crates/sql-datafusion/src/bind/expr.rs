@@ -21,7 +21,7 @@ use crate::apply::Shape;
 use crate::fault;
 use crate::types::scalar;
 use telesto_sql_expr::type_name::{interval_fields, literal_type};
-use telesto_sql_expr::{known_collation, row_of, substring_name};
+use telesto_sql_expr::{known_collation, row_of, substring_name, takes_collation};
 use telesto_sql_parser::rewrite::calls_in_from;
 use telesto_sql_types::error::{Result, SqlState};
 use telesto_sql_types::{BitString, Datum, SqlType};
@@ -55,7 +55,9 @@ impl Binder<'_> {
             E::Value(value) => self.literal(&value.value),
             E::Collate { expr, collation } => {
                 known_collation(collation)?;
-                self.expr(expr, scope)
+                let value = self.expr(expr, scope)?;
+                takes_collation(&value.ty)?;
+                Ok(value)
             }
             // Not DataFusion's IS TRUE and its kin: its planner takes them for never NULL, its operators do not, and
             // an aggregation above refuses the difference.
@@ -247,6 +249,7 @@ impl Binder<'_> {
                 Some(row) => Ok(row),
                 None => Err(fault::unsupported(&format!("the expression {expr}"))),
             },
+            E::QualifiedWildcard(name, _) => self.row_behind_star(name, scope),
             E::Array(array) => self.array(&array.elem, scope),
             E::CompoundFieldAccess { root, access_chain } => self.access(root, access_chain, scope),
             other => Err(fault::unsupported(&format!("the expression {other}"))),
@@ -336,7 +339,7 @@ impl Binder<'_> {
             return Ok(Typed::bool(if *op == B::And { Expr::and(l, r) } else { Expr::or(l, r) }));
         }
         // Row comparison: (a, b) = (c, d).
-        if let (Some(ls), Some(rs)) = (row_of(left), row_of(right)) {
+        if let (Some(ls), Some(rs)) = (self.row_items(left, scope), self.row_items(right, scope)) {
             return self.row_comparison(&operator_name(op)?, &ls, &rs, scope);
         }
         if let Some(compared) = self.row_and_subquery(left, op, right, scope)? {
@@ -367,7 +370,9 @@ impl Binder<'_> {
         right: &ast::Expr,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
-        if let (Some(left), Some(right)) = (row_of(left), row_of(right)) {
+        if let (Some(left), Some(right)) =
+            (self.row_items(left, scope), self.row_items(right, scope))
+        {
             return self.row_comparison(op, &left, &right, scope);
         }
         let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);

@@ -245,8 +245,22 @@ impl Binder<'_> {
         }
         if let Some(base) = &base {
             let exclude = spec.exclude;
-            let base = ast::WindowType::WindowSpec(self.named_window(base)?);
-            spec = Spec { exclude, ..self.spec(&base, scope)? };
+            let window = ast::WindowType::WindowSpec(self.named_window(base)?);
+            let below = self.spec(&window, scope)?;
+            let name = fold(base);
+            let refused = if !written.partition_by.is_empty() {
+                format!("cannot override PARTITION BY clause of window \"{name}\"")
+            } else if !written.order_by.is_empty() && !below.order_by.is_empty() {
+                format!("cannot override ORDER BY clause of window \"{name}\"")
+            } else if below.frame.is_some() || below.exclude != Exclusion::None {
+                format!("cannot copy window \"{name}\" because it has a frame clause")
+            } else {
+                String::new()
+            };
+            if !refused.is_empty() {
+                return Err(windowing(&refused));
+            }
+            spec = Spec { exclude, ..below };
         }
         for expr in &written.partition_by {
             let typed = self.expr(expr, scope)?;
@@ -420,6 +434,27 @@ impl Binder<'_> {
         }
         Err(fault::new("42704", format!("window \"{wanted}\" does not exist")))
     }
+}
+
+/// Refuses two windows of one name, and one over a window that comes behind it.
+pub(super) fn told_apart(windows: &[ast::NamedWindowDefinition]) -> Result<()> {
+    for (at, ast::NamedWindowDefinition(name, definition)) in windows.iter().enumerate() {
+        let name = fold(name);
+        let before = |wanted: &str| windows[..at].iter().any(|other| fold(&other.0) == wanted);
+        if before(&name) {
+            return Err(windowing(&format!("window \"{name}\" is already defined")));
+        }
+        let base = match definition {
+            ast::NamedWindowExpr::NamedWindow(base) => Some(base),
+            ast::NamedWindowExpr::WindowSpec(spec) => spec.window_name.as_ref(),
+        };
+        if let Some(base) = base.filter(|base| marks::excluded(&base.value).is_none())
+            && !before(&fold(base))
+        {
+            return Err(fault::new("42704", format!("window \"{}\" does not exist", fold(base))));
+        }
+    }
+    Ok(())
 }
 
 /// The type of what values of type `order` are moved by, when `given` is what is written.

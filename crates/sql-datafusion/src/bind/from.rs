@@ -10,6 +10,7 @@ use datafusion::common::{Column, JoinType};
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, Subquery};
 use datafusion::sql::sqlparser::ast;
 
+use super::group::refuse_aggregates;
 use super::lateral::{Beside, keeps_left, sees};
 use super::merged::Merge;
 use super::query::rename;
@@ -19,6 +20,7 @@ use super::table_call::{TableCall, as_subquery};
 use super::{Binder, BoundView, Found};
 use crate::{fault, outer};
 use telesto_sql_plan::hidden::HIDDEN_PREFIX;
+use telesto_sql_types::SqlType;
 use telesto_sql_types::error::Result;
 
 /// What is in view of the items of a join.
@@ -144,7 +146,7 @@ impl Binder<'_> {
         let joined = self.merged(left.columns, right.columns, &merge, kind)?;
         let columns = joined.columns;
         let condition = match on {
-            Some(on) => Some(self.condition(on, &Scope::new(&columns, outer), "JOIN/ON")?),
+            Some(on) => Some(self.join_on(on, &Scope::new(&columns, outer))?),
             None => joined.condition,
         };
         let mut plan = self.join_plans(left.plan, right.plan, kind, condition)?;
@@ -154,6 +156,13 @@ impl Binder<'_> {
             plan = project(plan, exprs)?;
         }
         Ok(Relation { plan, columns })
+    }
+
+    /// The condition behind ON.
+    pub(super) fn join_on(&self, on: &ast::Expr, scope: &Scope<'_>) -> Result<Expr> {
+        let condition = self.condition(on, scope, "JOIN/ON")?;
+        refuse_aggregates(&condition, "JOIN conditions")?;
+        Ok(condition)
     }
 
     /// One table factor. `left` is what a LATERAL item may refer to.
@@ -294,6 +303,9 @@ impl Binder<'_> {
                 {
                     column.name = name;
                     column.origin = Some(Origin { table: oid, position, instance });
+                    if column.is_row_of_table() {
+                        column.ty = SqlType::Text;
+                    }
                 }
                 if let Some(name) = barrier {
                     relation = self.names_of_its_own(relation)?;

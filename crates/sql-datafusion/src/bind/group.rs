@@ -8,7 +8,7 @@ use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::{Aggregate, Expr, GroupingSet, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
-use super::equality::one_of;
+use super::equality::{comparable, one_of};
 use super::operators::natively_ordered;
 use super::scope::{Folds, OuterFold, Scope, ScopeColumn, fold};
 use super::select::{Output, all_columns, project, substitute};
@@ -159,7 +159,7 @@ impl Binder<'_> {
             ast::Expr::Identifier(name) => scope.find(None, &fold(name))?.is_some(),
             _ => false,
         };
-        let output = if by_input { None } else { self.output_position(item, outputs)? };
+        let output = if by_input { None } else { self.output_position(item, outputs, "GROUP BY")? };
         let expr = match output {
             Some(at) => Typed::of(outputs[at].expr.clone(), outputs[at].ty.clone()),
             None => {
@@ -172,6 +172,7 @@ impl Binder<'_> {
             }
         };
         let Typed { expr, ty, .. } = expr;
+        comparable(&ty)?;
         if !natively_ordered(&ty) && !ty.is_unknown() {
             apart.borrow_mut().push((expr.clone(), ty));
         }
@@ -213,6 +214,12 @@ impl Binder<'_> {
             let aggregate = match aggregate.clone() {
                 Expr::AggregateFunction(mut call) if call.func.name() == "grouping" => {
                     let args = std::mem::take(&mut call.params.args);
+                    if args.iter().any(|arg| !flat.contains(arg)) {
+                        return Err(fault::new(
+                            "42803",
+                            "arguments to GROUPING must be grouping expressions of the associated query level".to_owned(),
+                        ));
+                    }
                     call.params.args = args.into_iter().map(key).collect();
                     Expr::AggregateFunction(call)
                 }

@@ -156,7 +156,7 @@ impl Binder<'_> {
             }
             (JoinType::Left, Some(ast::JoinConstraint::On(on))) if !is_true(on) => {
                 let both = [left.columns.as_slice(), inner.columns.as_slice()].concat();
-                self.condition(on, &Scope::new(&both, outer), "JOIN/ON")?;
+                self.join_on(on, &Scope::new(&both, outer))?;
                 let within = Scope::new(&inner.columns, Some(&scope));
                 let condition = self.condition(on, &within, "JOIN/ON")?;
                 inner.plan = filter(inner.plan.clone(), condition)?;
@@ -206,7 +206,7 @@ impl Binder<'_> {
             return Ok(relation);
         };
         let scope = Scope::new(&relation.columns, outer);
-        let condition = self.condition(on, &scope, "JOIN/ON")?;
+        let condition = self.join_on(on, &scope)?;
         Ok(Relation { plan: filter(relation.plan, condition)?, columns: relation.columns })
     }
 

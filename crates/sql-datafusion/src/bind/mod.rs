@@ -264,6 +264,8 @@ pub(crate) struct Binder<'a> {
     null_extended: RefCell<BTreeSet<Option<TableReference>>>,
     /// Relations whose rows have a type that is called after a table or a view.
     named_rows: RefCell<BTreeSet<Option<TableReference>>>,
+    /// Relations whose rows the query is grouped by that is being bound.
+    grouped_rows: RefCell<BTreeSet<String>>,
     /// Whose policies count here: inside a view, its owner's; `None`: those of whoever runs the statement.
     reader: Cell<Option<u32>>,
     /// The rows of the tables in FROM are locked.
@@ -317,6 +319,7 @@ impl<'a> Binder<'a> {
             windows: RefCell::default(),
             null_extended: RefCell::default(),
             named_rows: RefCell::default(),
+            grouped_rows: RefCell::default(),
             reader: Cell::default(),
             locking: Cell::default(),
             guarding: RefCell::default(),

@@ -281,17 +281,14 @@ impl Binder<'_> {
         }
         let mut sorts = Vec::with_capacity(order.len());
         for item in order {
-            let at = match ordinal(&item.expr) {
-                Some(at) => at,
-                None => match &item.expr {
-                    ast::Expr::Identifier(name) => {
-                        let name = fold(name);
-                        relation.columns.iter().position(|c| c.name == name).map_or(0, |at| at + 1)
-                    }
-                    _ => 0,
-                },
+            let at = match (ordinal(&item.expr, relation.columns.len(), "ORDER BY")?, &item.expr) {
+                (None, ast::Expr::Identifier(name)) => {
+                    let name = fold(name);
+                    relation.columns.iter().position(|c| c.name == name)
+                }
+                (at, _) => at,
             };
-            let column = at.checked_sub(1).and_then(|at| relation.columns.get(at)).ok_or_else(|| {
+            let column = at.and_then(|at| relation.columns.get(at)).ok_or_else(|| {
                 fault::new(
                     "0A000",
                     "ORDER BY of a set operation takes output column names or positions only; wrap it in SELECT * FROM (…)".to_owned(),
@@ -412,14 +409,32 @@ impl Binder<'_> {
 }
 
 /// The position an ORDER BY or GROUP BY item names, when it is a plain integer.
-pub(crate) fn ordinal(expr: &ast::Expr) -> Option<usize> {
-    match expr {
-        ast::Expr::Value(value) => match &value.value {
-            ast::Value::Number(digits, _) => digits.parse().ok(),
-            _ => None,
+///
+/// # Errors
+/// 42P10 for a place that is none of `width` columns, 42601 for any other constant.
+pub(crate) fn ordinal(expr: &ast::Expr, width: usize, clause: &str) -> Result<Option<usize>> {
+    use ast::UnaryOperator::{Minus, Plus};
+    let (sign, value) = match expr {
+        ast::Expr::Nested(inner) => return ordinal(inner, width, clause),
+        ast::Expr::UnaryOp { op: op @ (Minus | Plus), expr } => match &**expr {
+            ast::Expr::Value(value) if matches!(value.value, ast::Value::Number(..)) => {
+                (if *op == Minus { "-" } else { "" }, value)
+            }
+            _ => return Ok(None),
         },
+        ast::Expr::Value(value) => ("", value),
+        _ => return Ok(None),
+    };
+    let place = match &value.value {
+        ast::Value::Placeholder(_) => return Ok(None),
+        ast::Value::Number(digits, _) => format!("{sign}{digits}").parse::<i32>().ok(),
         _ => None,
-    }
+    };
+    let place = place.ok_or_else(|| fault::syntax(&format!("non-integer constant in {clause}")))?;
+    let at = usize::try_from(place).ok().filter(|at| (1..=width).contains(at));
+    let missing =
+        || fault::new("42P10", format!("{clause} position {place} is not in select list"));
+    at.map(|at| Some(at - 1)).ok_or_else(missing)
 }
 
 /// Gives the columns of `relation` the names of an alias list.

@@ -39,6 +39,7 @@ impl Binder<'_> {
                 ),
             ));
         };
+        refuse_bounds(&cte.query)?;
         refuse_recursion(right, name)?;
         let distinct = !matches!(set_quantifier, ast::SetQuantifier::All);
         let start = rename(self.set_expr(left, outer)?, &cte.alias.columns)?;
@@ -94,6 +95,9 @@ impl Binder<'_> {
         let step = self.set_expr(right, outer);
         self.ctes.borrow_mut().pop();
         let types: Vec<_> = start.columns.iter().map(|c| c.ty.clone()).collect();
+        if distinct {
+            types.iter().try_for_each(super::equality::comparable)?;
+        }
         let step = step?;
         if step.columns.len() != types.len() {
             return Err(fault::syntax("each UNION query must have the same number of columns"));
@@ -111,6 +115,31 @@ impl Binder<'_> {
     }
 }
 
+/// Refuses what would sort or cut the rows of a recursive query, which come as they are found.
+fn refuse_bounds(query: &ast::Query) -> Result<()> {
+    let (mut limit, mut offset) = (query.fetch.is_some(), false);
+    match &query.limit_clause {
+        None => {}
+        Some(ast::LimitClause::LimitOffset { limit: most, offset: first, .. }) => {
+            limit |= most.is_some();
+            offset = first.is_some();
+        }
+        Some(ast::LimitClause::OffsetCommaLimit { .. }) => limit = true,
+    }
+    let what = if query.order_by.is_some() {
+        "ORDER BY"
+    } else if offset {
+        "OFFSET"
+    } else if limit {
+        "LIMIT"
+    } else if !query.locks.is_empty() {
+        "FOR UPDATE/SHARE"
+    } else {
+        return Ok(());
+    };
+    Err(fault::new("0A000", format!("{what} in a recursive query is not implemented")))
+}
+
 /// Whether it is one, perhaps in parentheses.
 fn is_set_operation(body: &ast::SetExpr) -> bool {
     match body {
@@ -120,20 +149,69 @@ fn is_set_operation(body: &ast::SetExpr) -> bool {
     }
 }
 
-/// Refuses a recursive term that PostgreSQL refuses (42P19): one that names itself twice, below an outer join that may leave it out, or
-/// under an aggregate.
+/// Refuses a recursive term that PostgreSQL refuses (42P19): one that names itself twice, in a subquery of an expression, below an outer
+/// join that may leave it out, or under an aggregate.
 fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
     let refused = |what: &str| Err(fault::new("42P19", what.to_owned()));
+    let in_expression = ast::visit_expressions(term, |expr| {
+        let within = match expr {
+            ast::Expr::Subquery(query) => count(query, name),
+            ast::Expr::Exists { subquery, .. } | ast::Expr::InSubquery { subquery, .. } => {
+                count(subquery, name)
+            }
+            ast::Expr::Function(call) => match &call.args {
+                ast::FunctionArguments::Subquery(query) => count(query, name),
+                _ => 0,
+            },
+            _ => 0,
+        };
+        if within > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    if in_expression.is_break() {
+        return refused(&format!(
+            "recursive reference to query \"{name}\" must not appear within a subquery"
+        ));
+    }
     if count(term, name) > 1 {
         return refused(&format!(
             "recursive reference to query \"{name}\" must not appear more than once"
         ));
     }
-    let ast::SetExpr::Select(select) = term else { return Ok(()) };
-    for from in &select.from {
+    match ast::Visit::visit(term, &mut Selects(name)) {
+        ControlFlow::Break(what) => refused(&what),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// Looks at each SELECT of a recursive term, also those in FROM.
+struct Selects<'n>(&'n str);
+
+impl ast::Visitor for Selects<'_> {
+    type Break = String;
+
+    fn pre_visit_select(&mut self, select: &ast::Select) -> ControlFlow<String> {
+        if left_out_of(select, self.0) {
+            return ControlFlow::Break(format!(
+                "recursive reference to query \"{}\" must not appear within an outer join",
+                self.0
+            ));
+        }
+        if folds(select) && select.from.iter().any(|from| stands_in(from, self.0)) {
+            return ControlFlow::Break(
+                "aggregate functions are not allowed in a recursive query's recursive term"
+                    .to_owned(),
+            );
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Whether `name` stands on a side of an outer join that it may leave out.
+fn left_out_of(select: &ast::Select, name: &str) -> bool {
+    use ast::JoinOperator as J;
+    select.from.iter().any(|from| {
         let mut left = count(&from.relation, name) > 0;
-        for join in &from.joins {
-            use ast::JoinOperator as J;
+        from.joins.iter().any(|join| {
             let right = count(&join.relation, name) > 0;
             let below = match &join.join_operator {
                 J::Left(_) | J::LeftOuter(_) => right,
@@ -141,14 +219,26 @@ fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
                 J::FullOuter(_) => left || right,
                 _ => false,
             };
-            if below {
-                return refused(&format!(
-                    "recursive reference to query \"{name}\" must not appear within an outer join"
-                ));
-            }
             left |= right;
+            below
+        })
+    })
+}
+
+/// Whether `name` is itself among what is joined, not in a subquery there.
+fn stands_in(from: &ast::TableWithJoins, name: &str) -> bool {
+    let factor = |factor: &ast::TableFactor| match factor {
+        ast::TableFactor::Table { name: table, .. } => {
+            matches!(&table.0[..], [only] if only.as_ident().is_some_and(|ident| fold(ident) == name))
         }
-    }
+        ast::TableFactor::NestedJoin { table_with_joins, .. } => stands_in(table_with_joins, name),
+        _ => false,
+    };
+    factor(&from.relation) || from.joins.iter().any(|join| factor(&join.relation))
+}
+
+/// Whether a SELECT has an aggregate in its list that is its own.
+fn folds(select: &ast::Select) -> bool {
     let aggregates = ast::visit_expressions(&select.projection, |expr| match expr {
         ast::Expr::Function(call) if call.over.is_none() => {
             let name = call.name.0.last().and_then(|part| part.as_ident()).map(fold);
@@ -171,12 +261,7 @@ fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
         })
         .is_break()
     });
-    if aggregates.is_break() && plain && count(&select.from, name) > 0 {
-        return refused(
-            "aggregate functions are not allowed in a recursive query's recursive term",
-        );
-    }
-    Ok(())
+    aggregates.is_break() && plain
 }
 
 /// How often something names `name` as a relation.

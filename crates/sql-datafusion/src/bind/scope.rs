@@ -59,6 +59,11 @@ impl ScopeColumn {
     pub fn hidden(&self) -> bool {
         self.merged && self.name != KEY_COLUMN && self.column.name.starts_with(HIDDEN_PREFIX)
     }
+
+    /// Whether its values are rows whose type would be called after a table or a view.
+    pub fn is_row_of_table(&self) -> bool {
+        matches!(&self.ty, SqlType::Record(Some(row)) if row.is_of_table())
+    }
 }
 
 /// A plan and what its columns are called.

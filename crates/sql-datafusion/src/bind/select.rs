@@ -19,10 +19,11 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder};
 use datafusion::sql::sqlparser::ast;
 
-use super::distinct_on::{sets_in_outputs_alone, tell_apart};
+use super::distinct_on::{begins_order, sets_in_outputs_alone, tell_apart};
 use super::group::{Groups, refuse_aggregates, refuse_sets, refuse_windows};
 use super::query::ordinal;
 use super::scope::{Folds, OuterFold, Relation, Scope, fold};
+use super::whole_row::grouped_names;
 use super::{Binder, Place, Typed};
 use crate::types::TypeShape;
 use crate::{fault, row_by_row, waiting};
@@ -78,8 +79,11 @@ impl Binder<'_> {
         }
         let folds = RefCell::default();
         let scope = Scope { folds: Folds::Taken(&folds), ..scope };
+        super::frames::told_apart(&select.named_window)?;
         let previous = self.windows.replace(select.named_window.clone());
+        let grouped = self.grouped_rows.replace(grouped_names(&select.group_by));
         let parts = self.parts(select, order, &wanted, &scope);
+        self.grouped_rows.replace(grouped);
         self.windows.replace(previous);
         let (mut outputs, mut orders, group, mut having, mut on) = parts?;
 
@@ -177,15 +181,16 @@ impl Binder<'_> {
         }
         let mut on = Vec::new();
         if let Some(ast::Distinct::On(exprs)) = &select.distinct {
+            let mut values = Vec::with_capacity(exprs.len());
             for expr in exprs {
-                on.push(match self.output_position(expr, &outputs)? {
-                    Some(at) => self.orderable(outputs[at].expr.clone(), &outputs[at].ty)?,
-                    None => {
-                        let typed = self.expr(expr, scope)?;
-                        self.orderable(typed.expr, &typed.ty)?
-                    }
-                });
+                let value = match self.output_position(expr, &outputs, "DISTINCT ON")? {
+                    Some(at) => Typed::of(outputs[at].expr.clone(), outputs[at].ty.clone()),
+                    None => self.expr(expr, scope)?,
+                };
+                on.push(self.orderable(value.expr.clone(), &value.ty)?);
+                values.push(value.expr);
             }
+            begins_order(&values, &orders, &outputs)?;
         }
         Ok((outputs, orders, group, having, on))
     }
@@ -254,7 +259,7 @@ impl Binder<'_> {
                 _,
             ) => self.fields(row, scope, out)?,
             ast::SelectItem::UnnamedExpr(expr) => {
-                let typed = match self.row_text(expr, scope)? {
+                let typed = match self.row_value(expr, scope)? {
                     Some(row) => row,
                     None => self.expr(expr, scope)?,
                 };
@@ -267,7 +272,7 @@ impl Binder<'_> {
                 });
             }
             ast::SelectItem::ExprWithAlias { expr, alias } => {
-                let typed = match self.row_text(expr, scope)? {
+                let typed = match self.row_value(expr, scope)? {
                     Some(row) => row,
                     None => self.expr(expr, scope)?,
                 };
@@ -284,17 +289,15 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The output an ORDER BY, GROUP BY or DISTINCT ON item names by position or by alias.
+    /// The output that an item of `clause` (ORDER BY, GROUP BY or DISTINCT ON) names by position or by alias.
     pub(super) fn output_position(
         &self,
         expr: &ast::Expr,
         outputs: &[Output],
+        clause: &str,
     ) -> Result<Option<usize>> {
-        if let Some(at) = ordinal(expr) {
-            if at == 0 || at > outputs.len() {
-                return Err(fault::new("42P10", format!("position {at} is not in select list")));
-            }
-            return Ok(Some(at - 1));
+        if let Some(at) = ordinal(expr, outputs.len(), clause)? {
+            return Ok(Some(at));
         }
         if let ast::Expr::Identifier(name) = expr {
             let name = fold(name);
@@ -315,7 +318,7 @@ impl Binder<'_> {
         scope: &Scope<'_>,
         outputs: &[Output],
     ) -> Result<Order> {
-        if let Some(at) = self.output_position(&item.expr, outputs)? {
+        if let Some(at) = self.output_position(&item.expr, outputs, "ORDER BY")? {
             return Ok(Order::Output(at, item.options));
         }
         let typed = self.expr(&item.expr, scope)?;

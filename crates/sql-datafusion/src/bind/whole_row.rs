@@ -8,8 +8,10 @@
 //! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
 //!
 //! # Limits
-//! In the select list a row whose type would be called after a table is sent as text; `pg_typeof` does not take it (0A000).
+//! What a statement or a view gives is text where its type would be called after a table; `pg_typeof` does not take such a row (0A000).
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use datafusion::logical_expr::{Expr, when};
@@ -19,10 +21,11 @@ use super::scope::{Scope, ScopeColumn, fold, reference};
 use super::{Binder, Typed};
 use crate::fault;
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
-use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT, parameters_of_fields};
+use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT, parameters_of_fields, row_of};
 use telesto_sql_plan::hidden::KEY_COLUMN;
+use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Result, SqlState};
-use telesto_sql_types::{SqlType, record};
+use telesto_sql_types::record::{self, RecordType};
 
 fn first_argument(call: &mut ast::Function) -> Option<&mut ast::Expr> {
     let ast::FunctionArguments::List(list) = &mut call.args else { return None };
@@ -37,7 +40,23 @@ fn single_name(expr: &ast::Expr) -> Option<String> {
     match expr {
         ast::Expr::Nested(inner) => single_name(inner),
         ast::Expr::Identifier(name) => Some(fold(name)),
+        ast::Expr::QualifiedWildcard(name, _) => name.0.last()?.as_ident().map(fold),
         _ => None,
+    }
+}
+
+fn unnested(expr: &ast::Expr) -> &ast::Expr {
+    match expr {
+        ast::Expr::Nested(inner) => unnested(inner),
+        other => other,
+    }
+}
+
+/// The relations whose rows a query is grouped by, or columns of their names.
+pub(super) fn grouped_names(group: &ast::GroupByExpr) -> BTreeSet<String> {
+    match group {
+        ast::GroupByExpr::Expressions(items, _) => items.iter().filter_map(single_name).collect(),
+        ast::GroupByExpr::All(_) => BTreeSet::new(),
     }
 }
 
@@ -102,6 +121,10 @@ impl Binder<'_> {
                 }
             }
             ast::Expr::Nested(inner) => self.row(inner, scope),
+            ast::Expr::QualifiedWildcard(name, _) => {
+                let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
+                self.row_of_relation(&name?, scope)
+            }
             ast::Expr::Tuple(values) => of_fields(values.iter().map(field_of).collect()),
             ast::Expr::Function(call) if call.name.to_string().eq_ignore_ascii_case("row") => {
                 let ast::FunctionArguments::List(list) = &call.args else { return None };
@@ -127,27 +150,17 @@ impl Binder<'_> {
         }
     }
 
-    /// An expression of a select list that is a row as a value; the text form of a row that has a table's type.
-    pub(super) fn row_text(&self, expr: &ast::Expr, scope: &Scope<'_>) -> Result<Option<Typed>> {
-        match self.row(expr, scope) {
-            Some(row) if !row.written && self.is_of_table(expr, scope) => {
-                Ok(Some(self.expr(&parsed(&row.text())?, scope)?))
-            }
-            Some(_) => self.row_value(expr, scope),
-            None => Ok(None),
-        }
-    }
-
     /// Whether a relation's name stands for a row whose type is called after a table or a view; that of every other is `record`.
     pub(super) fn is_of_table(&self, expr: &ast::Expr, scope: &Scope<'_>) -> bool {
         let Some(name) = single_name(expr) else { return false };
-        if scope.resolve(None, &name).is_ok() {
-            return false;
-        }
-        let (columns, _) = self.relation(&name, scope);
+        scope.resolve(None, &name).is_err() && self.is_row_of_table(&name, scope)
+    }
+
+    fn is_row_of_table(&self, name: &str, scope: &Scope<'_>) -> bool {
+        let (columns, _) = self.relation(name, scope);
         let tables = self.named_rows.borrow();
         let named = |column: &&ScopeColumn| tables.contains(&column.column.relation);
-        let alias = || super::merged::aliases(scope.columns).contains(name.as_str());
+        let alias = || super::merged::aliases(scope.columns).contains(name);
         !columns.is_empty() && columns.iter().all(named) && !alias()
     }
 
@@ -156,7 +169,38 @@ impl Binder<'_> {
         let Some(row) = self.row_of_relation(name, scope) else { return Ok(None) };
         let (columns, further) = self.relation(name, scope);
         let field = |column: &ScopeColumn| Typed::of(reference(column, further), column.ty.clone());
-        self.value_of(&row, columns.into_iter().map(field).collect()).map(Some)
+        let fields = columns.into_iter().map(field).collect();
+        self.value_of(&row, fields, self.is_row_of_table(name, scope)).map(Some)
+    }
+
+    /// The row of `t.*` where a value is wanted.
+    pub(super) fn row_behind_star(
+        &self,
+        name: &ast::ObjectName,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let name = name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
+        self.row_called(&name, scope)?.ok_or_else(|| {
+            fault::new("42P01", format!("missing FROM-clause entry for table \"{name}\""))
+        })
+    }
+
+    /// The fields of a row that is written out, with the columns of `t` for a `t.*` among them.
+    pub(super) fn row_items<'e>(
+        &self,
+        expr: &'e ast::Expr,
+        scope: &Scope<'_>,
+    ) -> Option<Cow<'e, [ast::Expr]>> {
+        if let Some(items) = row_of(expr) {
+            return Some(items);
+        }
+        let ast::Expr::Function(call) = unnested(expr) else { return None };
+        if !call.name.to_string().eq_ignore_ascii_case("row") {
+            return None;
+        }
+        let fields = self.row(expr, scope)?.fields;
+        let items = fields.iter().map(|field| parsed(&field.sql).ok());
+        items.collect::<Option<Vec<_>>>().map(Cow::Owned)
     }
 
     /// A relation's row, `ROW(…)` or `(a, b)` as a value.
@@ -167,18 +211,26 @@ impl Binder<'_> {
             (Some(row), None) => {
                 let bound = |field: &Field| self.expr(&parsed(&field.sql)?, scope);
                 let fields = row.fields.iter().map(bound).collect::<Result<_>>()?;
-                self.value_of(&row, fields).map(Some)
+                self.value_of(&row, fields, false).map(Some)
             }
         }
     }
 
     /// A row of fields, each of which is bound, and computed, once.
-    fn value_of(&self, row: &WholeRow, fields: Vec<Typed>) -> Result<Typed> {
+    fn value_of(&self, row: &WholeRow, fields: Vec<Typed>, of_table: bool) -> Result<Typed> {
         let types = fields.iter().zip(&row.fields).map(|(field, written)| match written.untyped {
             true => SqlType::Unknown,
             false => record::field_type(&field.ty),
         });
-        let ty = SqlType::Record(Some(types.collect()));
+        let types = types.collect();
+        let row_type = match row.written {
+            true => RecordType::numbered(types),
+            false => {
+                let names = row.fields.iter().map(|field| field.name.clone()).collect();
+                RecordType::named(types, names, of_table)
+            }
+        };
+        let ty = SqlType::Record(Some(row_type.into()));
         let there = fields.iter().map(|field| field.expr.clone().is_not_null()).reduce(Expr::or);
         let text = self.call(ROW_TEXT, fields)?.expr;
         let value = match there {
@@ -258,6 +310,13 @@ impl Binder<'_> {
         let mut newline = false;
         for arg in &mut list.args {
             let row = match &*arg {
+                // Above the groups there is the row, but not its columns.
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr))
+                    if single_name(expr)
+                        .is_some_and(|name| self.grouped_rows.borrow().contains(&name)) =>
+                {
+                    None
+                }
                 ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expr)) => {
                     self.row(expr, scope)
                 }
@@ -290,10 +349,8 @@ impl Binder<'_> {
         if let (false, true, [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(value))]) =
             (found, plain, &mut *list.args)
         {
-            let mut json = parsed("coalesce(CAST(to_json(it) AS text), 'null')")?;
-            put(&mut json, "it", value);
-            *value = json;
-            return self.joined_json(call, "', '", scope).map(Some);
+            let between = self.written_as_json(value, scope)?;
+            return self.joined_json(call, between, scope).map(Some);
         }
         if !found {
             return Ok(None);
@@ -309,7 +366,7 @@ impl Binder<'_> {
                 Ok(Some(self.expr(value, scope)?))
             }
             // PostgreSQL begins a line for each row.
-            "json_agg" if newline => self.joined_json(call, "', \n '", scope).map(Some),
+            "json_agg" if newline => self.joined_json(call, parsed("', \n '")?, scope).map(Some),
             _ => Ok(Some(self.function(&call, scope)?)),
         }
     }
@@ -343,6 +400,24 @@ impl Binder<'_> {
         self.expr(&parsed(&sql)?, scope).map(Some)
     }
 
+    /// Makes the argument of json_agg its JSON; what stands before it, where it is not the first.
+    fn written_as_json(&self, value: &mut ast::Expr, scope: &Scope<'_>) -> Result<ast::Expr> {
+        // PostgreSQL begins a line for each row, and each array; what is no name has a blank before it here.
+        let lines = matches!(value, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
+            && self
+                .expr(value, scope)
+                .is_ok_and(|value| value.ty.is_row() || value.ty.element_type().is_some());
+        let mut json = parsed("coalesce(CAST(to_json(it) AS text), 'null')")?;
+        put(&mut json, "it", value);
+        let mut between = parsed(match lines {
+            true => "CASE WHEN to_json(it) IS NULL THEN ', ' ELSE ', \n ' END",
+            false => "', '",
+        })?;
+        put(&mut between, "it", value);
+        *value = json;
+        Ok(between)
+    }
+
     /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays of rows.
     fn array_of_rows(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Option<Typed>> {
         let mut call = call.clone();
@@ -360,11 +435,10 @@ impl Binder<'_> {
     fn joined_json(
         &self,
         mut call: ast::Function,
-        between: &str,
+        between: ast::Expr,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         if let ast::FunctionArguments::List(list) = &mut call.args {
-            let between = parsed(between)?;
             list.args.push(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(between)));
         }
         call.name = ast::ObjectName::from(vec![ast::Ident::new("string_agg")]);

@@ -26,7 +26,7 @@ use crate::looking::looking;
 use crate::per_row::per_row;
 use crate::types::TypeShape;
 use telesto_sql_types::SqlType;
-use telesto_sql_types::error::Result;
+use telesto_sql_types::error::{Error, Result};
 
 impl Binder<'_> {
     #[allow(clippy::too_many_arguments, reason = "the parts of one call as the syntax has them")]
@@ -77,7 +77,7 @@ impl Binder<'_> {
             }
             None => {
                 let mut function =
-                    window_function(name).ok_or_else(|| self.no_function(name, &args))?;
+                    window_function(name).ok_or_else(|| self.no_window_function(name, &args))?;
                 let by_row = self.is_by_row(name, &args)?;
                 if let Some(per_row) = by_row.then(|| per_row(name)).flatten() {
                     function = Arc::new(per_row);
@@ -125,6 +125,20 @@ impl Binder<'_> {
             },
         }));
         Ok(shaped(call, ty, recast))
+    }
+
+    /// 42809 for OVER behind a function that is no window's, 42883 where there is none.
+    fn no_window_function(&self, name: &str, args: &[Typed]) -> Error {
+        let known = self.is_set_function(name) || self.call(name, args.to_vec()).is_ok();
+        if !known {
+            return self.no_function(name, args);
+        }
+        fault::new(
+            "42809",
+            format!(
+                "OVER specified, but {name} is not a window function nor an aggregate function"
+            ),
+        )
     }
 
     /// Whether the arguments are looked at for each row: some are no constants, or the number is one that DataFusion's functions take

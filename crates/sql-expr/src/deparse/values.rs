@@ -14,6 +14,8 @@ use crate::functions::rows::{ROW_FIELD, ROW_NOT_NULL, ROW_NULL, ROW_TEXT};
 use crate::shown_names::{relation_name, user_type_name};
 use crate::ty::CastContext;
 use telesto_sql_types::identifier::quote_ident;
+use telesto_sql_types::interval::{interval_text, parse_interval_of};
+use telesto_sql_types::interval_fields::{IntervalFields, cut};
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 /// The name and the type of the field that a call reads.
@@ -41,6 +43,27 @@ impl Deparse<'_> {
             }
             _ => None,
         }
+    }
+
+    /// A cast to an interval type with fields or a precision: `'01:00:00'::interval hour`.
+    pub(super) fn of_fields(&self, args: &[Expr]) -> Option<String> {
+        let [value, fields, precision] = args else { return None };
+        let (Node::Const(Datum::Text(fields)), Node::Const(Datum::Int4(precision))) =
+            (&fields.node, &precision.node)
+        else {
+            return None;
+        };
+        let blank = if fields.is_empty() { "" } else { " " };
+        let digits = if *precision < 0 { String::new() } else { format!("({precision})") };
+        let shown = match &value.node {
+            Node::Const(Datum::Text(text)) => {
+                let kept = IntervalFields::named(fields).ok()?;
+                let read = parse_interval_of(text, kept).ok()?;
+                quoted(&interval_text(&cut(read, kept, u8::try_from(*precision).ok())))
+            }
+            _ => format!("({})", self.expr(value, Place::Top)),
+        };
+        Some(format!("{shown}::interval{blank}{fields}{digits}"))
     }
 
     /// A type's name.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::bind_rows::field_names;
 use crate::cast;
 use crate::context::Call;
 use crate::fault;
@@ -439,17 +440,15 @@ fn row_fields(row: &str, ty: &SqlType) -> Result<Vec<(String, Datum, SqlType)>> 
     let Some(types) = ty.row_fields() else {
         return Err(fault::unsupported("JSON of a row whose fields are not known"));
     };
-    let name = |at: usize| match ty {
-        SqlType::Composite(ty) => ty.fields[at].name.clone(),
-        _ => format!("f{}", at + 1),
+    let Some(names) = field_names(ty) else {
+        return Err(fault::unsupported(
+            "JSON of one of several rows whose columns have other names",
+        )
+        .hint("Give their columns the same names, or make the JSON of each row by itself."));
     };
     let fields = telesto_sql_types::record::fields(row, types)?;
-    Ok(fields
-        .into_iter()
-        .zip(types.iter())
-        .enumerate()
-        .map(|(at, (value, ty))| (name(at), value, ty.clone()))
-        .collect())
+    let fields = names.into_iter().zip(fields).zip(types.iter());
+    Ok(fields.map(|((name, value), ty)| (name, value, ty.clone())).collect())
 }
 
 /// The outermost dimension's items: the inner ones are folded by `list`, from the last to the second.

@@ -58,7 +58,7 @@ pub const TABLE: &[Function] = &[
     function("regexp_substr", &[Text, Text, Int4, Int4, Text, Int4], Text, substr),
 ];
 
-fn flags<'a>(args: &'a [Datum], at: usize, function: &str) -> Result<&'a str> {
+pub(super) fn flags<'a>(args: &'a [Datum], at: usize, function: &str) -> Result<&'a str> {
     let flags = args.get(at).map_or(Ok(""), str_of)?;
     if flags.contains('g') {
         return Err(fault::error(

@@ -159,7 +159,11 @@ pub const TABLE: &[Function] = &[
     function("!~*", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "i", true)),
     function("regexp_match", &[Text, Text], TextArray, |a, _| regexp_match(a, "")),
     function("regexp_match", &[Text, Text, Text], TextArray, |a, _| {
-        regexp_match(a, str_of(&a[2])?)
+        regexp_match(
+            a,
+            super::regexps::flags(a, 2, "regexp_match")
+                .map_err(|error| error.hint("Use the regexp_matches function instead."))?,
+        )
     }),
     function("regexp_like", &[Text, Text], Tag::Bool, |a, c| matches(a, c, "", false)),
     function("encode", &[Bytea, Text], Text, |a, _| encode(bytes_of(&a[0])?, str_of(&a[1])?)),

@@ -174,6 +174,7 @@ impl Written {
                     ty: own.ty.clone(),
                     table_oid: self.face.id.0,
                     attnum: own.id,
+                    whole_row: false,
                 };
                 Ok((Expr::column(*at, own.ty.clone()), column))
             }

@@ -20,6 +20,7 @@
 use rustc_hash::FxHashMap;
 use telesto_common::key::{Direction, KeyWriter};
 
+use super::order::is_constant;
 use super::*;
 
 /// The groups of a query.
@@ -88,6 +89,7 @@ fn meant<'q>(item: &'q ast::Expr, select: &'q ast::Select, scope: &Scope) -> Res
         | ast::Expr::Cube(_)
         | ast::Expr::GroupingSets(_)
         | ast::Expr::Tuple(_) => Err(decline("grouping sets")),
+        other if is_constant(other) => Err(decline("a constant in GROUP BY")),
         other => Ok(other),
     }
 }

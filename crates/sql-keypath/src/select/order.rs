@@ -5,6 +5,18 @@
 
 use super::*;
 
+/// Whether an item is a constant in parentheses or with a sign, which is no order.
+pub(super) fn is_constant(item: &ast::Expr) -> bool {
+    match item {
+        ast::Expr::Nested(inner) => is_constant(inner),
+        ast::Expr::UnaryOp { expr, .. } => {
+            matches!(&**expr, ast::Expr::Value(v) if matches!(v.value, ast::Value::Number(..)))
+        }
+        ast::Expr::Value(v) => !matches!(v.value, ast::Value::Placeholder(_)),
+        _ => false,
+    }
+}
+
 pub(super) fn sort_keys(
     query: &Query,
     scope: &Scope,
@@ -22,7 +34,7 @@ pub(super) fn sort_keys(
             let alias = match &item.expr {
                 // A number or an alias means an output column, before a column of the table.
                 ast::Expr::Value(v) => match &v.value {
-                    ast::Value::Number(n, _) => {
+                    ast::Value::Number(n, _) if n.parse::<i32>().is_ok() => {
                         let at = n
                             .parse::<usize>()
                             .ok()
@@ -37,6 +49,7 @@ pub(super) fn sort_keys(
                     }
                     _ => return Err(decline("a constant in ORDER BY")),
                 },
+                other if is_constant(other) => return Err(decline("a constant in ORDER BY")),
                 ast::Expr::Identifier(i) => {
                     let name = fold(i);
                     let mut named = (0..output.len()).filter(|at| columns[*at].name == name);

@@ -16,6 +16,7 @@ mod create;
 pub mod identity;
 pub mod included;
 mod index;
+pub mod no_inherit;
 mod parse;
 mod privileges;
 mod sequence;
@@ -28,6 +29,7 @@ pub use attributes::AttributeAction;
 pub use parse::{read, take, text};
 pub use privileges::{Grant, GrantKind, GrantOn, GrantRole, RoleSpec};
 pub use settings::{SettingChange, SettingsOf};
+pub use with_settings::known_storage;
 
 use crate::sqlparser::ast::{
     ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Statement, TableConstraint,

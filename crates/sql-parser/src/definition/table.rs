@@ -101,7 +101,11 @@ impl Words<'_> {
         for (word, reset) in [("SET", false), ("RESET", true)] {
             if self.peek_words(&[word]) && self.0.peek_nth_token(1).token == Token::LParen {
                 self.words(&[word]);
-                return Ok(Action::Settings(self.settings(reset)?));
+                let settings = self.settings(reset)?;
+                for (name, _) in settings.iter().filter(|_| !reset) {
+                    super::known_storage(kind == Kind::Index, name)?;
+                }
+                return Ok(Action::Settings(settings));
             }
         }
         for words in [

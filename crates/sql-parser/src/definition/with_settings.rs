@@ -6,10 +6,61 @@
 use super::create::depths;
 use super::words::{Words, is_word};
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// A setting with its value.
 pub type Setting = (String, Option<String>);
+
+/// What PostgreSQL 15 knows of how a table is stored. Nothing of it changes anything here.
+const OF_TABLES: [&str; 23] = [
+    "autovacuum_analyze_scale_factor",
+    "autovacuum_analyze_threshold",
+    "autovacuum_enabled",
+    "autovacuum_freeze_max_age",
+    "autovacuum_freeze_min_age",
+    "autovacuum_freeze_table_age",
+    "autovacuum_multixact_freeze_max_age",
+    "autovacuum_multixact_freeze_min_age",
+    "autovacuum_multixact_freeze_table_age",
+    "autovacuum_vacuum_cost_delay",
+    "autovacuum_vacuum_cost_limit",
+    "autovacuum_vacuum_insert_scale_factor",
+    "autovacuum_vacuum_insert_threshold",
+    "autovacuum_vacuum_scale_factor",
+    "autovacuum_vacuum_threshold",
+    "fillfactor",
+    "log_autovacuum_min_duration",
+    "oids",
+    "parallel_workers",
+    "toast_tuple_target",
+    "user_catalog_table",
+    "vacuum_index_cleanup",
+    "vacuum_truncate",
+];
+/// Of how an index is stored.
+const OF_INDEXES: [&str; 7] = [
+    "autosummarize",
+    "buffering",
+    "deduplicate_items",
+    "fastupdate",
+    "fillfactor",
+    "gin_pending_list_limit",
+    "pages_per_range",
+];
+
+/// Refuses a storage parameter that PostgreSQL does not know: it is a slip of the pen.
+///
+/// # Errors
+/// 22023.
+pub fn known_storage(of_index: bool, name: &str) -> Result<()> {
+    let lower = name.to_lowercase();
+    let bare = lower.strip_prefix("toast.").unwrap_or(&lower);
+    let list = if of_index { &OF_INDEXES[..] } else { &OF_TABLES[..] };
+    if lower.starts_with("telesto.") || list.contains(&bare) {
+        return Ok(());
+    }
+    Err(Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("unrecognized parameter \"{name}\"")))
+}
 
 fn solid(tokens: &[TokenWithSpan], from: usize) -> Option<usize> {
     (from..tokens.len()).find(|at| !matches!(tokens[*at].token, Token::Whitespace(_)))

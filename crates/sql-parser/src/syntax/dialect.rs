@@ -143,7 +143,6 @@ impl Dialect for TelestoDialect {
         supports_empty_projections
         supports_nested_comments
         supports_string_escape_constant
-        supports_numeric_literal_underscores
         supports_array_typedef_with_brackets
         supports_geometric_types
         supports_set_names

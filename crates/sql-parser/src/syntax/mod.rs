@@ -14,6 +14,7 @@
 mod balance;
 pub mod depth;
 mod dialect;
+mod numbers;
 mod strings;
 
 pub use balance::{balance, balance_expr, balance_query};
@@ -135,6 +136,7 @@ pub fn tokens(text: &str) -> std::result::Result<Vec<TokenWithSpan>, (String, u6
     let tokens = Tokenizer::new(&TelestoDialect, text)
         .tokenize_with_location()
         .map_err(|error| (error.message, error.location.line, error.location.column))?;
+    numbers::check(text, &tokens)?;
     strings::join(tokens)
 }
 

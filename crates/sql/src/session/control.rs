@@ -59,12 +59,14 @@ impl Session {
                 Ok(done(if *begin { "BEGIN" } else { "START TRANSACTION" }))
             }
             Statement::Commit { chain, .. } => {
+                self.may_chain(*chain, "COMMIT AND CHAIN")?;
                 let options = self.block.as_ref().map(|block| block.options);
                 let tag = self.commit().await?;
                 self.chain(*chain, options);
                 Ok(done(tag))
             }
             Statement::Rollback { chain, savepoint: None } => {
+                self.may_chain(*chain, "ROLLBACK AND CHAIN")?;
                 if !self.block.as_ref().is_some_and(|block| block.explicit) {
                     self.notices.warning(
                         SqlState::NO_ACTIVE_SQL_TRANSACTION,
@@ -274,6 +276,10 @@ impl Session {
                 block.options = TxnOptions { session, ..before };
             }
         }
+    }
+
+    fn may_chain(&self, chain: bool, what: &str) -> Result<()> {
+        if chain { self.require_block(what) } else { Ok(()) }
     }
 
     fn require_block(&self, what: &str) -> Result<()> {

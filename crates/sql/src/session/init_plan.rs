@@ -243,7 +243,7 @@ async fn value(
     let statement = Statement::Query(Box::new(query.clone()));
     let plan = Box::pin(plan_statement(&statement, &mut inner)).await.ok()?;
     match plan.columns().map(|columns| &**columns) {
-        Some([column]) if parameters.resolved().len() == types.len() => {
+        Some([column]) if !column.whole_row && parameters.resolved().len() == types.len() => {
             let ty = column.ty.clone();
             Some((plan, ty))
         }

@@ -19,6 +19,9 @@ pub(super) fn pattern_fault(error: PatternError) -> telesto_sql_types::error::Er
             "2200C",
             "SQL regular expression may not contain more than two escape-double-quote separators",
         ),
+        PatternError::Option(letter) => {
+            fault::error("22023", format!("invalid regular expression option: \"{letter}\""))
+        }
         PatternError::Regex(reason) => {
             fault::error("2201B", format!("invalid regular expression: {reason}"))
         }

@@ -501,7 +501,8 @@ pub(super) fn make_interval(a: &[Datum]) -> Result<Datum> {
 pub(super) fn date_bin(a: &[Datum]) -> Result<i64> {
     let stride = interval_of(&a[0])?;
     if stride.months != 0 {
-        return Err(fault::unsupported(
+        return Err(fault::error(
+            "0A000",
             "timestamps cannot be binned into intervals containing months or years",
         ));
     }
