@@ -11,18 +11,21 @@
 //!
 //! # On failure
 //! A conflict is sorted out again; what the store cannot do now is tried again until it can. What is not defined yet is not begun with, and
-//! looked at again when the definitions have changed. Only another runner of the same
+//! looked at again when the definitions have changed. Of what cannot be computed here nothing is applied, nor what comes behind it in its
+//! stream; the others go on, the status tells it, and it is tried again every [`HELD`]. Only another runner of the same
 //! region stops it: what came is then to be asked for again, from where that one has come ([`crate::Regions::is_superseded`]).
 //!
 //! # Limits
-//! One task: the order in which streams are applied is one.
+//! One task: the order in which streams are applied is one. Where something was taken from peers in the same entry with what cannot be computed,
+//! it is tried until it can.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telesto_common::{RegionId, Timestamp};
+use telesto_common::{Deadline, RegionId, Timestamp};
 use telesto_geo::Bug;
 use telesto_shard::Read;
 use telesto_txn::Reads;
@@ -34,11 +37,14 @@ use crate::inbox::{Inbox, Remote};
 use crate::past::Past;
 use crate::rows;
 use crate::shared::{Shared, Taken, Then};
-use crate::sort_out::{SortedOut, meaning, sort_out};
+use crate::sort_out::{self, INLINE_BYTES, meaning, sort_out};
 use crate::store::checked;
 
-/// Bytes of remote transactions in one entry, about.
+/// Bytes of remote transactions in one entry, about; and the fewest, where much more follows from them.
 const ENTRY_BYTES: usize = 2 << 20;
+const FEWEST_BYTES: usize = 64 << 10;
+/// How long a transaction is left alone of which something cannot be computed.
+const HELD: Duration = Duration::from_secs(10);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -53,10 +59,25 @@ pub(crate) struct Applier {
     defined: Option<Defined>,
     /// Whose rows wait for definitions alone.
     undefined: Option<RegionId>,
+    /// How much is taken from the streams for the next entry.
+    takes: usize,
+    /// Transactions of which something cannot be computed: until when they are left alone, and why.
+    held: BTreeMap<(RegionId, Timestamp), (Deadline, String)>,
+}
+
+/// What became of work.
+enum Done {
+    Committed,
+    /// It was given back but for one transaction, which is left alone for now.
+    GivenBack,
+    /// This runner has ended.
+    Ended,
 }
 
 /// Something to be committed.
 struct Work {
+    /// Some of it was taken from peers.
+    taken: bool,
     /// What was taken from peers, of which nothing more is to be applied.
     ends: Option<Taken>,
     transactions: Vec<Remote>,
@@ -76,7 +97,15 @@ struct Part {
 
 impl Applier {
     pub fn new(shared: Arc<Shared>, stored: Option<Bytes>, logged: Past) -> Self {
-        Self { shared, stored, logged, defined: None, undefined: None }
+        Self {
+            shared,
+            stored,
+            logged,
+            defined: None,
+            undefined: None,
+            takes: ENTRY_BYTES,
+            held: BTreeMap::new(),
+        }
     }
 
     pub async fn run(mut self) {
@@ -101,7 +130,7 @@ impl Applier {
             }
             let looked = self.defined.is_none() || self.undefined.is_some();
             let defined = match self.defined().await {
-                Ok(defined) => defined,
+                Ok(defined) => self.without_held(defined),
                 Err(error) => {
                     tracing::warn!(%error, "definitions cannot be read now; trying again");
                     shared.trouble.lock().insert(None, error.to_string());
@@ -118,7 +147,7 @@ impl Applier {
                 let taken = ends.is_some() || !transactions.is_empty();
                 // What comes behind definitions is read by them, and not in the same entry.
                 if !makes(&transactions) {
-                    transactions.append(&mut inbox.due(ENTRY_BYTES, &defined, now));
+                    transactions.append(&mut inbox.due(self.takes, &defined, now));
                 }
                 if shared.is_definition(&transactions) {
                     inbox.defines();
@@ -136,7 +165,8 @@ impl Applier {
                 let newest = transactions.iter().map(|remote| remote.label.timestamp).max();
                 let after = newest.max(wanted).unwrap_or_default();
                 let state = must.then(|| inbox.encode());
-                let work = state.map(|state| Work { ends, transactions, state, known, after });
+                let work =
+                    state.map(|state| Work { taken, ends, transactions, state, known, after });
                 (work, passed, undefined, lacking)
             };
             // Without the inbox: whoever shows the status takes the two locks the other way round.
@@ -144,8 +174,12 @@ impl Applier {
             shared.times.lack(lacking);
             shared.drained.notify_waiters();
             if let Some(work) = work {
-                if !self.insist(&work).await || !self.learn(&work).await {
+                let done = self.insist(&work).await;
+                if matches!(done, Done::Ended) || !self.learn(&work).await {
                     return false;
+                }
+                if matches!(done, Done::GivenBack) {
+                    continue;
                 }
                 if makes(&work.transactions) {
                     self.defined = None;
@@ -179,10 +213,18 @@ impl Applier {
             let mut reads = Reads::default();
             let meaning = meaning(store, tables, snapshot.snapshot, &mut reads).await;
             store.release(&snapshot).await;
-            defined = Defined { stamp: Some(stamp), meaning: meaning? };
+            let unreadable = BTreeSet::new();
+            defined = Defined { stamp: Some(stamp), meaning: meaning?, unreadable };
         }
         self.defined = Some(defined.clone());
         Ok(defined)
+    }
+
+    /// The same, by which nothing can be read that is left alone for now.
+    fn without_held(&mut self, defined: Defined) -> Defined {
+        let now = self.shared.env.clock.monotonic();
+        self.held.retain(|_, (until, _)| !until.passed(now));
+        Defined { unreadable: self.held.keys().copied().collect(), ..defined }
     }
 
     /// Rows of `region` wait for definitions alone, or nothing does any more; `looked`: by the newest ones.
@@ -191,7 +233,10 @@ impl Applier {
         let mut trouble = self.shared.trouble.lock();
         match region {
             Some(region) if looked => {
-                trouble.insert(None, Error::NotDefined { region }.to_string());
+                let mut held = self.held.iter().filter(|((of, _), _)| *of == region);
+                let reason = held.next().map(|(_, (_, reason))| reason.clone());
+                let reason = reason.unwrap_or_else(|| Error::NotDefined { region }.to_string());
+                trouble.insert(None, reason);
             }
             None if before.is_some() => {
                 trouble.remove(&None);
@@ -255,9 +300,25 @@ impl Applier {
         true
     }
 
-    /// Commits, until it is committed; `false` when it never can be.
-    async fn insist(&mut self, work: &Work) -> bool {
+    /// Leaves alone what cannot be computed, and gives back the rest of what was to be committed with it; whether that can be done.
+    fn give_back(&mut self, work: &Work, error: &Error) -> bool {
+        let (Error::Unreadable { label, .. }, false) = (error, work.taken) else { return false };
+        let Some(stored) = self.stored.clone() else { return false };
         let shared = &self.shared;
+        if let Err(error) = shared.inbox.lock().take_back(stored) {
+            tracing::error!(%error, "the stored progress of other regions' streams is damaged");
+            return false;
+        }
+        let mut wanted = shared.wanted.lock();
+        *wanted = (*wanted).max(Some(work.after));
+        let until = shared.env.deadline(HELD);
+        self.held.insert((label.source, label.timestamp), (until, error.to_string()));
+        true
+    }
+
+    /// Commits, until it is committed or given back.
+    async fn insist(&mut self, work: &Work) -> Done {
+        let shared = &Arc::clone(&self.shared);
         let mut pause = FIRST_PAUSE;
         // What this process has will do: what it does not know of makes the commit fail. A look at the tail is a request on a bucket log.
         let mut freshness = Freshness::Applied;
@@ -267,7 +328,7 @@ impl Applier {
             match committed {
                 Ok(()) => {
                     shared.applied(&work.transactions);
-                    return true;
+                    return Done::Committed;
                 }
                 Err(Error::Engine(telesto_txn::Error::Conflict { .. }) | Error::Stale) => {
                     metrics::counter!("telesto_regions_apply_retries_total").increment(1);
@@ -280,11 +341,15 @@ impl Applier {
                     tracing::error!(%error, "transactions of other regions are not applied any more");
                     shared.superseded.store(matches!(error, Error::Superseded), Ordering::Release);
                     shared.trouble.lock().insert(None, error.to_string());
-                    return false;
+                    return Done::Ended;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "transactions of other regions cannot be applied now; trying again");
                     shared.trouble.lock().insert(None, error.to_string());
+                    if self.give_back(work, &error) {
+                        tracing::error!(%error, "a transaction of another region is left alone for now");
+                        return Done::GivenBack;
+                    }
+                    tracing::warn!(%error, "transactions of other regions cannot be applied now; trying again");
                     shared.env.clock.sleep(pause + shared.env.jitter(pause)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -292,8 +357,16 @@ impl Applier {
         }
     }
 
-    async fn commit(&self, work: &Work, freshness: Freshness) -> Result<()> {
-        let shared = &self.shared;
+    /// Less is taken for an entry where so much follows from its rows that the next ones might have to lie in parts.
+    fn note_size(&mut self, bytes: usize) {
+        self.takes = match bytes > INLINE_BYTES / 4 {
+            true => (self.takes / 2).max(FEWEST_BYTES),
+            false => (self.takes * 2).min(ENTRY_BYTES),
+        };
+    }
+
+    async fn commit(&mut self, work: &Work, freshness: Freshness) -> Result<()> {
+        let shared = &Arc::clone(&self.shared);
         let store = &shared.store;
         let snapshot = store.begin(freshness, None).await?;
         let at = snapshot.snapshot;
@@ -315,22 +388,21 @@ impl Applier {
         };
         let sorted = sorted.await;
         store.release(&snapshot).await;
-        let Some(SortedOut { mut remote, mut own, conflicts, reads }) = sorted? else {
-            return Ok(());
-        };
-        own.push(checked(rows::inbox(), Some(work.state.clone()), at));
-        own.sort_by(|a, b| a.write.key.cmp(&b.write.key));
+        let Some(mut sorted) = sorted? else { return Ok(()) };
+        let conflicts = std::mem::take(&mut sorted.conflicts);
+        sorted.own.push(checked(rows::inbox(), Some(work.state.clone()), at));
+        sorted.own.sort_by(|a, b| a.write.key.cmp(&b.write.key));
         if shared.config.planted == Some(Bug::ResumeSkips) {
             // Progress without what it counts.
+            let own = std::mem::take(&mut sorted.own);
             store.commit(CommitWrites::Inline(own), Reads::default(), work.after).await?;
-            for remote in &mut remote {
+            for remote in &mut sorted.remote {
                 remote.writes.iter_mut().for_each(|write| write.since = Timestamp::MAX);
             }
-            let own = Vec::new();
-            store.commit(CommitWrites::Applied { own, remote }, reads, work.after).await?;
-        } else {
-            store.commit(CommitWrites::Applied { own, remote }, reads, work.after).await?;
         }
+        let bytes = sorted.bytes;
+        sort_out::commit(shared, sorted, work.after).await?;
+        self.note_size(bytes);
         shared.trouble.lock().remove(&None);
         shared.note(conflicts);
         Ok(())

@@ -11,9 +11,11 @@
 //! # Limits
 //! Every key of a transaction is looked at.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use telesto_common::{RegionId, Timestamp};
 use telesto_txn::regions::{Meaning, Standing};
 
 use crate::wire::KeyWrite;
@@ -24,6 +26,8 @@ pub(crate) struct Defined {
     /// The key that every definition writes.
     pub stamp: Option<Bytes>,
     pub meaning: Option<Arc<dyn Meaning>>,
+    /// Transactions of which something cannot be computed, whatever their keys are of.
+    pub unreadable: BTreeSet<(RegionId, Timestamp)>,
 }
 
 impl Defined {
@@ -31,6 +35,11 @@ impl Defined {
     pub fn is_made_by(&self, writes: &[KeyWrite]) -> bool {
         let Some(stamp) = &self.stamp else { return false };
         writes.iter().any(|write| write.key == *stamp && write.value.is_some())
+    }
+
+    /// Whether a transaction of a region can be read: all of it is defined, and nothing of it is known not to be computable.
+    pub fn reads(&self, from: RegionId, at: Timestamp, writes: &[KeyWrite]) -> bool {
+        !self.unreadable.contains(&(from, at)) && self.has(writes)
     }
 
     /// Whether everything that a transaction writes is defined, or was.

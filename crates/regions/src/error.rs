@@ -44,6 +44,17 @@ pub enum Error {
         /// Who sent it.
         region: RegionId,
     },
+    /// What follows from a row cannot be computed here.
+    #[error(
+        "a transaction of region {} at {} cannot be applied by the definitions here: {reason}; what comes behind it in that region's stream waits, the others go on, and it is tried again: drop or change what cannot be computed, such as an index over an expression",
+        .label.source, .label.timestamp
+    )]
+    Unreadable {
+        /// Of the transaction.
+        label: telesto_common::Label,
+        /// Why not.
+        reason: String,
+    },
     /// Too many regions introduce themselves.
     #[error("this region is taking in another one; it is asked again in a moment")]
     Busy,

@@ -112,11 +112,8 @@ impl Fold {
             self.position.at = commit.timestamp;
             if commit.origin.source == self.me {
                 self.commit(commit, to, &mut folded).await?;
-            } else if let Writes::Inline(writes) = &commit.writes
-                && let Some(write) = writes.iter().find(|write| write.key == rows::placement())
-            {
+            } else if let Some(rules) = self.brought(&commit.writes).await? {
                 // Another region made rules, and they came here.
-                let rules = rules_of(write.value.clone())?;
                 self.replace_rules(rules, to, &mut folded);
             }
         }

@@ -218,6 +218,14 @@ impl Inbox {
         Ok(())
     }
 
+    /// Takes back everything that was given out since `stored` was written: the streams go on from there, as they do after a crash. Labels
+    /// that have had their turn do not come again, so that pasts alone decide until another order is followed.
+    pub fn take_back(&mut self, stored: Bytes) -> Result<(), Malformed> {
+        self.restore(stored)?;
+        self.order = None;
+        Ok(())
+    }
+
     /// What is to be stored with everything given out so far.
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
@@ -446,8 +454,8 @@ impl Inbox {
     /// Whether what stands at this place of a queue can be read; that it cannot is noted.
     fn is_defined(&mut self, from: RegionId, at: usize, defined: &Defined) -> bool {
         let item = self.sources.get(&from).and_then(|source| Some((source, source.queue.get(at)?)));
-        let Some((source, Item::Transaction { past, writes, .. })) = item else { return true };
-        if past.get(from, self.me) <= source.applied || defined.has(writes) {
+        let Some((source, Item::Transaction { at, past, writes, .. })) = item else { return true };
+        if past.get(from, self.me) <= source.applied || defined.reads(from, *at, writes) {
             return true;
         }
         self.undefined = Some(from);
@@ -627,6 +635,7 @@ mod tests {
         let by = |letters| Defined {
             stamp: Some(Bytes::from_static(b"s")),
             meaning: Some(Arc::new(Letters(letters))),
+            ..Defined::default()
         };
         let mut due = |letters| {
             let due = inbox.due(usize::MAX, &by(letters), 0);

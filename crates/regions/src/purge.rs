@@ -132,5 +132,5 @@ fn marks(
     writes: Vec<telesto_txn::service::CheckedWrite>,
 ) -> RemoteWrites {
     let origin = Label::update(other, Timestamp::ZERO);
-    RemoteWrites { txn: shared.env.txn_id(), origin, writes }
+    RemoteWrites { txn: shared.env.txn_id(), origin, writes, parts: Vec::new() }
 }

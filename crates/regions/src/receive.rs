@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use telesto_common::{Deadline, Label, RegionId};
 use telesto_net::{Caller, Class, Handler};
-use telesto_txn::service::{CommitWrites, Freshness};
+use telesto_txn::service::Freshness;
 
 use crate::ahead;
 use crate::asked::Asked;
@@ -31,7 +31,7 @@ use crate::question::Question;
 use crate::read_for;
 use crate::rows;
 use crate::shared::{Shared, Then};
-use crate::sort_out::{SortedOut, sort_out};
+use crate::sort_out::{commit, sort_out};
 use crate::wire::{Batch, LabelledRow, Reply, Request};
 
 /// See the module's text.
@@ -187,14 +187,14 @@ impl Receiver {
             };
             let sorted = sorted.await;
             store.release(&snapshot).await;
-            let (ahead, SortedOut { remote, mut own, reads, .. }) = sorted?;
+            let (ahead, mut sorted) = sorted?;
             if of > ahead {
-                own.push(ahead::is(of, at));
-            } else if remote.is_empty() {
+                sorted.own.push(ahead::is(of, at));
+            } else if sorted.remote.is_empty() {
                 return Ok(());
             }
-            match store.commit(CommitWrites::Applied { own, remote }, reads, after).await {
-                Err(Error::Engine(telesto_txn::Error::Conflict { .. })) => {}
+            match commit(&self.0, sorted, after).await {
+                Err(Error::Engine(telesto_txn::Error::Conflict { .. }) | Error::Stale) => {}
                 result => {
                     result?;
                     return if defines { self.0.learn_defining().await } else { Ok(()) };

@@ -11,27 +11,36 @@
 //! - All of it holds for the definitions at the snapshot: the stamp is among the reads that the commit is validated with.
 //!
 //! # On failure
-//! [`Error::NotDefined`]: a row came before the definition of its table. It is tried again.
+//! [`Error::NotDefined`]: a row came before the definition of its table. [`Error::Unreadable`]: what follows from a row cannot be
+//! computed. Both are tried again.
 //!
 //! # Limits
-//! Rows, and entries they lose, are read once a batch.
+//! Rows, and entries they lose, are read once a batch, and held with those that they bring. What is in one entry of the log has a bound,
+//! [`INLINE_BYTES`]; whatever a transaction brings about here beyond it lies in part objects, which its record names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_common::{RegionId, Timestamp};
+use telesto_log::record::Write;
 use telesto_shard::Read;
-use telesto_txn::Reads;
 use telesto_txn::regions::{
     ConflictView, Definitions, DerivedEntries, Keeper, LabelledValue, Meaning, Merged, Standing,
 };
-use telesto_txn::service::{CheckedWrite, Freshness, RemoteWrites};
+use telesto_txn::service::{CheckedWrite, CommitWrites, Freshness, RemoteWrites};
+use telesto_txn::{OUTGOING_OVERHEAD_BYTES, Reads};
 
 use crate::error::{Error, Result};
 use crate::inbox::Remote;
+use crate::shared::Shared;
 use crate::store::{Rank, Store, checked};
 use crate::wire::KeyWrite;
+
+/// Bytes of an entry of the log, about: far below what one may have. The rows of the largest transaction that passes fit
+/// ([`telesto_txn::MAX_OUTGOING_BYTES`]); what follows from them by the definitions here nobody has counted.
+pub(crate) const INLINE_BYTES: usize = 40 << 20;
 
 /// What tables mean, where there are any.
 pub(crate) type Tables = Option<Arc<dyn Definitions>>;
@@ -40,6 +49,10 @@ pub(crate) type Tables = Option<Arc<dyn Definitions>>;
 #[derive(Debug, Default)]
 pub(crate) struct SortedOut {
     pub remote: Vec<RemoteWrites>,
+    /// What is too much for the entry of the log: all of the one of `remote` with this place, to be its parts.
+    pub apart: Vec<(usize, Vec<Write>)>,
+    /// Bytes of all transactions with what follows from them, about.
+    pub bytes: usize,
     /// What this region says in its own name with them.
     pub own: Vec<CheckedWrite>,
     pub conflicts: Vec<ConflictView>,
@@ -94,15 +107,58 @@ pub(crate) async fn sort_out(
     }
     let lost = left.iter().flat_map(|left| &left.entries).flat_map(|entries| &entries.old);
     let mut entries = read(store, lost.map(|entry| entry.key.clone()), at).await?;
+    let mut inline = 0;
     for left in left {
         let writes = with_entries(&left, &mut entries);
-        if !writes.is_empty() {
-            let (txn, origin) = (store.env.txn_id(), left.transaction.label);
-            let writes = writes.into_iter().map(|(key, value)| checked(key, value, at)).collect();
-            out.remote.push(RemoteWrites { txn, origin, writes });
+        if writes.is_empty() {
+            continue;
         }
+        let size = |(key, value): (&Bytes, &Option<Bytes>)| {
+            key.len() + value.as_ref().map_or(0, Bytes::len) + OUTGOING_OVERHEAD_BYTES
+        };
+        let bytes: usize = writes.iter().map(size).sum();
+        out.bytes += bytes;
+        let (txn, origin) = (store.env.txn_id(), left.transaction.label);
+        let mut remote = RemoteWrites { txn, origin, writes: Vec::new(), parts: Vec::new() };
+        if inline + bytes > INLINE_BYTES {
+            // Who writes an entry writes the row that it leads to: what becomes of both rests on the rows.
+            out.reads.points.extend(left.winners.into_keys().map(|key| (key, at)));
+            let write = |(key, value)| Write { key, value, fresh: false };
+            out.apart.push((out.remote.len(), writes.into_iter().map(write).collect()));
+        } else {
+            inline += bytes;
+            let writes = writes.into_iter().map(|(key, value)| checked(key, value, at));
+            remote.writes = writes.collect();
+        }
+        out.remote.push(remote);
     }
     Ok(out)
+}
+
+/// Commits what was sorted out, in one entry of the log: what is too much for that is put into part objects first. Those of a commit that
+/// fails are collected by their age, as those are of a process that dies.
+///
+/// # Errors
+/// [`Error::Stale`] when the parts took so long that they might be gone; those of the bucket and of the commit.
+pub(crate) async fn commit(shared: &Shared, sorted: SortedOut, after: Timestamp) -> Result<()> {
+    let SortedOut { mut remote, apart, own, reads, .. } = sorted;
+    let mut store = shared.store.clone();
+    if !apart.is_empty() {
+        let (clock, kept) = (&shared.env.clock, shared.engine.keeps_parts());
+        let begun = (clock.monotonic(), clock.wall_micros());
+        for (place, writes) in apart {
+            let Some(remote) = remote.get_mut(place) else { continue };
+            remote.parts = shared.engine.put_parts(remote.txn, &writes).await?;
+        }
+        // By the clock that says more, as whoever collects them counts.
+        let by_wall = Duration::from_micros(clock.wall_micros().saturating_sub(begun.1));
+        if clock.monotonic().saturating_sub(begun.0).max(by_wall) > kept / 4 {
+            return Err(Error::Stale);
+        }
+        store.timeout = store.timeout.min(kept / 4);
+    }
+    store.commit(CommitWrites::Applied { own, remote }, reads, after).await?;
+    Ok(())
 }
 
 /// The region in which definitions are made, by those that are here.
@@ -187,7 +243,8 @@ fn winners<'a>(
         }
         let Some(here) = present.get_mut(key) else { continue };
         let meaning = reading.meaning.filter(|_| standing == Standing::Known);
-        let Taken { value, lost } = taken(meaning, key, here, (rank, value.as_ref()))?;
+        let Taken { value, lost } = taken(meaning, key, here, (rank, value.as_ref()))
+            .map_err(|reason| Error::Unreadable { label: *label, reason })?;
         if let Some((kept, came)) = here.rank.filter(|_| lost).zip(Some(write.value.is_some())) {
             let kind = kind(here.value.is_some(), came).into();
             conflicts.push(ConflictView { kind, key: key.clone(), kept, passed_over: rank });
@@ -195,7 +252,8 @@ fn winners<'a>(
         let Some(value) = value else { continue };
         if let Some(meaning) = meaning {
             let entries = meaning.entries(label.source, key, here.value.as_ref(), value.as_ref());
-            left.entries.push(entries.map_err(Error::Definitions)?);
+            left.entries
+                .push(entries.map_err(|reason| Error::Unreadable { label: *label, reason })?);
         }
         *here = Present { rank: Some(rank), value: value.clone() };
         left.winners.insert(key.clone(), value);
@@ -217,12 +275,11 @@ fn taken(
     key: &Bytes,
     here: &Present,
     came: LabelledValue<'_>,
-) -> Result<Taken> {
+) -> std::result::Result<Taken, String> {
     let (rank, value) = came;
     if let Some(meaning) = meaning {
         let present = here.rank.map(|kept| (kept, here.value.as_ref()));
-        let merged = meaning.merge(key, present, came).map_err(Error::Definitions)?;
-        if let Some(Merged { value, lost }) = merged {
+        if let Some(Merged { value, lost }) = meaning.merge(key, present, came)? {
             return Ok(Taken { value, lost });
         }
     }

@@ -7,7 +7,8 @@
 //! # Invariants
 //! - A transaction is translated here, at its own snapshot, and sent on as it is; it keeps its id, so whoever carries it now, and then, it is committed
 //!   once.
-//! - A session goes on only when this node has applied what it was told.
+//! - A session goes on only when this node has applied what it was told. A commit is told as one all the same: what is not applied in time has
+//!   not arrived, and the session's next statement waits for it.
 //!
 //! # On failure
 //! When no node that carries the streams answers: [`telesto_txn::Error::Elsewhere`] of what was certainly not done; a commit that may have been is
@@ -149,6 +150,21 @@ impl Through {
         Ok(Label::update(self.store.me, snapshot.snapshot))
     }
 
+    /// Whether this node applies everything up to `at` of the region's log soon. What is committed stays so where it does not: nobody may be
+    /// told another thing of it than that it is not here yet.
+    async fn has_applied(&self, at: Timestamp) -> bool {
+        let by = self.env.deadline(forward::ARRIVAL);
+        let applied =
+            self.env.within(by, "applying a commit of another region", self.apply_up_to(at));
+        let error = match applied.await {
+            Ok(Ok(_)) => return true,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        tracing::debug!(%error, "a commit in another region is not applied by this node yet");
+        false
+    }
+
     async fn here(&self, relay: &Relay, limit: Duration) -> std::result::Result<Label, String> {
         match self.ask(relay, limit).await? {
             Relayed::Here(at) => self.apply_up_to(at).await.map_err(|error| error.to_string()),
@@ -191,10 +207,8 @@ impl Through {
             let relay = Relay::Commit { home, forwarded: forwarded.encode() };
             let lost = match self.ask_once(&relay, (left + SPARE).min(ASKED)).await {
                 Ok(Relayed::Committed { done, here }) => {
-                    if done.arrived {
-                        self.apply_up_to(here).await?;
-                    }
-                    return Ok(done);
+                    let arrived = done.arrived && self.has_applied(here).await;
+                    return Ok(Elsewhere { arrived, ..done });
                 }
                 Ok(Relayed::Conflict { other, at, key }) => {
                     return Err(Txn::Conflict { txn, other, at, key });

@@ -8,6 +8,7 @@
 //! - A region that alone writes rows puts their entries, which go where the rows go; where every region writes, each puts its own, which
 //!   go nowhere. So the entries of one row are put by whoever keeps them up, behind its last write by older definitions.
 //! - A word is written by the region that it is of, in the transaction of the last entries: who has the word has them.
+//! - A word goes to every region. Of rows that are not placed everywhere it holds no value: only what kind of error it was.
 //! - A word is deleted by that region, when the catalog that it has shows nothing that the word is of.
 //!
 //! # On failure
@@ -63,11 +64,11 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What is told of `error`.
+    /// What all regions are told of `error`, which a build of an index of `table` has met: it may quote rows.
     #[must_use]
-    pub fn of(error: &Error) -> Self {
+    pub fn of(error: &Error, table: &Table, index: u32) -> Self {
         let fields = error.fields().clone();
-        Self {
+        let whole = Self {
             code: error.code().0.to_owned(),
             message: error.message().to_owned(),
             detail: fields.detail,
@@ -76,13 +77,25 @@ impl Failure {
             table: fields.table,
             constraint: fields.constraint,
             untold: false,
+        };
+        if table.placement.regions.is_none() && table.placement.by_row.is_none() {
+            return whole;
         }
+        let building = table.building.iter().map(|building| &building.index);
+        let index = building.chain(&table.indexes).find(|one| one.id == index);
+        let index = index.map_or("", |index| index.name.as_str());
+        let message = match error.code() == SqlState::UNIQUE_VIOLATION {
+            true => format!("could not create unique index \"{index}\""),
+            false => format!("an entry of index \"{index}\" cannot be made"),
+        };
+        let hint = "Its rows are not in every region, so that nothing of them is told here: the log of a node of that region has the whole error.";
+        Self { message, detail: None, hint: Some(hint.to_owned()), ..whole }
     }
 
     /// The same, to be said again in a transaction of this region's own.
     #[must_use]
-    pub fn untold(error: &Error) -> Self {
-        Self { untold: true, ..Self::of(error) }
+    pub fn untold(error: &Error, table: &Table, index: u32) -> Self {
+        Self { untold: true, ..Self::of(error, table, index) }
     }
 
     /// What is to be said again; nothing where it was.

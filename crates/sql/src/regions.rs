@@ -209,7 +209,8 @@ impl TableMeaning {
     fn failed(&self, table: &Table, index: u32, error: &Error) -> Result<DerivedEntry> {
         let task = Task::Fill(table.id, index);
         let key = word_key(self.catalog.database, self.catalog.me(), task);
-        let value = Word::Failed(Failure::untold(error)).encode()?;
+        tracing::warn!(table = table.id.0, index, %error, detail = error.fields().detail, "a row of another region has no entry of an index that is built");
+        let value = Word::Failed(Failure::untold(error, table, index)).encode()?;
         Ok(DerivedEntry { key, value })
     }
 

@@ -661,6 +661,19 @@ fn definitions_placement_sequences_and_sessions() {
         let wrong =
             run(&mut session, "SET telesto.session_token = 'x'").await.expect_err("refused");
         assert_eq!(wrong.code().0, "22023");
+        // Behind a statement that has its snapshot it would not be heard.
+        let mut token = sites.session(1).await;
+        run(&mut token, "INSERT INTO a VALUES (99, 'several')").await.expect("writes");
+        let token = run(&mut token, "SHOW telesto.session_token").await.expect("a token");
+        let set = format!("SET telesto.session_token = '{}'", token[0][0].clone().expect("a text"));
+        let late = format!(
+            "SELECT count(*) FROM a; SELECT pg_sleep(3); {set}; SELECT v FROM a WHERE id = 99"
+        );
+        let late = run(&mut session, &late).await.expect_err("it has its snapshot");
+        assert_eq!(late.code().0, "25001", "{late}");
+        let early = format!("{set}; SELECT v FROM a WHERE id = 99");
+        let seen = run(&mut sites.session(2).await, &early).await.expect("reads");
+        assert_eq!(seen, vec![vec![Some("several".to_owned())]]);
         // A token stands for what was shown in transactions that ended otherwise, or have not ended, too.
         for (id, (begin, end)) in (100..).zip([
             ("BEGIN; SELECT v FROM a WHERE id = $id", "ROLLBACK"),

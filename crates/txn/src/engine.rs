@@ -24,6 +24,7 @@ use telesto_common::env::Task;
 use telesto_common::limits::MemoryBudget;
 use telesto_common::planted::Bug;
 use telesto_common::{Env, Lsn, RegionId, Timestamp, TxnId};
+use telesto_log::record::{Part, Write};
 use telesto_log::{
     Change as LogChange, Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog,
 };
@@ -34,7 +35,7 @@ use crate::additions::Additions;
 use crate::api::{Database, MessageSink, Outcome, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
-use crate::commit::write_set::PartStore;
+use crate::commit::write_set::{self, PartStore};
 use crate::error::{Error, Result};
 use crate::local::Local;
 use crate::maintenance::Maintenance;
@@ -334,6 +335,24 @@ async fn open_log(
         // Another process was first.
         Err(LogError::AlreadyExists { .. }) => Ok(open().await?),
         Err(error) => Err(error.into()),
+    }
+}
+
+impl Engine {
+    /// Writes what follows from transactions of other regions, sorted by key, each key once, to part objects named after `txn`. A
+    /// commit that names them is to be asked for within half of [`Engine::keeps_parts`] from now, and appended within the whole of
+    /// it; those that no commit names are deleted by their age.
+    ///
+    /// # Errors
+    /// Those of the bucket.
+    pub async fn put_parts(&self, txn: TxnId, writes: &[Write]) -> Result<Vec<Part>> {
+        write_set::put_all(&self.transactions.shared, txn, writes).await
+    }
+
+    /// How long part objects are kept that no commit names.
+    #[must_use]
+    pub fn keeps_parts(&self) -> Duration {
+        self.transactions.shared.parts.retention
     }
 }
 

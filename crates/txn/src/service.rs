@@ -158,9 +158,21 @@ pub struct RemoteWrites {
     pub origin: Label,
     /// Sorted by key, each key once.
     pub writes: Vec<CheckedWrite>,
+    /// In the place of `writes`, when there are any: part objects already in the bucket ([`crate::Engine::put_parts`]), in key order.
+    /// Their keys are not looked at: who asks has what they depend on among the request's reads.
+    pub parts: Vec<Part>,
 }
 
 impl CommitWrites {
+    /// Whether it names part objects, which are kept for so long only.
+    pub(crate) fn names_parts(&self) -> bool {
+        match self {
+            Self::External { .. } => true,
+            Self::Applied { remote, .. } => remote.iter().any(|remote| !remote.parts.is_empty()),
+            Self::Inline(_) | Self::Adding { .. } => false,
+        }
+    }
+
     /// Writes that the request itself carries.
     pub(crate) fn carried(&self) -> impl Iterator<Item = &CheckedWrite> {
         let (own, remote): (&[CheckedWrite], &[RemoteWrites]) = match self {

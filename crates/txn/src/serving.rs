@@ -398,18 +398,15 @@ const ADDED_BYTES: usize = 256;
 
 /// What a request adds to an entry, about.
 fn request_bytes(request: &CommitRequest) -> usize {
-    let writes: usize = match &request.writes {
-        CommitWrites::Inline(_) | CommitWrites::Applied { .. } | CommitWrites::Adding { .. } => {
-            request
-                .writes
-                .carried()
-                .map(|checked| {
-                    checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
-                })
-                .sum()
-        }
-        CommitWrites::External { parts, .. } => parts.len() * 256,
+    let carried = request.writes.carried().map(|checked| {
+        checked.write.key.len() + checked.write.value.as_ref().map_or(0, Bytes::len)
+    });
+    let parts = match &request.writes {
+        CommitWrites::Inline(_) | CommitWrites::Adding { .. } => 0,
+        CommitWrites::Applied { remote, .. } => remote.iter().map(|one| one.parts.len()).sum(),
+        CommitWrites::External { parts, .. } => parts.len(),
     };
+    let writes = carried.sum::<usize>() + parts * 256;
     let added = request.writes.additions().iter().map(|addition| addition.key.len() + ADDED_BYTES);
     writes + added.sum::<usize>() + request.messages.iter().map(Bytes::len).sum::<usize>()
 }

@@ -44,9 +44,23 @@ struct WirePart {
 #[derive(Serialize, Deserialize)]
 enum WireWrites {
     Inline(Vec<WireWrite>),
-    External { parts: Vec<WirePart>, since: Timestamp },
-    Applied { own: Vec<WireWrite>, remote: Vec<WireRemote> },
-    Adding { own: Vec<WireWrite>, additions: Vec<(Bytes, Timestamp, Vec<Bytes>)> },
+    External {
+        parts: Vec<WirePart>,
+        since: Timestamp,
+    },
+    Applied {
+        own: Vec<WireWrite>,
+        remote: Vec<WireRemote>,
+    },
+    Adding {
+        own: Vec<WireWrite>,
+        additions: Vec<(Bytes, Timestamp, Vec<Bytes>)>,
+    },
+    /// As `Applied`, with the parts of each of `remote`. Who does not know it refuses it, and nothing is done.
+    InParts {
+        own: Vec<WireWrite>,
+        remote: Vec<(WireRemote, Vec<WirePart>)>,
+    },
 }
 
 /// A transaction that another region committed first.
@@ -154,6 +168,39 @@ fn come(writes: Vec<WireWrite>) -> Vec<CheckedWrite> {
     each.collect()
 }
 
+fn sent_parts(parts: &[Part]) -> Vec<WirePart> {
+    let each = parts.iter().cloned().map(
+        |Part { object, first_key, last_key, writes, size_bytes, checksum }| WirePart {
+            object,
+            first_key,
+            last_key,
+            writes,
+            size_bytes,
+            checksum,
+        },
+    );
+    each.collect()
+}
+
+fn come_parts(parts: Vec<WirePart>) -> Vec<Part> {
+    let each = parts.into_iter().map(
+        |WirePart { object, first_key, last_key, writes, size_bytes, checksum }| Part {
+            object,
+            first_key,
+            last_key,
+            writes,
+            size_bytes,
+            checksum,
+        },
+    );
+    each.collect()
+}
+
+fn come_remote(remote: WireRemote, parts: Vec<WirePart>) -> RemoteWrites {
+    let WireRemote { txn, origin, writes } = remote;
+    RemoteWrites { txn, origin, writes: come(writes), parts: come_parts(parts) }
+}
+
 /// The bytes of a commit request; `again`: it was sent before, and the answer was lost.
 pub(crate) fn encode_commit(
     request: &CommitRequest,
@@ -162,17 +209,21 @@ pub(crate) fn encode_commit(
 ) -> Result<Bytes> {
     let writes = match &request.writes {
         CommitWrites::Inline(writes) => WireWrites::Inline(sent(writes)),
-        CommitWrites::Applied { own, remote } => WireWrites::Applied {
-            own: sent(own),
-            remote: remote
-                .iter()
-                .map(|RemoteWrites { txn, origin, writes }| WireRemote {
-                    txn: *txn,
-                    origin: *origin,
-                    writes: sent(writes),
-                })
-                .collect(),
-        },
+        writes @ CommitWrites::Applied { own, remote } => {
+            let wire = |RemoteWrites { txn, origin, writes, .. }: &RemoteWrites| WireRemote {
+                txn: *txn,
+                origin: *origin,
+                writes: sent(writes),
+            };
+            let own = sent(own);
+            match writes.names_parts() {
+                false => WireWrites::Applied { own, remote: remote.iter().map(wire).collect() },
+                true => {
+                    let with_parts = |one| (wire(one), sent_parts(&one.parts));
+                    WireWrites::InParts { own, remote: remote.iter().map(with_parts).collect() }
+                }
+            }
+        }
         CommitWrites::Adding { own, additions } => WireWrites::Adding {
             own: sent(own),
             additions: additions
@@ -181,16 +232,9 @@ pub(crate) fn encode_commit(
                 .map(|Addition { key, since, steps }| (key, since, steps))
                 .collect(),
         },
-        CommitWrites::External { parts, since } => WireWrites::External {
-            since: *since,
-            parts: parts
-                .iter()
-                .cloned()
-                .map(|Part { object, first_key, last_key, writes, size_bytes, checksum }| {
-                    WirePart { object, first_key, last_key, writes, size_bytes, checksum }
-                })
-                .collect(),
-        },
+        CommitWrites::External { parts, since } => {
+            WireWrites::External { since: *since, parts: sent_parts(parts) }
+        }
     };
     let ranges = request.reads.ranges.iter();
     pack(&WireCommit {
@@ -215,17 +259,14 @@ pub(crate) fn decode_commit(bytes: &[u8]) -> Result<(CommitRequest, bool)> {
     let wire: WireCommit = unpack(bytes)?;
     let writes = match wire.writes {
         WireWrites::Inline(writes) => CommitWrites::Inline(come(writes)),
-        WireWrites::Applied { own, remote } => CommitWrites::Applied {
-            own: come(own),
-            remote: remote
-                .into_iter()
-                .map(|WireRemote { txn, origin, writes }| RemoteWrites {
-                    txn,
-                    origin,
-                    writes: come(writes),
-                })
-                .collect(),
-        },
+        WireWrites::Applied { own, remote } => {
+            let remote = remote.into_iter().map(|remote| come_remote(remote, Vec::new()));
+            CommitWrites::Applied { own: come(own), remote: remote.collect() }
+        }
+        WireWrites::InParts { own, remote } => {
+            let remote = remote.into_iter().map(|(remote, parts)| come_remote(remote, parts));
+            CommitWrites::Applied { own: come(own), remote: remote.collect() }
+        }
         WireWrites::Adding { own, additions } => CommitWrites::Adding {
             own: come(own),
             additions: additions
@@ -233,15 +274,9 @@ pub(crate) fn decode_commit(bytes: &[u8]) -> Result<(CommitRequest, bool)> {
                 .map(|(key, since, steps)| Addition { key, since, steps })
                 .collect(),
         },
-        WireWrites::External { parts, since } => CommitWrites::External {
-            since,
-            parts: parts
-                .into_iter()
-                .map(|WirePart { object, first_key, last_key, writes, size_bytes, checksum }| {
-                    Part { object, first_key, last_key, writes, size_bytes, checksum }
-                })
-                .collect(),
-        },
+        WireWrites::External { parts, since } => {
+            CommitWrites::External { since, parts: come_parts(parts) }
+        }
     };
     let ranges = wire.ranges.into_iter();
     let request = CommitRequest {
@@ -397,10 +432,24 @@ mod tests {
             CommitWrites::Inline(own) => own,
             other => panic!("{other:?}"),
         };
-        let remote =
-            vec![RemoteWrites { txn: TxnId(9), origin: Label::default(), writes: own.clone() }];
-        let applied = CommitRequest { writes: CommitWrites::Applied { own, remote }, ..request() };
         let key = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let (txn, origin) = (TxnId(9), Label::default());
+        let rows = RemoteWrites { txn, origin, writes: own.clone(), parts: Vec::new() };
+        let part = Part {
+            object: "shards/0/parts/9-000000".to_owned(),
+            first_key: key("a"),
+            last_key: key("b"),
+            writes: 2,
+            size_bytes: 90,
+            checksum: 7,
+        };
+        let entries = RemoteWrites { txn, origin, writes: Vec::new(), parts: vec![part] };
+        let applied = |remote| CommitRequest {
+            writes: CommitWrites::Applied { own: own.clone(), remote },
+            ..request()
+        };
+        let in_parts = applied(vec![entries, rows.clone()]);
+        let applied = applied(vec![rows]);
         let additions = vec![Addition {
             key: key("n"),
             since: Timestamp(3),
@@ -411,7 +460,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let adding = CommitRequest { writes: CommitWrites::Adding { own, additions }, ..request() };
-        for sent in [request(), applied, adding] {
+        for sent in [request(), applied, in_parts, adding] {
             let bytes = encode_commit(&sent, true, Duration::from_millis(700)).expect("bytes");
             let (came, again) = decode_commit(&bytes).expect("read");
             assert!(again);

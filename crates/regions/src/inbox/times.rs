@@ -78,7 +78,7 @@ impl Inbox {
         let unread = |region: &RegionId| {
             let source = self.sources.get(region);
             let first = source.and_then(|source| source.queue.get(source.first(*region, self.me)?));
-            matches!(first, Some(Item::Transaction { writes, .. }) if !defined.has(writes))
+            matches!(first, Some(Item::Transaction { at, writes, .. }) if !defined.reads(*region, *at, writes))
         };
         self.times.passable = self.times.unread.iter().filter(unread).collect();
         self.times.unread = self.times.passable;

@@ -413,6 +413,7 @@ fn comparison_names_rows_that_differ_and_waits_for_those_on_their_way() {
                     txn: running.env.txn_id(),
                     origin: Label::update(RegionId(0), Timestamp(at.0 - 1000)),
                     writes: vec![plant("a2001"), plant("c9")],
+                    parts: Vec::new(),
                 }],
             },
             messages: Vec::new(),

@@ -11,5 +11,6 @@ mod registry;
 mod sessions;
 mod streams;
 mod tcp;
+mod through;
 mod times;
 mod tree;

@@ -222,9 +222,11 @@ impl Builder {
             Ok(_) => Ok(true),
             Err(error) if is_passing(&error) => Err(error),
             Err(error) => {
-                tracing::warn!(table = table.0, index, %error, "the build of an index failed");
+                let detail = error.fields().detail.as_deref();
+                tracing::warn!(table = table.0, index, %error, detail, "the build of an index failed");
                 if !self.template.catalog.defines() {
-                    return self.say_failed(table, index, Failure::of(&error)).await.map(|()| true);
+                    let why = |table: &Table| Failure::of(&error, table, index);
+                    return self.say_failed(table, index, why).await.map(|()| true);
                 }
                 self.fail(table, index).await.map(|()| true)
             }

@@ -136,13 +136,20 @@ impl Builder {
     ///
     /// # Errors
     /// Those of the database: the build is gone on with.
-    pub(super) async fn say_failed(&self, table: TableId, index: u32, why: Failure) -> Result<()> {
+    pub(super) async fn say_failed(
+        &self,
+        table: TableId,
+        index: u32,
+        why: impl FnOnce(&Table) -> Failure,
+    ) -> Result<()> {
         let context = self.begin().await?;
         let failed = async {
-            if context.catalog.table(table).is_none_or(|table| !table.is_filling(index)) {
+            let Some(defined) =
+                context.catalog.table(table).filter(|table| table.is_filling(index))
+            else {
                 return Ok(());
-            }
-            let word = Word::Failed(why);
+            };
+            let word = Word::Failed(why(defined));
             say(&context, Task::Fill(table, index), &word).await?;
             forget_record(context.txn.as_ref(), context.catalog.database, table, index).await
         };
@@ -267,7 +274,7 @@ pub(super) async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let builder = super::upkeep::builder(engine, &txn, &catalog).await?;
     txn.rollback();
     for (table, index, failure) in failures {
-        builder.say_failed(table, index, failure).await?;
+        builder.say_failed(table, index, |_| failure).await?;
     }
     for (table, index) in parts {
         match builder.rescue(table, index).await {

@@ -11,6 +11,7 @@
 //!   would: its snapshot's time goes with it.
 //! - What the session sees afterwards, here or where it moves, is not older than what it was shown: `Session::await_owed`.
 //! - Statements of one snapshot are not mixed: outside of READ COMMITTED it is the only one of its transaction.
+//! - One session, and one role, do not take all places that this region has in another one: [`super::places`].
 //! - A row that was shown is never followed by rows of another execution.
 //!
 //! # On failure
@@ -31,6 +32,7 @@ use telesto_txn::regions::RegionControl;
 use telesto_txn::{AwayRead, Pieces};
 
 use super::cursor::spool;
+use super::places::Placed;
 use super::{Prepared, Row, Rows, Session, StatementResult};
 use crate::catalog::CatalogSnapshot;
 use crate::elsewhere::ReadElsewhere;
@@ -70,6 +72,9 @@ impl Session {
         let asked = asked(prepared, plan.query.as_ref().unwrap_or(statement), context)?;
         let read = AwayRead { seen: context.txn.snapshot(), statement: asked.into() };
         let control = self.replication()?;
+        let role = self.settings.session_role;
+        let counted = context.catalog.role(role).is_none_or(|role| !role.superuser);
+        let place = self.engine.places.take(&self.places, counted.then_some(role))?;
         let begun = begin(&*control, plan, read, context).boxed().await?;
         let Begun { region, round_trip, mut given, rest } = begun;
         if let Some(head) = given.head.take() {
@@ -95,10 +100,11 @@ impl Session {
         }
         let rows = match rest {
             None => Rows::Ready(rows),
-            Some(rest) => Rows::Stream(Box::pin(futures::stream::unfold(
-                (Some(rows), Some(rest), types),
-                following,
-            ))),
+            Some(pieces) => {
+                let rest: Box<dyn Pieces> = Box::new(Placed { pieces, _place: place });
+                let state = (Some(rows), Some(rest), types);
+                Rows::Stream(Box::pin(futures::stream::unfold(state, following)))
+            }
         };
         if !matches!(statement, Statement::Copy { .. }) {
             return Ok(StatementResult::Rows { columns, rows, tag: "SELECT" });

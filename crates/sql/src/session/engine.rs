@@ -146,6 +146,8 @@ pub struct SqlEngine {
     pub(super) looked: Mutex<Option<Duration>>,
     /// Who executes statements of other regions here.
     visits: Arc<Visits>,
+    /// What sessions here have other regions execute.
+    pub(super) places: Arc<super::places::Places>,
 }
 
 impl SqlEngine {
@@ -237,6 +239,7 @@ impl SqlEngine {
             sessions: AtomicU64::new(0),
             looked: Mutex::default(),
             visits,
+            places: Arc::default(),
         });
         engine.visits.of(&engine);
         Ok(engine)
@@ -350,6 +353,7 @@ impl SqlEngine {
             wrote: false,
             audit: None,
             visits: None,
+            places: super::places::OfSession::default(),
         }
     }
 

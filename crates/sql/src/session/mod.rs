@@ -35,6 +35,7 @@ mod named;
 mod names;
 mod online;
 pub mod passing;
+mod places;
 mod planner;
 mod prepare;
 mod prepared;
@@ -164,6 +165,8 @@ pub struct Session {
     audit: Option<Arc<dyn audit::Audit>>,
     /// It executes a statement of a session in another region, whose transaction began then.
     visits: Option<i64>,
+    /// What other regions execute for it.
+    places: places::OfSession,
 }
 
 impl Session {

@@ -10,7 +10,7 @@
 //! - A session whose token was taken reads at least that much from then on, at every level of consistency.
 //!
 //! # On failure
-//! 22023 for what is no token, 55000 when the database has one region or when what the token stands for did not come in time; the
+//! 25001 in a transaction that has its snapshot, 22023 for what is no token, 55000 when the database has one region or when what the token stands for did not come in time; the
 //! session is as it was.
 //!
 //! # Limits
@@ -80,11 +80,13 @@ impl Session {
     /// # Errors
     /// See the module's text.
     pub(super) async fn take_token(&mut self, token: &str) -> Result<()> {
-        if self.block.as_ref().is_some_and(|block| block.explicit) {
+        // Several statements of one query or pipeline are a transaction as well: those behind would read at the snapshot it has.
+        if self.block.as_ref().is_some_and(|block| block.explicit || block.txn.is_some()) {
             return Err(Error::new(
                 SqlState::ACTIVE_SQL_TRANSACTION,
                 format!("SET {SESSION_TOKEN} cannot run inside a transaction block"),
-            ));
+            )
+            .hint("Send it by itself, before the statements that are to see what the token stands for."));
         }
         let regions = self.replication()?;
         let label = regions.attach(token, LONGEST).await.map_err(|reason| {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_common::RegionId;
+use telesto_bucket::Cause;
+use telesto_common::{RegionId, ShardId};
+use telesto_log::record::{Record, Writes};
 use telesto_net::sim::Weather;
 use telesto_sql::catalog::CatalogCache;
 use telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
@@ -359,6 +361,83 @@ fn row_that_an_index_cannot_have_fails_its_build_and_stops_nobody() {
         let entries = if built.is_ok() { 4 } else { 2 };
         for (region, name) in NAMES.iter().enumerate() {
             assert_eq!(sites.stored(region, "d").await, entries, "{name}");
+        }
+    });
+}
+
+impl Sites {
+    /// Whether a value in a region's log has this text.
+    async fn logged(&self, region: usize, text: &str) -> bool {
+        let log = self.at(region).engine.log();
+        let mut from = log.start();
+        loop {
+            let by = self.world.env.deadline(Duration::from_secs(60));
+            let batch = log.read(from, 1 << 20, Cause::Read, by).await.expect("reads");
+            for record in batch.entries.iter().flat_map(|e| e.records_of(ShardId(0))) {
+                let Record::Commit(commit) = record else { continue };
+                let Writes::Inline(writes) = &commit.writes else { continue };
+                let has = |bytes: &[u8]| bytes.windows(text.len()).any(|at| at == text.as_bytes());
+                if writes.iter().any(|write| write.value.as_ref().is_some_and(|v| has(v))) {
+                    return true;
+                }
+            }
+            if batch.at_tail {
+                return false;
+            }
+            from = batch.next(from);
+        }
+    }
+}
+
+/// A build that fails in one region tells the others why, and nothing of rows that they are not to have.
+#[test]
+fn failed_build_tells_no_values_to_regions_that_do_not_have_the_rows() {
+    World::run(10, false, async |world| {
+        let sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE b (region text, id int, email text, PRIMARY KEY (region, id))",
+            "CREATE TABLE o (id int PRIMARY KEY, v text)",
+            "CREATE TABLE a (id int PRIMARY KEY, v text)",
+        ] {
+            sites.must(0, sql).await;
+        }
+        for sql in [
+            "ALTER TABLE o SET (telesto.home = 'eu')",
+            "ALTER TABLE a SET (telesto.home = 'eu')",
+            "ALTER TABLE b SET (telesto.regions = 'by row (region): eu = eu; us = us; ap = ap')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.settles().await;
+        sites.must(0, "ALTER TABLE o SET (telesto.regions = 'us, eu')").await;
+        sites.settles().await;
+        for sql in [
+            "INSERT INTO b VALUES ('eu', 1, 'secretmail_zzzz'), ('eu', 2, 'secretmail_zzzz')",
+            "INSERT INTO o VALUES (1, 'secretnote_yyyy')",
+            "INSERT INTO a VALUES (1, 'knowneverywhere_xxxx')",
+        ] {
+            sites.must(1, sql).await;
+        }
+        sites.quiet().await;
+        let error = sites.build("CREATE UNIQUE INDEX b_email ON b (region, email)").await;
+        let error = error.expect_err("duplicates");
+        assert_eq!(error.code().0, "23505", "{error}");
+        assert!(error.message().contains("b_email"), "{error}");
+        let told = format!("{error:?}");
+        assert!(!told.contains("secretmail") && told.contains("the log of a node"), "{told}");
+        let error = sites.build("CREATE INDEX o_v ON o ((v::int))").await.expect_err("no number");
+        assert_eq!(error.code().0, "22P02", "{error}");
+        assert!(error.message().contains("o_v"), "{error}");
+        // What is everywhere is told as it is.
+        let error = sites.build("CREATE INDEX a_v ON a ((v::int))").await.expect_err("no number");
+        assert!(error.message().contains("knowneverywhere_xxxx"), "{error}");
+        sites.quiet().await;
+        for (text, of) in
+            [("secretmail", [false, true, false]), ("secretnote", [true, true, false])]
+        {
+            for (region, has) in of.into_iter().enumerate() {
+                assert_eq!(sites.logged(region, text).await, has, "{text} in {}", NAMES[region]);
+            }
         }
     });
 }

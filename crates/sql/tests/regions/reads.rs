@@ -645,3 +645,44 @@ fn definitions_that_change_meanwhile_are_waited_for() {
         assert_eq!(run(&mut session, "SELECT * FROM v").await.expect("reads"), one("7"));
     });
 }
+
+/// Cursors that nobody fetches from take no more than a part of what a region executes for another one.
+#[test]
+fn one_session_or_role_does_not_take_all_places_in_another_region() {
+    World::run(9, false, async |world| {
+        let sites = placed(&world).await;
+        sites.must(0, "GRANT SELECT ON e TO o1").await;
+        sites.quiet().await;
+        let many = "SELECT repeat('r', 1000) FROM e, generate_series(1, 20000)";
+        let begin = "BEGIN TRANSACTION READ ONLY ISOLATION LEVEL READ COMMITTED";
+        let opens = async |session: &mut Session| {
+            run(session, begin).await.expect("begins");
+            for number in 0..200 {
+                let declared = format!("DECLARE c{number} CURSOR FOR {many}");
+                if let Err(error) = run(session, &declared).await {
+                    return (number, error);
+                }
+            }
+            panic!("200 cursors");
+        };
+        let mut sessions = Vec::new();
+        for _ in 0..5 {
+            let mut session = sites.session(0).await;
+            run(&mut session, "SET SESSION AUTHORIZATION o1").await.expect("becomes");
+            let (number, error) = opens(&mut session).await;
+            assert_eq!(
+                (number, error.code().0),
+                (if sessions.len() < 4 { 16 } else { 0 }, "53400")
+            );
+            sessions.push(session);
+        }
+        // Others have theirs, and what is closed makes room.
+        for sql in ["SELECT count(*) FROM e", many] {
+            run(&mut sites.session(0).await, sql).await.expect("reads");
+        }
+        run(&mut sessions[0], "ROLLBACK").await.expect("ends");
+        let mut again = sessions.pop().expect("five");
+        run(&mut again, "ROLLBACK").await.expect("ends");
+        assert_eq!(run(&mut again, "SELECT count(*) FROM e").await.expect("reads"), one("2"));
+    });
+}

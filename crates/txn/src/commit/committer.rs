@@ -44,7 +44,7 @@ use super::validate::Validated;
 use super::window::{UnderWay, Window};
 use crate::error::{Error, Result};
 use crate::local::Local;
-use crate::service::{CommitReply, CommitRequest, CommitWrites};
+use crate::service::{CommitReply, CommitRequest};
 use crate::watermark::{Committing, Held};
 
 /// How long other processes count as writing after their last entry was seen.
@@ -80,7 +80,7 @@ pub(crate) enum Answer {
 
 impl Pending {
     pub(super) fn external(&self) -> bool {
-        matches!(self.request.writes, CommitWrites::External { .. })
+        self.request.writes.names_parts()
     }
 
     pub(super) fn answer(self, reply: Result<CommitReply>) {

@@ -41,7 +41,10 @@ pub(crate) fn records(
                         timestamp: Timestamp(at),
                         source: local.options.identity.node,
                         origin: remote.origin,
-                        writes: inline(&remote.writes),
+                        writes: match remote.parts.is_empty() {
+                            true => inline(&remote.writes),
+                            false => Writes::External(remote.parts.clone()),
+                        },
                     }));
                 }
                 inline(own)

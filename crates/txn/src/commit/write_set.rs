@@ -29,7 +29,7 @@ use bytes::Bytes;
 use telesto_bucket::meter::{current_scope, scoped};
 use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::key::KeyRange;
-use telesto_common::{ShardId, Timestamp};
+use telesto_common::{ShardId, Timestamp, TxnId};
 use telesto_log::record::{Part, Write};
 use telesto_shard::part::{FinishedPart, PartWriter};
 use tokio::sync::oneshot;
@@ -168,6 +168,31 @@ async fn put_part(bucket: &dyn Bucket, object: &str, body: Bytes) -> Result<()> 
     }
     metrics::counter!("telesto_txn_part_bytes_total").increment(body.len() as u64);
     Ok(())
+}
+
+/// Writes `writes`, sorted by key, each key once, to part objects of `txn`.
+pub(crate) async fn put_all(
+    shared: &crate::transaction::Shared,
+    txn: TxnId,
+    writes: &[Write],
+) -> Result<Vec<Part>> {
+    let mut writer = PartWriter::new(shared.limits.part_bytes, shared.env.writer_token());
+    let prefix = parts_prefix(shared.parts.shard);
+    let mut parts: Vec<Part> = Vec::new();
+    let put = async |part: FinishedPart, parts: &mut Vec<Part>| {
+        let object = format!("{prefix}/{txn}-{:06}", parts.len());
+        parts.push(part.named(object.clone()));
+        put_part(&*shared.parts.bucket, &object, part.body).await
+    };
+    for write in writes {
+        if let Some(part) = writer.push(write)? {
+            put(part, &mut parts).await?;
+        }
+    }
+    if let Some(part) = writer.finish()? {
+        put(part, &mut parts).await?;
+    }
+    Ok(parts)
 }
 
 struct Upload<'a> {
