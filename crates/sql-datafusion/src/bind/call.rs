@@ -52,6 +52,15 @@ fn without_over(name: &str) -> telesto_sql_types::error::Error {
 }
 
 impl Binder<'_> {
+    /// Values that are told apart are of a type: of text, where a parameter has none yet.
+    fn of_types(&self, args: Vec<Typed>) -> Result<Vec<Typed>> {
+        let told = |arg: Typed| match arg.parameter.filter(|_| arg.ty.is_unknown()) {
+            Some(_) => self.cast(arg, &SqlType::Text),
+            None => Ok(arg),
+        };
+        args.into_iter().map(told).collect()
+    }
+
     pub(super) fn function(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Typed> {
         let name = call
             .name
@@ -103,12 +112,7 @@ impl Binder<'_> {
             list.duplicate_treatment == Some(ast::DuplicateTreatment::Distinct)
         });
         if distinct && name == "count" && call.over.is_none() {
-            // Values are told apart as those of a type: of text, where a parameter has none yet.
-            let told = |arg: Typed| match arg.parameter.filter(|_| arg.ty.is_unknown()) {
-                Some(_) => self.cast(arg, &SqlType::Text),
-                None => Ok(arg),
-            };
-            args = args.into_iter().map(told).collect::<Result<_>>()?;
+            args = self.of_types(args)?;
         }
         let mut order: Vec<SortExpr> = Vec::new();
         let mut nulls = call.null_treatment;

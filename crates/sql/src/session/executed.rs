@@ -174,13 +174,24 @@ impl VisitorMut for Values {
 }
 
 impl Session {
-    /// What runs the EXECUTE that is, or is in, `statement`. A future of its own: a statement is large, and every caller would move it.
-    pub(super) fn run_execute_in<'a>(
+    /// What runs in the place of `statement`: of the EXECUTE that it is, or that is in it, or of the query with parameters that it makes
+    /// a table of. A future of its own: a statement is large, and every caller would move it.
+    pub(super) fn run_in_place_of<'a>(
         &'a mut self,
+        prepared: &'a Arc<Prepared>,
         statement: &'a Statement,
+        parameters: &'a [Datum],
     ) -> Result<Option<BoxFuture<'a, Result<StatementResult>>>> {
-        let Some(execute) = execute_in(statement)? else { return Ok(None) };
-        Ok(Some(async move { self.run_named(statement, &execute).await }.boxed()))
+        if let Some(execute) = execute_in(statement)? {
+            return Ok(Some(async move { self.run_named(statement, &execute).await }.boxed()));
+        }
+        let query = match parameters {
+            [] => None,
+            _ => query_with_parameters(statement)?,
+        };
+        let Some(Statement::Query(query)) = query else { return Ok(None) };
+        let filled = self.run_filled(prepared, statement, query, parameters);
+        Ok(Some(filled.boxed()))
     }
 
     /// Runs a statement that has an EXECUTE in it.
@@ -225,24 +236,7 @@ impl Session {
         Ok((inner.in_place_of(statement, Vec::new()), Vec::new()))
     }
 
-    /// What makes the table of a query with parameters, if that is what the statement does.
-    pub(super) fn run_table_of<'a>(
-        &'a mut self,
-        prepared: &'a Arc<Prepared>,
-        parameters: &'a [Datum],
-    ) -> Result<Option<BoxFuture<'a, Result<StatementResult>>>> {
-        let Some(statement) = prepared.statement.as_deref().filter(|_| !parameters.is_empty())
-        else {
-            return Ok(None);
-        };
-        let Some(Statement::Query(query)) = query_with_parameters(statement)? else {
-            return Ok(None);
-        };
-        Ok(Some(
-            async move { self.run_filled(prepared, statement, query, parameters).await }.boxed(),
-        ))
-    }
-
+    /// Makes the table of a query with the values in the places of its parameters.
     async fn run_filled(
         &mut self,
         prepared: &Arc<Prepared>,

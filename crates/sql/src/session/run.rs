@@ -184,10 +184,7 @@ impl Session {
             return Err(failed_transaction());
         }
         if !plain {
-            if let Some(run) = self.run_execute_in(statement)? {
-                return run.await;
-            }
-            if let Some(run) = self.run_table_of(prepared, &parameters)? {
+            if let Some(run) = self.run_in_place_of(prepared, statement, &parameters)? {
                 return run.await;
             }
             let done = match self.utility(statement, &prepared.sql).boxed().await {
