@@ -45,14 +45,18 @@ fn reason(text: &str, error: &serde_json::Error) -> String {
         0 => line[at..].chars().next().map(String::from).unwrap_or_default(),
         length => line.get(at..at + length).unwrap_or_default().to_owned(),
     };
-    let known = matches!(token.as_str(), "true" | "false" | "null");
-    if !known
-        && token.starts_with(|c: char| c.is_alphabetic() || !"{}[],:\"-0123456789".contains(c))
-    {
-        return format!("Token \"{token}\" is invalid.");
-    }
     let told = error.to_string();
     let told = told.split(" at line ").next().unwrap_or_default();
+    if told == "invalid escape" {
+        let letter = token.chars().next().unwrap_or('\\');
+        return format!("Escape sequence \"\\{letter}\" is invalid.");
+    }
+    let known = matches!(token.as_str(), "true" | "false" | "null");
+    let begins_value = |c: char| !c.is_alphabetic() && "{}[],:\"-0123456789".contains(c);
+    let broken = matches!(told, "expected ident" | "invalid number");
+    if broken || !known && !token.is_empty() && !token.starts_with(begins_value) {
+        return format!("Token \"{token}\" is invalid.");
+    }
     let expected = match told {
         "expected `:`" => "\":\"",
         "expected `,` or `}`" => "\",\" or \"}\"",
@@ -389,6 +393,25 @@ pub fn write_string(out: &mut String, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_is_told_as_postgres_tells_it() {
+        for (text, told) in [
+            ("x", r#"Token "x" is invalid."#),
+            (r#"{"a":"#, "The input string ended unexpectedly."),
+            ("[1,]", r#"Expected JSON value, but found "]"."#),
+            (r#"{"a" 1}"#, r#"Expected ":", but found "1"."#),
+            (r#"{"a":1,}"#, r#"Expected string, but found "}"."#),
+            ("[1 2]", r#"Expected "," or "]", but found "2"."#),
+            ("true false", r#"Expected end of input, but found "false"."#),
+            ("01", r#"Token "01" is invalid."#),
+            ("[\n1,\n é]", r#"Token "é" is invalid."#),
+            (r#""a\q""#, r#"Escape sequence "\q" is invalid."#),
+        ] {
+            let error = serde_json::from_str::<serde::de::IgnoredAny>(text).expect_err(text);
+            assert_eq!(reason(text, &error), told, "{text}");
+        }
+    }
 
     #[test]
     fn jsonb_sorts_keys_by_length_and_keeps_the_last_duplicate() {
