@@ -10,6 +10,7 @@
 //! # Invariants
 //! - Everything a statement waits for is inside: the begin of its transaction, the catalog, locks, reads, writes.
 //! - A commit whose work is dropped may have happened: the client is told so (08007), never that it failed.
+//! - A statement that is executed again after a conflict, and its commit, have one limit together.
 //! - Work that gives a row stream stays under the time limit until the stream ends.
 //!
 //! # On failure
@@ -87,8 +88,14 @@ impl Session {
     /// A statement begins: its token and its timer.
     pub(super) fn begin_statement(&mut self) -> (CancelToken, Timer) {
         self.statement += 1;
-        let limit = limit(&self.settings);
+        let spent = std::mem::take(&mut self.spent);
+        let limit = limit(&self.settings).map(|limit| limit.saturating_sub(spent));
         (self.cancel.begin(self.statement, limit), Timer::start(&self.engine.env, limit))
+    }
+
+    /// What comes next goes on with the statement that began at `begun`, whose time it has.
+    pub(super) fn goes_on_since(&mut self, begun: Duration) {
+        self.spent = self.engine.env.clock.monotonic().saturating_sub(begun);
     }
 
     /// The work of a statement was dropped; what the client is told. `settings` are those it began with.

@@ -354,6 +354,7 @@ impl SqlEngine {
             audit: None,
             visits: None,
             places: super::places::OfSession::default(),
+            spent: Duration::ZERO,
         }
     }
 

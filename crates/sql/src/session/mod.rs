@@ -59,6 +59,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
@@ -167,6 +168,8 @@ pub struct Session {
     visits: Option<i64>,
     /// What other regions execute for it.
     places: places::OfSession,
+    /// How much of its time the statement has spent that is gone on with now.
+    spent: Duration,
 }
 
 impl Session {

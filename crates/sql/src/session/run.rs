@@ -43,7 +43,9 @@ impl Session {
         parameters: &[Datum],
     ) -> Result<StatementResult> {
         let mut attempt = 0;
+        let begun = self.engine.env.clock.monotonic();
         loop {
+            self.goes_on_since(begun);
             let result = self.run(prepared, parameters.to_vec()).await;
             let error = match result {
                 Ok(result) => {
@@ -77,6 +79,7 @@ impl Session {
                         block.repeatable = false;
                     }
                     let before = self.spending.total();
+                    self.goes_on_since(begun);
                     match self.commit_bounded().boxed().await {
                         Ok(()) => {
                             let commit = self.spending.total() - before;

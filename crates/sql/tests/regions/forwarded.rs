@@ -375,3 +375,35 @@ fn what_a_forwarded_write_depends_on_is_seen_before_it() {
     }
     assert!(looked > 0, "{looked}");
 }
+
+/// A statement that loses again and again is executed anew within its time, not for that time each.
+#[test]
+fn statement_timeout_bounds_a_statement_with_all_its_attempts() {
+    World::run(11, false, async |world| {
+        let sites = Sites::running(&world).await;
+        sites.must(0, "CREATE TABLE c (id int PRIMARY KEY, n int NOT NULL)").await;
+        sites.must(0, "INSERT INTO c VALUES (1, 0)").await;
+        sites.quiet().await;
+        let mut other = sites.session(0).await;
+        let writes = sites.at(0).process.run(async move {
+            for _ in 0..20 {
+                run(&mut other, "UPDATE c SET n = n + 1 WHERE id = 1").await.expect("writes");
+                run(&mut other, "SELECT pg_sleep(1)").await.expect("sleeps");
+            }
+        });
+        for region in 0..2 {
+            let mut session = sites.session(region).await;
+            run(&mut session, "SET statement_timeout = '8s'").await.expect("sets");
+            let begun = world.env.clock.monotonic();
+            // What is in its way comes behind its write, so that its commit meets it.
+            let slow = "WITH u AS (UPDATE c SET n = n + 100 WHERE id = 1 RETURNING n), s AS (SELECT pg_sleep(3) FROM u) SELECT count(*) FROM s";
+            let error = run(&mut session, slow).await.expect_err("it loses");
+            let took = world.env.clock.monotonic() - begun;
+            assert_eq!((error.code().0, took.as_secs()), ("57014", 8), "{error}");
+            // The next one has its own time.
+            run(&mut session, "SELECT pg_sleep(1)").await.expect("sleeps");
+        }
+        writes.await.expect("lives");
+        assert_eq!(sites.must(0, "SELECT n FROM c").await, vec![vec![Some("20".to_owned())]]);
+    });
+}
