@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/setup.sh
 need_debian pgbench postgresql-15
-need_wheel "import psycopg" "psycopg[binary]==3.3.9"
+need_wheel '"$PYTHON" -c "import psycopg"' "psycopg[binary]==3.3.9"
 need_wheel '[ -x "$TELESTO_CACHE/venv/bin/tpchgen-cli" ]' tpchgen-cli==4.0.0
 need_go_tpc
 if [ -z "${TELESTO_BIN:-}" ]; then

@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/e2e/node.sh
 need_debian pgbench postgresql-15
-need_wheel "import psycopg" "psycopg[binary]==3.3.9"
+need_wheel '"$PYTHON" -c "import psycopg"' "psycopg[binary]==3.3.9"
 need_wheel '[ -x "$TELESTO_CACHE/venv/bin/tpchgen-cli" ]' tpchgen-cli==4.0.0
 parts="${FIELD_PARTS:-tpch}"
 if [[ " $parts " == *" tpcc "* ]]; then need_go_tpc; fi
