@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use datafusion::catalog::default_table_source::source_as_provider;
-use datafusion::common::tree_node::{Transformed, TreeNode as _};
+use datafusion::common::tree_node::{Transformed, TreeNode as _, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -45,6 +45,20 @@ const GAIN: f64 = 0.8;
 /// # Errors
 /// Those of DataFusion's plans.
 pub(super) fn ordered(plan: LogicalPlan) -> DfResult<LogicalPlan> {
+    // Most queries have nothing to be put in order.
+    let several = |plan: &LogicalPlan| match plan {
+        LogicalPlan::Join(join) => is_inner(&join.left) || is_inner(&join.right),
+        _ => false,
+    };
+    let mut found = false;
+    plan.apply_with_subqueries(|plan| {
+        found |= is_inner(plan) && several(plan);
+        Ok(if found { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
+    })?;
+    if found { whole(plan) } else { Ok(plan) }
+}
+
+fn whole(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     let (condition, joined) = match plan {
         LogicalPlan::Filter(filter) if is_inner(&filter.input) => {
             (Some(filter.predicate), Arc::unwrap_or_clone(filter.input))
@@ -77,14 +91,20 @@ pub(super) fn ordered(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     }
     let mut plan = builder.build()?;
     if let Some(condition) = conjunction(all) {
-        plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(plan))?);
+        plan = filtered(plan, condition)?;
     }
     Ok(LogicalPlan::Projection(Projection::new_from_schema(Arc::new(plan), schema)))
 }
 
+/// A filter whose subqueries are put in order.
+fn filtered(plan: LogicalPlan, condition: Expr) -> DfResult<LogicalPlan> {
+    let plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(plan))?);
+    Ok(plan.map_uncorrelated_subqueries(|plan| whole(plan).map(Transformed::yes))?.data)
+}
+
 /// The plan with what stands below it in order, and its subqueries that are not correlated.
 fn below(plan: LogicalPlan) -> DfResult<LogicalPlan> {
-    let moved = |plan: LogicalPlan| ordered(plan).map(Transformed::yes);
+    let moved = |plan: LogicalPlan| whole(plan).map(Transformed::yes);
     let plan = plan.map_uncorrelated_subqueries(moved)?.data;
     // A subquery of FROM that looks outside is a plan of its own.
     if matches!(plan, LogicalPlan::Subquery(_)) {

@@ -7,9 +7,12 @@
 //! # Limits
 //! Moments without a zone. Equality with what is no midnight stays as it is written: it is false, and NULL of NULL.
 
+use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{Expr, Operator, binary_expr};
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
 use super::Typed;
+use super::query::has_subquery;
 use crate::types::{datum_of, scalar};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
@@ -24,15 +27,25 @@ pub(super) fn compared(op: Operator, left: &Typed, right: &Typed) -> Result<Opti
         (SqlType::Timestamp(_), SqlType::Date) => (op.swap(), right, left),
         _ => return Ok(None),
     };
-    let (Some(op), Expr::Literal(value, _)) = (op, &moment.expr) else { return Ok(None) };
+    let is_constant = |side: &Typed| side.parameter.is_none() && is_constant(&side.expr);
     // Two constants become one as they are.
-    if matches!(date.expr, Expr::Literal(..)) {
+    let (Some(op), false, true) = (op, is_constant(date), is_constant(moment)) else {
         return Ok(None);
-    }
-    let Datum::Timestamp(micros) = datum_of(value, &moment.ty)? else { return Ok(None) };
+    };
+    // What fails is told when it runs, if it does.
+    let simplifier = ExprSimplifier::new(SimplifyContext::default());
+    let Ok(Expr::Literal(value, _)) = simplifier.simplify(moment.expr.clone()) else {
+        return Ok(None);
+    };
+    let Datum::Timestamp(micros) = datum_of(&value, &moment.ty)? else { return Ok(None) };
     let Some((op, day)) = of_days(op, micros) else { return Ok(None) };
     let day = Expr::Literal(scalar(&Datum::Date(day), &SqlType::Date)?, None);
     Ok(Some(Typed::bool(binary_expr(date.expr.clone(), op, day))))
+}
+
+/// Whether an expression looks at no row, no query and nothing that changes.
+fn is_constant(expr: &Expr) -> bool {
+    !expr.any_column_refs() && !expr.is_volatile() && !expr.contains_outer() && !has_subquery(expr)
 }
 
 /// The operator and the day, from 2000-01-01 on, that say of dates what `op` and the moment do.
