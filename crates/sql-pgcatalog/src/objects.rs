@@ -105,17 +105,7 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
                 .set("spcowner", OWNER_OID);
             out.row().set("oid", 1664_u32).set("spcname", "pg_global").set("spcowner", OWNER_OID);
         }
-        "pg_language" => {
-            out.row()
-                .set("oid", INTERNAL_LANGUAGE)
-                .set("lanname", "internal")
-                .set("lanowner", OWNER_OID);
-            out.row()
-                .set("oid", 14_u32)
-                .set("lanname", "sql")
-                .set("lanowner", OWNER_OID)
-                .set("lanpltrusted", true);
-        }
+        "pg_language" => languages(out),
         "pg_description" => descriptions(out, catalog),
         "pg_depend" => {
             super::dependencies::rows(out, catalog);
@@ -141,6 +131,15 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_get_keywords()" => super::keywords::fill(out),
         _ => {}
     }
+}
+
+fn languages(out: &mut RowSet<'_>) {
+    out.row().set("oid", INTERNAL_LANGUAGE).set("lanname", "internal").set("lanowner", OWNER_OID);
+    out.row()
+        .set("oid", 14_u32)
+        .set("lanname", "sql")
+        .set("lanowner", OWNER_OID)
+        .set("lanpltrusted", true);
 }
 
 fn namespaces(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {

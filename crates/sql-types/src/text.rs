@@ -201,10 +201,7 @@ impl Datum {
             | SqlType::RegProc
             | SqlType::RegProcedure
             | SqlType::RegNamespace
-            | SqlType::RegRole => {
-                let value = int(i64::from(i32::MIN), i64::from(u32::MAX))?;
-                Self::Oid(value as u32)
-            }
+            | SqlType::RegRole => Self::Oid(int(i64::from(i32::MIN), i64::from(u32::MAX))? as u32),
             SqlType::Numeric(modifier) => {
                 let value =
                     Numeric::parse(text).ok_or_else(|| match Numeric::is_written(text) {

@@ -62,13 +62,8 @@ impl Binder<'_> {
     }
 
     pub(super) fn function(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Typed> {
-        let name = call
-            .name
-            .0
-            .last()
-            .and_then(|part| part.as_ident())
-            .map(fold)
-            .ok_or_else(|| fault::syntax("a function needs a name"))?;
+        let name = call.name.0.last().and_then(|part| part.as_ident()).map(fold);
+        let name = name.ok_or_else(|| fault::syntax("a function needs a name"))?;
         if name == "row"
             && let Some(row) = self.row_value(&ast::Expr::Function(call.clone()), scope)?
         {
