@@ -78,10 +78,10 @@ fn whole(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     };
     let Some(order) = better else {
         let joined = below(joined)?;
-        return Ok(match condition {
-            Some(condition) => LogicalPlan::Filter(Filter::try_new(condition, Arc::new(joined))?),
-            None => joined,
-        });
+        return match condition {
+            Some(condition) => filtered(joined, condition),
+            None => Ok(joined),
+        };
     };
     let mut next = order.into_iter().map(|at| below(inputs[at].clone()));
     let Some(first) = next.next() else { return Ok(joined) };
@@ -444,5 +444,68 @@ fn guess(condition: &Expr) -> f64 {
         Expr::Exists(_) | Expr::InSubquery(_) => 0.5,
         Expr::ScalarFunction(call) if call.name().contains("~~") => 0.05,
         _ => 0.5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equal(one: usize, other: usize, distinct: f64) -> Edge {
+        Edge { inputs: 1 << one | 1 << other, selectivity: 1.0 / distinct, equates: true }
+    }
+
+    /// A row of inputs in which each leads to the next, the first to the second and so on.
+    fn chain(plan: &LogicalPlan, rows: &[f64]) -> (Vec<Input<'_>>, Vec<Edge>) {
+        let inputs = rows.iter().map(|rows| Input { plan, rows: *rows }).collect();
+        let edges = (1..rows.len()).map(|at| equal(at - 1, at, rows[at].max(rows[at - 1])));
+        (inputs, edges.collect())
+    }
+
+    #[test]
+    fn order_begins_where_few_rows_are_and_goes_where_values_lead() {
+        let plan = LogicalPlanBuilder::empty(true).build().expect("a plan");
+        let (inputs, edges) = chain(&plan, &[1_000_000.0, 1000.0, 1.0, 500_000.0]);
+        let order = exact(&inputs, &edges).expect("an order");
+        // Never an input that nothing leads to yet, and never the two large ones side by side.
+        for at in 1..order.len() {
+            let seen = order[..at].iter().fold(0, |seen, at| seen | 1 << at);
+            assert!(leads(seen, order[at], &edges), "{order:?}");
+        }
+        assert!(cost(&order, &inputs, &edges) < cost(&[0, 1, 2, 3], &inputs, &edges));
+        let quick = greedy(&inputs, &edges);
+        assert_eq!(quick[0], 2, "{quick:?}");
+        assert!(cost(&order, &inputs, &edges) <= cost(&quick, &inputs, &edges));
+    }
+
+    #[test]
+    fn exact_order_is_the_cheapest_of_those_in_which_values_lead() {
+        let plan = LogicalPlanBuilder::empty(true).build().expect("a plan");
+        let (inputs, mut edges) = chain(&plan, &[100.0, 10.0, 2000.0, 5.0]);
+        edges.push(equal(0, 3, 7.0));
+        let best = cost(&exact(&inputs, &edges).expect("an order"), &inputs, &edges);
+        let mut order = [0, 1, 2, 3];
+        let mut least = f64::INFINITY;
+        permutations(&mut order, 0, &mut |order| {
+            let led = (1..order.len()).all(|at| {
+                let seen = order[..at].iter().fold(0, |seen, at| seen | 1 << at);
+                leads(seen, order[at], &edges)
+            });
+            if led {
+                least = least.min(cost(order, &inputs, &edges));
+            }
+        });
+        assert!((best - least).abs() < 1e-6, "{best} is not {least}");
+    }
+
+    fn permutations(order: &mut [usize; 4], at: usize, see: &mut dyn FnMut(&[usize])) {
+        if at == order.len() {
+            return see(order);
+        }
+        for other in at..order.len() {
+            order.swap(at, other);
+            permutations(order, at + 1, see);
+            order.swap(at, other);
+        }
     }
 }
