@@ -456,7 +456,7 @@ mod tests {
     }
 
     /// A row of inputs in which each leads to the next, the first to the second and so on.
-    fn chain(plan: &LogicalPlan, rows: &[f64]) -> (Vec<Input<'_>>, Vec<Edge>) {
+    fn chain<'p>(plan: &'p LogicalPlan, rows: &[f64]) -> (Vec<Input<'p>>, Vec<Edge>) {
         let inputs = rows.iter().map(|rows| Input { plan, rows: *rows }).collect();
         let edges = (1..rows.len()).map(|at| equal(at - 1, at, rows[at].max(rows[at - 1])));
         (inputs, edges.collect())
