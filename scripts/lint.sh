@@ -14,6 +14,12 @@ cargo fetch --locked --quiet
 cargo deny --offline check --hide-inclusion-graph licenses bans sources
 say "house rules"
 cargo test --quiet -p telesto-tidy
+say "one set of features"
+# A feature that only tests turn on makes cargo compile all that stands on its crate twice: with DataFusion, ten minutes.
+features() { cargo tree --workspace --locked --prefix none -f '{p} {f}' "$@" | sed 's/ (\*)$//' | sort -u; }
+twice="$(comm -23 <(features -e no-dev) <(features))"
+[ -z "$twice" ] || die "tests turn on more features of these than the build: add them to tools/unify/Cargo.toml
+$twice"
 say "clippy"
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 say "rustdoc"
