@@ -533,7 +533,7 @@ impl Table {
     }
 }
 
-/// A sequence. Its position is not here but in its own key (`catalog::sequence`).
+/// A sequence. Its position is not here but in its own key (`crate::sequence`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sequence {
     /// OID.

@@ -6,7 +6,8 @@
 //!   the middle never moves one that is there, and no key is ever rewritten.
 //! - A type is its OID: two [`EnumType`]s of one OID are equal, whatever labels they know. Labels come from the catalog
 //!   of the statement that uses them.
-//! - Definitions hold the OID only; the catalog puts the labels back when it is read (`catalog::types`).
+//! - Definitions hold the OID only; the catalog puts the labels back when it is read
+//!   (`telesto_sql_catalog::types`).
 //!
 //! # Limits
 //! Order bytes grow by about one byte for seven labels added at the same place.

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Codes and message texts are PostgreSQL 15's wherever PostgreSQL has the same error.
 //! - An error that a retry may cure carries the conflict it came from, so that the session can
-//!   re-execute (`session::retry`).
+//!   re-execute (`session::transaction`, `session::conflict`).
 
 use std::fmt;
 

@@ -9,7 +9,7 @@
 //! - Every statement runs against one [`catalog::CatalogSnapshot`], read in its own transaction, so
 //!   that data definition and data manipulation serialize.
 //! - A client never sees a result that its transaction, once committed, contradicts
-//!   (`session::retry`).
+//!   (`session::transaction`, `session::conflict`).
 //!
 //! # On failure
 //! Every error is an [`Error`] with an SQLSTATE and, where there is one, the user's next step.

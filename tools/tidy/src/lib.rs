@@ -3,7 +3,8 @@
 //! # Purpose
 //! [`check`] walks a source tree and reports every breach of: length of files and functions, banned module names,
 //! module docs, left-over markers, dependencies that point upwards, crates that only one other may know, relative links
-//! in the docs, source files that pages name, pages that are not in the tree, code in documentation that looks tested.
+//! in the docs, source files and modules that pages name, pages that are not in the tree, code in documentation that
+//! looks tested.
 //!
 //! # Invariants
 //! Reads only; a file it cannot read is a breach, never skipped.
@@ -14,6 +15,7 @@
 
 mod fences;
 mod functions;
+mod modules;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -117,6 +119,7 @@ pub fn check(root: &Path) -> (Vec<Breach>, usize) {
             Err(error) => breaches.push(breach(file, 0, format!("cannot be read: {error}"))),
         }
     }
+    modules::check(root, &files, &mut breaches);
     (breaches, files.len())
 }
 
@@ -323,7 +326,7 @@ mod tests {
         std::fs::create_dir_all(root.join("docs/architecture")).expect("temporary folder");
         write(
             root.join("docs/architecture/page.md"),
-            "see `common/gone.rs` and `common/open.rs`\n",
+            "see `common/gone.rs`, `common/open.rs`, `common::undocumented::f`, `gone::f` and `open::gone`\n",
         );
         write(src.join("cites.rs"), "//! as SLATEDB.md says\n");
         write(src.join("fence.rs"), "//! ```text\n//! a\n//! ```\n//! ```\n//! f();\n//! ```\n");
@@ -345,6 +348,8 @@ mod tests {
             "missing.md",
             "downwards",
             "common/gone.rs does not",
+            "gone::f names",
+            "open::gone names",
             "SLATEDB.md is not",
             "long has 102 lines",
             "uses arrow",
@@ -352,6 +357,6 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected:?} not reported in:\n{text}");
         }
-        assert_eq!(breaches.len(), 11, "{text}");
+        assert_eq!(breaches.len(), 13, "{text}");
     }
 }

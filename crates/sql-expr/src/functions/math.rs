@@ -4,7 +4,8 @@
 //! Integers never wrap: 22003. Numeric results have PostgreSQL's display scale where it is defined by the operands.
 //!
 //! # Limits
-//! `sqrt`, `ln`, `log`, `exp` and `power` of numeric are computed with guard digits in `expr::decimal`.
+//! `sqrt`, `ln`, `log`, `exp` and `power` of numeric are computed with guard digits
+//! in `crate::decimal`.
 
 use crate::context::Call;
 use crate::decimal;

@@ -1,4 +1,5 @@
-//! The functions and operators, by area. A new one is a line in the table of its module.
+//! The functions and operators, by area. A new one is a line in the table of its module; what
+//! PostgreSQL has not is in `system`, `costs` and `curated`.
 
 pub mod advisory;
 pub mod arrays;

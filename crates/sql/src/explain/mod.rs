@@ -13,7 +13,7 @@
 //!
 //! # Limits
 //! EXPLAIN without ANALYZE shows no cost: what a statement requests depends on what is cached when it runs.
-//! `session::cost` says what belongs to no statement.
+//! `telesto_sql_plan::cost` says what belongs to no statement.
 
 mod tree;
 
