@@ -36,10 +36,10 @@ seeds() { # seeds FIRST COUNT OPTION...
 stage sim seeds 1 "${SOAK_SEEDS:-10000}"
 stage sim_sql seeds 1 "${SOAK_SQL_SEEDS:-1000}" --sql
 stage sim_geo cargo run --release --quiet -p telesto-geo-sim -- --seed 1 --count "${SOAK_GEO_SEEDS:-20000}"
-stage regions env TELESTO_REGIONS_SEEDS="${SOAK_REGIONS_SEEDS:-20000}" cargo test --workspace --test regions histories
+stage regions_seeds env TELESTO_REGIONS_SEEDS="${SOAK_REGIONS_SEEDS:-20000}" cargo test --workspace --test regions histories
 stage cluster_storm env TELESTO_STORM_SEEDS="${SOAK_STORM_SEEDS:-1000}" cargo test --workspace --test storm -- --nocapture storm_over
 stage cluster env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test cluster_processes -- --nocapture three
-stage regions env TELESTO_REGIONS_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test regions -- --nocapture
+stage regions env TELESTO_REGIONS_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test regions_processes -- --nocapture
 stage middlebox env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" cargo test --workspace --test middlebox -- --nocapture
 stage one_folder env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" TELESTO_SOAK_OPENS=200 cargo test --workspace --test one_folder -- --nocapture
 stage partitions env TELESTO_SOAK_SECONDS="${SOAK_SECONDS:-600}" tests/e2e/partitions.sh

@@ -142,7 +142,7 @@ beside outage cargo test --workspace --test outage -- --nocapture
 # Every suite, on a folder; `tests/e2e/drivers.sh` runs them on S3 too.
 beside drivers env TARGETS=folder tests/e2e/drivers.sh node/node_postgres node/knex node/drizzle node/drizzle_kit node/typeorm go/pgx go/gorm \
     java/pgjdbc java/metadata java/hibernate java/liquibase java/flyway rust/tokio-postgres rust/sqlx
-beside regions cargo test --workspace --test regions -- --nocapture
+beside regions cargo test --workspace --test regions_processes -- --nocapture
 beside regions_nodes cargo test --workspace --test regions_nodes -- --nocapture
 beside regions_rows tests/e2e/regions_rows.sh
 beside rules cargo test --workspace --test rules -- --nocapture
