@@ -127,7 +127,7 @@ export RUST_MIN_STACK=8388608
 
 # One selection of crates throughout (--workspace), so that nothing is compiled twice.
 stage build cargo build --workspace
-stage unit cargo test --workspace --no-fail-fast
+stage unit scripts/test_programs.py
 tests/servers/ensure.sh || die "the S3 servers could not be installed"
 # These look at times or at the machine's memory: alone.
 stage stops_nothing cargo test --workspace --test stops_nothing -- --nocapture
