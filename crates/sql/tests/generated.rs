@@ -470,7 +470,7 @@ async fn generate_type(
 
 async fn generate() {
     let seed = setting("TELESTO_GENERATED_SEED", 1);
-    let wanted = setting("TELESTO_GENERATED_STATEMENTS", 20_000) as usize;
+    let wanted = setting("TELESTO_GENERATED_STATEMENTS", 10_000) as usize;
     let only =
         std::env::var("TELESTO_GENERATED_ROUND").ok().map(|text| text.parse().expect("a number"));
     let known = known();
