@@ -1,7 +1,9 @@
 //! Waits until what another region has committed is here.
 //!
 //! # Invariants
-//! What has arrived is in this region's log, with its past.
+//! - What has arrived is in this region's log, with its past.
+//! - What depends on it and is committed here has its label behind those of what has arrived, also of what is not placed here, where it
+//!   was taken up by [`Shared::take_up`]. [`Shared::wait_for`] alone is for what commits nothing here afterwards.
 //!
 //! # On failure
 //! [`Error::NotHereYet`] at the deadline.
@@ -11,11 +13,26 @@
 
 use telesto_common::{Deadline, RegionId, Timestamp};
 use telesto_geo::Bug;
+use telesto_txn::Database as _;
 
 use crate::error::{Error, Result};
 use crate::shared::Shared;
 
 impl Shared {
+    /// Waits as [`Shared::wait_for`] does, for somebody who commits here afterwards: a session that has seen that state of `region`, or a
+    /// transaction of that region. Returns up to where this region's log is then; what depends on it is committed behind that.
+    pub(crate) async fn take_up(
+        &self,
+        region: RegionId,
+        seen: Timestamp,
+        by: Deadline,
+    ) -> Result<Timestamp> {
+        self.wait_for(region, seen, by).await?;
+        let (_, here) = self.engine.applied();
+        self.trees.hold(here, region, seen);
+        Ok(here)
+    }
+
     /// Waits until everything of `region` up to `wanted` that goes here is here.
     pub(crate) async fn wait_for(
         &self,

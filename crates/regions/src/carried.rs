@@ -60,8 +60,8 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
             Err(reason) => Relayed::Refused(reason),
         },
         Relay::Arrive { home, at, limit } => {
-            match shared.wait_for(home, at, regions.deadline(limit)).await {
-                Ok(()) => Relayed::Here(shared.engine.applied().1),
+            match shared.take_up(home, at, regions.deadline(limit)).await {
+                Ok(here) => Relayed::Here(here),
                 Err(error) => refused(&error),
             }
         }

@@ -14,9 +14,7 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
     ConflictView, LinkView, NotAttached, RegionControl, RegionView, RegionsView, TreeView,
 };
-use telesto_txn::{
-    AskRows, AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces, RowsGiven,
-};
+use telesto_txn::{AskRows, AwayRead, AwayRequest, Distance, Elsewhere, Pieces, RowsGiven};
 
 use crate::error::Error;
 use crate::forward;
@@ -110,8 +108,7 @@ impl RegionControl for Regions {
         limit: Duration,
     ) -> Result<Label, String> {
         let by = self.deadline(limit);
-        self.shared().wait_for(home, at, by).await.map_err(|error| error.to_string())?;
-        let (_, here) = self.shared().engine.applied();
+        let here = self.shared().take_up(home, at, by).await.map_err(|error| error.to_string())?;
         Ok(Label::update(self.shared().config.me, here))
     }
 

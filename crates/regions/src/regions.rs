@@ -373,7 +373,7 @@ impl Regions {
         }
         if region != config.me {
             match shared.peers.contains_key(&region) {
-                true => shared.wait_for(region, wanted, by).await?,
+                true => drop(shared.take_up(region, wanted, by).await?),
                 // What left a lost region before its end is here; what did not is nowhere.
                 false if shared.config.lost.contains(&region) => self.was_passed(region, wanted)?,
                 false => return Err(Error::UnknownRegion(region)),
@@ -384,9 +384,6 @@ impl Regions {
         let passed = snapshot.snapshot;
         if region == config.me && passed < wanted {
             return Err(shared.not_here(region, wanted, passed));
-        }
-        if region != config.me {
-            shared.trees.hold(passed, region, wanted);
         }
         Ok(Label::update(config.me, passed))
     }

@@ -105,8 +105,8 @@ impl Trees {
         self.state.lock().epoch.clone()
     }
 
-    /// A session has come from `region`, where it has seen everything up to `seen`; what it does here is committed after `from`. To be
-    /// said before the session goes on.
+    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is committed after `from`. To be said
+    /// before they go on.
     pub fn hold(&self, from: Timestamp, region: RegionId, seen: Timestamp) {
         if let Some(epoch) = self.epoch() {
             epoch.hold(from, region, seen);

@@ -1,14 +1,23 @@
 //! Regions on plane `tree`: that labels are really followed, and causal order under cuts, kills and changes of trees and planes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use telesto_common::{Label, RegionId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::{Label, RegionId, Timestamp, TxnId};
 use telesto_geo::{Bug, Node, PlaneKind, Tree};
+use telesto_log::record::Write;
 use telesto_net::sim::Weather;
 use telesto_regions::{Plan, TreeStatus};
 use telesto_testkit::World;
+use telesto_txn::regions::{
+    Definitions, DerivedEntries, Keeper, Meaning, RegionControl as _, Standing,
+};
+use telesto_txn::service::CheckedWrite;
+use telesto_txn::{AwayRequest, Database as _, Reads};
 
 use crate::causal::{Course, run, seeds};
 use crate::harness::{Sites, write};
@@ -110,6 +119,92 @@ enum By {
     Past,
     /// A session brings it, and x itself does not go to region 1.
     Session,
+    /// A session of region 1 has read it in region 0.
+    Read,
+    /// A session of region 0, which wrote x, has region 1 commit y.
+    CommitForAnother,
+    /// A session of region 1 has had region 0 commit x.
+    CommitAway,
+}
+
+/// The key that definitions write; it is placed nowhere else.
+const STAMP: &str = "\0\0\0\0s";
+
+/// Definitions that never change: what begins with `d` is written in region 0, with `c` in region 1, the rest everywhere.
+#[derive(Debug)]
+struct Kept;
+
+#[async_trait]
+impl Definitions for Kept {
+    fn stamp(&self) -> Bytes {
+        Bytes::from_static(STAMP.as_bytes())
+    }
+
+    async fn at(
+        &self,
+        _: Timestamp,
+        _: Option<&Bytes>,
+    ) -> Result<Option<Arc<dyn Meaning>>, String> {
+        Ok(Some(Arc::new(Self)))
+    }
+
+    fn acknowledgement(&self, _: RegionId, _: &Bytes) -> Option<(Bytes, Bytes)> {
+        None
+    }
+}
+
+impl Meaning for Kept {
+    fn standing(&self, _: &[u8]) -> Standing {
+        Standing::Known
+    }
+
+    fn entries(
+        &self,
+        _: RegionId,
+        _: &Bytes,
+        _: Option<&Bytes>,
+        _: Option<&Bytes>,
+    ) -> Result<DerivedEntries, String> {
+        Ok(DerivedEntries::default())
+    }
+
+    fn keeper(&self, key: &[u8]) -> Keeper {
+        let home = match key.first() {
+            Some(b'd') => RegionId(0),
+            Some(b'c') => RegionId(1),
+            _ => return Keeper::Other,
+        };
+        Keeper::Region { home, moved: Vec::new() }
+    }
+
+    fn has_stopped(&self, _: &[u8], _: Option<&Bytes>) -> bool {
+        false
+    }
+}
+
+/// Has region `home` commit a write for a session of region `from`; when it was committed there.
+async fn put_away(sites: &Sites, from: usize, home: u16, key: &str, value: &str) -> Timestamp {
+    let there = sites.at(from);
+    let snapshot = there.engine.applied().1;
+    let write = Write {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Some(Bytes::copy_from_slice(value.as_bytes())),
+        fresh: false,
+    };
+    let request = AwayRequest {
+        txn: TxnId(there.env.random_u128()),
+        snapshot,
+        defined_at: snapshot,
+        reads: Reads::default(),
+        writes: vec![CheckedWrite { write, since: snapshot }],
+        expected: Vec::new(),
+        there: None,
+        durability: None,
+        timeout: Duration::from_secs(5),
+    };
+    let done = there.regions.commit_at(RegionId(home), request).await.expect("commits there");
+    assert!(done.arrived, "{done:?}");
+    done.at
 }
 
 /// Labels of region 0 are slow. It writes x; 1 writes y to 2, which x does not reach. Whether 2 shows y without x.
@@ -120,10 +215,16 @@ fn effect_without_cause(by: By, bug: Option<Bug>) -> bool {
         let mut sites = planted(&world, &tree);
         sites.planted = bug;
         sites.patience = Duration::from_secs(5);
+        if matches!(by, By::CommitForAnother | By::CommitAway) {
+            sites.tables = Some(Arc::new(Kept));
+        }
         if by == By::Past {
             sites.planes.insert(1, PlaneKind::Matrix);
         }
         sites.start_all().await;
+        for region in 0..3 {
+            sites.put(region, STAMP, "the same").await;
+        }
         sites.quiet().await;
         on_tree(&world, &sites, &[0, 2]).await;
         sites.partition(0, 2);
@@ -142,8 +243,24 @@ fn effect_without_cause(by: By, bug: Option<Bug>) -> bool {
                 let by = there.env.deadline(Duration::from_secs(5));
                 ("d1", there.regions.attach(&token, by).await.expect("attached"))
             }
+            By::Read => {
+                let seen = sites.put(0, "d1", "cause").await.timestamp;
+                let arrived = there.regions.arrive(RegionId(0), seen, Duration::from_secs(5)).await;
+                ("d1", arrived.expect("arrived"))
+            }
+            By::CommitForAnother => {
+                sites.put(0, "d1", "cause").await;
+                put_away(&sites, 0, 1, "c1", "effect").await;
+                ("d1", Label::default())
+            }
+            By::CommitAway => {
+                put_away(&sites, 1, 0, "d1", "cause").await;
+                ("d1", Label::default())
+            }
         };
-        write(&there.engine, &[("c1", Some("effect"))], session).await.expect("commits");
+        if by != By::CommitForAnother {
+            write(&there.engine, &[("c1", Some("effect"))], session).await.expect("commits");
+        }
         world.sleep(Duration::from_secs(2)).await;
         let seen = [sites.get(2, cause).await, sites.get(2, "c1").await];
         let on = tree_of(&sites, 2).on;
@@ -166,6 +283,27 @@ fn label_leaves_behind_those_of_its_causes_also_where_pasts_decide() {
 fn label_leaves_behind_those_of_what_a_session_had_seen_elsewhere() {
     assert!(!effect_without_cause(By::Session, None));
     let found = effect_without_cause(By::Session, Some(Bug::UngatedLabels));
+    assert!(found, "the gate left out is not found");
+}
+
+#[test]
+fn label_leaves_behind_those_of_what_was_read_elsewhere() {
+    assert!(!effect_without_cause(By::Read, None));
+    let found = effect_without_cause(By::Read, Some(Bug::UngatedLabels));
+    assert!(found, "the gate left out is not found");
+}
+
+#[test]
+fn label_of_a_commit_for_another_region_leaves_behind_those_of_what_that_had_seen() {
+    assert!(!effect_without_cause(By::CommitForAnother, None));
+    let found = effect_without_cause(By::CommitForAnother, Some(Bug::UngatedLabels));
+    assert!(found, "the gate left out is not found");
+}
+
+#[test]
+fn label_leaves_behind_those_of_what_another_region_has_committed_for_a_session() {
+    assert!(!effect_without_cause(By::CommitAway, None));
+    let found = effect_without_cause(By::CommitAway, Some(Bug::UngatedLabels));
     assert!(found, "the gate left out is not found");
 }
 
