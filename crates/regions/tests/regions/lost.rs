@@ -424,6 +424,55 @@ fn lost_region_is_closed_only_when_every_survivor_takes_nothing_of_it_any_more()
     });
 }
 
+/// What a survivor's log says of deletes is told in stretches: reading all of it takes longer than a request may. Each delete comes once, however
+/// many pieces one stretch makes.
+#[test]
+fn lost_region_is_closed_although_a_survivors_log_takes_longer_to_read_than_a_request() {
+    World::run(38, false, async |world| {
+        let mut sites = Sites::new(&world, 3);
+        sites.beat = Duration::from_millis(500);
+        sites.start_all().await;
+        sites.quiet().await;
+        sites.partition(0, 2);
+        let keys: Vec<String> = (0..2500).map(|number| format!("a{number:04}")).collect();
+        for value in [Some("there"), None] {
+            let writes: Vec<_> = keys.iter().map(|key| (key.as_str(), value)).collect();
+            write(&sites.at(2).engine, &writes, Label::default()).await.expect("commits");
+        }
+        write(&sites.at(2).engine, &[("a9", Some("kept"))], Label::default())
+            .await
+            .expect("commits");
+        sites.comes(1, "a9", Some("kept")).await;
+        for number in 0..4000 {
+            sites.put(1, &format!("c{}", number % 10), "of no interest").await;
+        }
+        // So that its start reads little of the log.
+        world.sleep(Duration::from_secs(120)).await;
+        sites.kill(2);
+        sites.lost = vec![2];
+        sites.timeout = Duration::from_secs(2);
+        sites.latency = Some("s3-standard");
+        for region in 0..2 {
+            sites.kill(region);
+            sites.start(region, 0..2).await;
+        }
+        let mut closed = false;
+        for _ in 0..600 {
+            closed = matches!(sites.at(0).regions.lost_are_closed().await, Ok(true));
+            if closed {
+                break;
+            }
+            world.sleep(Duration::from_secs(1)).await;
+        }
+        assert!(closed, "{:?}", sites.at(0).regions.status().trouble);
+        assert_eq!(sites.get(0, "a9").await.as_deref(), Some("kept"));
+        assert_eq!(sites.contents(0, "a").await, sites.contents(1, "a").await);
+        // Marks of deletes, too.
+        let report = reports(&sites, 0).join("");
+        assert!(report.contains("gave 2501 rows"), "{report}");
+    });
+}
+
 #[test]
 fn comparison_names_rows_that_differ_and_waits_for_those_on_their_way() {
     World::run(34, false, async |world| {
