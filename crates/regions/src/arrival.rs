@@ -16,7 +16,7 @@ use telesto_geo::Bug;
 use telesto_txn::Database as _;
 
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::shared::{Shared, Then};
 
 impl Shared {
     /// Waits as [`Shared::wait_for`] does, for somebody who commits here afterwards: a session that has seen that state of `region`, or a
@@ -31,6 +31,20 @@ impl Shared {
         let (_, here) = self.engine.applied();
         self.trees.hold(here, region, seen);
         Ok(here)
+    }
+
+    /// What another region is to wait for, so that it has all that somebody has seen who stands at `seen` of this region's log. What was
+    /// taken up holds labels behind the place where that was; up to the place itself this region may have told long ago how far its labels
+    /// are. So a place behind it is told, and made where there is none.
+    pub(crate) async fn place_of(&self, seen: Timestamp) -> Result<Timestamp> {
+        let Some(held) = self.trees.held_from(seen) else { return Ok(seen) };
+        if self.engine.applied().1 <= held {
+            let by = self.env.deadline(self.config.timeout);
+            let made = self.apply_taken(Vec::new(), Then::Nothing);
+            let made = self.env.within(by, "noting where a session stands", made).await;
+            made.map_err(|error| Error::Unnoted(error.to_string()))??;
+        }
+        Ok(self.engine.applied().1)
     }
 
     /// Waits until everything of `region` up to `wanted` that goes here is here.

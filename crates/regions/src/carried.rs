@@ -65,8 +65,11 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
                 Err(error) => refused(&error),
             }
         }
-        Relay::Token { seen: at } => Relayed::Text(regions.token(seen(at))),
-        Relay::Migrate { seen: at, to } => match regions.migrate_to(seen(at), &to) {
+        Relay::Token { seen: at } => match regions.told_token(seen(at)).await {
+            Ok(token) => Relayed::Text(token),
+            Err(error) => refused(&error),
+        },
+        Relay::Migrate { seen: at, to } => match regions.migrate_to(seen(at), &to).await {
             Ok(token) => Relayed::Text(token),
             Err(reason) => Relayed::Refused(reason),
         },

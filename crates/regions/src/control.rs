@@ -14,7 +14,9 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_txn::regions::{
     ConflictView, LinkView, NotAttached, RegionControl, RegionView, RegionsView, TreeView,
 };
-use telesto_txn::{AskRows, AwayRead, AwayRequest, Distance, Elsewhere, Pieces, RowsGiven};
+use telesto_txn::{
+    AskRows, AwayRead, AwayRequest, Database as _, Distance, Elsewhere, Pieces, RowsGiven,
+};
 
 use crate::error::Error;
 use crate::forward;
@@ -29,6 +31,19 @@ pub(crate) fn not_attached(error: &Error) -> NotAttached {
         Error::Token(_) | Error::UnknownRegion(_) => NotAttached::NoToken(text),
         Error::LostWith { .. } => NotAttached::Lost(text),
         _ => NotAttached::NotYet(text),
+    }
+}
+
+impl Regions {
+    /// [`Regions::token`] of a session that may have taken up what is not placed here.
+    pub(crate) async fn told_token(&self, session: Label) -> crate::Result<String> {
+        let shared = self.shared();
+        let seen = match session.timestamp {
+            Timestamp::ZERO => shared.engine.applied().1,
+            seen => seen,
+        };
+        let place = shared.place_of(seen).await?;
+        Ok(self.token(Label::update(shared.config.me, place)))
     }
 }
 
@@ -77,11 +92,11 @@ impl RegionControl for Regions {
     }
 
     async fn token(&self, session: Label) -> Result<String, String> {
-        Ok(Self::token(self, session))
+        self.told_token(session).await.map_err(|error| error.to_string())
     }
 
     async fn migrate(&self, session: Label, to: &str) -> Result<String, String> {
-        self.migrate_to(session, to)
+        self.migrate_to(session, to).await
     }
 
     async fn attach(&self, token: &str, limit: Duration) -> Result<Label, NotAttached> {

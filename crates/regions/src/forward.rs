@@ -75,8 +75,14 @@ fn micros(time: Duration) -> u64 {
 pub(crate) async fn send(
     shared: &Shared,
     home: RegionId,
-    forwarded: Forwarded,
+    mut forwarded: Forwarded,
 ) -> telesto_txn::Result<Elsewhere> {
+    let place = shared.place_of(forwarded.snapshot).await;
+    forwarded.snapshot = place.map_err(|error| match forwarded.again {
+        // It may have been carried out when it was sent first.
+        true => unknown(shared, home, forwarded.txn, &error.to_string()),
+        false => refused(shared, home, &error.to_string()),
+    })?;
     let started = shared.env.clock.monotonic();
     let committed = ask_until_known(shared, home, forwarded).await;
     let outcome = match &committed {

@@ -342,8 +342,8 @@ impl Regions {
         Ok(self.token(session))
     }
 
-    /// [`Regions::migrate`] to the region that is called `to`.
-    pub(crate) fn migrate_to(
+    /// [`Regions::migrate`] to the region that is called `to`, of a session as [`Regions::told_token`].
+    pub(crate) async fn migrate_to(
         &self,
         session: Label,
         to: &str,
@@ -353,7 +353,9 @@ impl Regions {
         let id = peer.or((to == config.name).then_some(config.me)).ok_or_else(|| {
             format!("there is no region {to}; SELECT name FROM telesto_regions shows them")
         })?;
-        self.migrate(session, id).map_err(|error| error.to_string())
+        let token = self.told_token(session).await.map_err(|error| error.to_string())?;
+        self.migrate(session, id).map_err(|error| error.to_string())?;
+        Ok(token)
     }
 
     /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the

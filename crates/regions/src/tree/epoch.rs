@@ -191,6 +191,12 @@ impl Epoch {
         holds.push((from, region, seen));
     }
 
+    /// The newest time of this region's log behind which something is held that may have been told up to `at` without it.
+    pub fn held_from(&self, at: Timestamp) -> Option<Timestamp> {
+        let inner = self.inner.lock();
+        inner.holds.iter().map(|(from, _, _)| *from).filter(|from| *from >= at).max()
+    }
+
     /// Takes the holds that are for what is committed up to `at` into what must have come.
     pub fn holds_up_to(&self, at: Timestamp, seen: &mut BTreeMap<RegionId, Timestamp>) {
         self.inner.lock().holds.retain(|(from, region, wanted)| {

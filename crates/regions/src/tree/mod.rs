@@ -113,6 +113,11 @@ impl Trees {
         }
     }
 
+    /// See [`Epoch::held_from`].
+    pub fn held_from(&self, at: Timestamp) -> Option<Timestamp> {
+        self.epoch().and_then(|epoch| epoch.held_from(at))
+    }
+
     /// A session moves.
     pub fn hurry(&self) {
         if let Some(epoch) = self.epoch() {

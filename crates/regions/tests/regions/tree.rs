@@ -11,16 +11,14 @@ use telesto_common::{Label, RegionId, Timestamp, TxnId};
 use telesto_geo::{Bug, Node, PlaneKind, Tree};
 use telesto_log::record::Write;
 use telesto_net::sim::Weather;
-use telesto_regions::{Plan, TreeStatus};
+use telesto_regions::{Plan, Rules, TreeStatus};
 use telesto_testkit::World;
-use telesto_txn::regions::{
-    Definitions, DerivedEntries, Keeper, Meaning, RegionControl as _, Standing,
-};
+use telesto_txn::regions::{Definitions, DerivedEntries, Keeper, Meaning, RegionControl, Standing};
 use telesto_txn::service::CheckedWrite;
 use telesto_txn::{AwayRequest, Database as _, Reads};
 
 use crate::causal::{Course, run, seeds};
-use crate::harness::{Sites, write};
+use crate::harness::{Sites, rule, usual_rules, write};
 
 const IDS: [RegionId; 3] = [RegionId(0), RegionId(1), RegionId(2)];
 
@@ -130,7 +128,7 @@ enum By {
 /// The key that definitions write; it is placed nowhere else.
 const STAMP: &str = "\0\0\0\0s";
 
-/// Definitions that never change: what begins with `d` is written in region 0, with `c` in region 1, the rest everywhere.
+/// Definitions that never change: what begins with `d` is written in region 0, with `c` in region 1, with `e` in region 3, the rest everywhere.
 #[derive(Debug)]
 struct Kept;
 
@@ -172,6 +170,7 @@ impl Meaning for Kept {
         let home = match key.first() {
             Some(b'd') => RegionId(0),
             Some(b'c') => RegionId(1),
+            Some(b'e') => RegionId(3),
             _ => return Keeper::Other,
         };
         Keeper::Region { home, moved: Vec::new() }
@@ -305,6 +304,74 @@ fn label_leaves_behind_those_of_what_another_region_has_committed_for_a_session(
     assert!(!effect_without_cause(By::CommitAway, None));
     let found = effect_without_cause(By::CommitAway, Some(Bug::UngatedLabels));
     assert!(found, "the gate left out is not found");
+}
+
+/// How a session of region 1 that has seen x there goes on to region 3, at the place in the log of region 1 where it came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Onward {
+    /// Region 3 commits y for it.
+    Commits,
+    /// It moves there, and writes y.
+    Moves,
+}
+
+/// Labels of region 0 are slow. A session writes x there, goes on in region 1, which x does not reach, and from there in region 3, which x does
+/// not reach either; y goes to region 2. Whether 2 shows y without x.
+fn effect_two_regions_on(onward: Onward) -> bool {
+    World::run(65, false, async |world| {
+        let slow = (Node::Region(RegionId(0)), Node::Serializer(0));
+        let tree =
+            Tree { delays_micros: BTreeMap::from([(slow, 500_000)]), ..Tree::star(4, RegionId(1)) };
+        let ids = [RegionId(0), RegionId(1), RegionId(2), RegionId(3)];
+        let mut sites = Sites::new(&world, 4);
+        sites.plane = PlaneKind::Tree;
+        sites.tree = Some(Plan::new(&world.env, 0, &tree, &ids).expect("a tree"));
+        (sites.beat, sites.patience) = (Duration::from_millis(10), Duration::from_secs(5));
+        sites.tables = Some(Arc::new(Kept));
+        sites.start_all().await;
+        let mut rules = usual_rules().rules().to_vec();
+        rules.push(rule("e", &[2, 3]));
+        for region in 0..4 {
+            let set = sites.at(region).regions.set_placement(&Rules::new(rules.clone())).await;
+            set.expect("set");
+            sites.put(region, STAMP, "the same").await;
+        }
+        sites.quiet().await;
+        on_tree(&world, &sites, &[0, 1, 2, 3]).await;
+        // What region 1 has told last is where the session will stand.
+        world.sleep(Duration::from_secs(2)).await;
+        sites.partition(0, 2);
+        let label = sites.put(0, "d1", "cause").await;
+        let here = sites.at(1);
+        let by = || here.env.deadline(Duration::from_secs(5));
+        let token = sites.at(0).regions.migrate(label, RegionId(1)).expect("a peer");
+        let session = here.regions.attach(&token, by()).await.expect("attached");
+        match onward {
+            Onward::Commits => drop(put_away(&sites, 1, 3, "e1", "effect").await),
+            Onward::Moves => {
+                let moves = RegionControl::migrate(&*here.regions, session, "region-3").await;
+                let token = moves.expect("a peer");
+                let there = sites.at(3);
+                let session = there.regions.attach(&token, by()).await.expect("attached");
+                let writes = [("e1", Some("effect"))];
+                write(&there.engine, &writes, session).await.expect("commits");
+            }
+        }
+        world.sleep(Duration::from_secs(2)).await;
+        let seen = [sites.get(2, "d1").await, sites.get(2, "e1").await];
+        let on = tree_of(&sites, 2).on;
+        sites.net.heal();
+        sites.comes(2, "e1", Some("effect")).await;
+        sites.comes(2, "d1", Some("cause")).await;
+        assert!(on && seen[0].is_none(), "{seen:?}, on the tree: {on}");
+        seen[1].is_some()
+    })
+}
+
+#[test]
+fn label_leaves_behind_those_of_what_a_session_has_seen_two_regions_before() {
+    assert!(!effect_two_regions_on(Onward::Commits));
+    assert!(!effect_two_regions_on(Onward::Moves));
 }
 
 /// x does not reach 2 before another epoch begins; then 1, which has seen it, writes y to 2. Whether 2 shows y without x.
