@@ -10,7 +10,7 @@
 //! - An operation is due when the schedule says so, whatever became of those before it, and its latency counts from then
 //!   (no coordinated omission).
 //! - Every operation that was due is counted: as succeeded, as failed (with its kind), or, when the board itself stood
-//!   still, as not probed. Time that was not probed is unknown, never up.
+//!   still or could open no connection, as not probed. Time that was not probed is unknown, never up.
 //! - Targets are spoken to from the outside only: this crate knows nothing of how Telesto works.
 //!
 //! # On failure

@@ -16,7 +16,8 @@
 //! - Waiting operations and lanes are bounded; a task runs only while there is work.
 //!
 //! # On failure
-//! A lane that broke or whose operation timed out is dropped; the next operation opens another as part of its own time.
+//! A lane that broke or whose operation timed out is dropped; the next operation opens another as part of its own time. Where the board's own
+//! system lets it open none, the operation was not probed: the target has not failed.
 //!
 //! # Limits
 //! Records are drawn uniformly. An operation that timed out may still take effect.
@@ -254,7 +255,8 @@ impl Probe {
     }
 
     fn ended(&self, due: Due, outcome: Result<Duration, Failure>) {
-        if self.pulse.beat().epoch == due.epoch {
+        let own = outcome.as_ref().is_err_and(|failure| failure.own);
+        if self.pulse.beat().epoch == due.epoch && !own {
             self.series.record(due.micros, outcome, self.asking.interval);
         } else {
             self.series.unprobed(1);

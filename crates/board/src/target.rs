@@ -103,19 +103,35 @@ pub struct Failure {
     pub kind: Kind,
     /// What the target or the system said; without passwords.
     pub message: String,
+    /// The board could not ask: its own system let it open no connection. It says nothing of the target.
+    pub own: bool,
+}
+
+/// What a system says to a process that may open nothing more: no file descriptor of its own (EMFILE) or of the machine (ENFILE), no local
+/// port (EADDRNOTAVAIL).
+#[cfg(target_os = "linux")]
+const NOTHING_LEFT: [i32; 3] = [24, 23, 99];
+#[cfg(not(target_os = "linux"))]
+const NOTHING_LEFT: [i32; 3] = [24, 23, 49];
+
+/// Whether this is the system's word that the process may open nothing more.
+fn is_own(error: &(dyn std::error::Error + 'static)) -> bool {
+    let system = error.downcast_ref::<std::io::Error>();
+    system.and_then(std::io::Error::raw_os_error).is_some_and(|code| NOTHING_LEFT.contains(&code))
 }
 
 impl Failure {
     /// A failure of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), own: false }
     }
 
     /// The failure that `error` and its causes tell.
-    pub fn of(kind: Kind, error: &dyn std::error::Error) -> Self {
-        let mut message = error.to_string();
+    pub fn of(kind: Kind, error: &(dyn std::error::Error + 'static)) -> Self {
+        let (mut message, mut own) = (error.to_string(), is_own(error));
         let mut cause = error.source();
         while let Some(inner) = cause {
+            own |= is_own(inner);
             // Some libraries tell the cause in their own words already.
             let told = inner.to_string();
             if !message.contains(&told) {
@@ -124,7 +140,7 @@ impl Failure {
             }
             cause = inner.source();
         }
-        Self { kind, message }
+        Self { kind, message, own }
     }
 }
 

@@ -62,6 +62,28 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// A board that can open nothing more says so of itself, and nothing of its target.
+#[test]
+fn connection_that_the_boards_own_system_refuses_is_time_not_probed() {
+    World::run(1, false, async |world| {
+        let (process, server) = (world.process("board", 0), Server::new(&world, RECORDS));
+        let board = start(&process, options(), &server).await;
+        world.sleep(seconds(20)).await;
+        server.exhaust(true);
+        server.kill();
+        server.restart();
+        world.sleep(seconds(10)).await;
+        server.exhaust(false);
+        world.sleep(seconds(20)).await;
+        for of in Operation::ALL {
+            let (figures, report) = (figures(&board, of, Window::Run), operation(&board, of));
+            assert!((98..=102).contains(&report.unprobed), "{report:?}");
+            assert_eq!(figures.succeeded, figures.operations, "{figures:?}");
+            assert!((398..=402).contains(&figures.operations), "{figures:?}");
+        }
+    });
+}
+
 #[test]
 fn freeze_of_ten_seconds_shows_as_a_hundred_late_operations() {
     World::run(1, false, async |world| {

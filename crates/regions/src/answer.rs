@@ -8,11 +8,13 @@
 //! The asker is refused with the reason; nothing was changed.
 //!
 //! # Limits
-//! Each piece of a list is of a snapshot of its own. Deleted keys are those that the log still has.
+//! Each piece of a list is of a snapshot of its own. Deleted keys are those that the log still has; it is read once for all pieces, a stretch
+//! for each, however long that takes in all.
 
-use bytes::Bytes;
-use telesto_common::RegionId;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use telesto_common::cursor::{Cursor, Malformed};
 use telesto_common::key::KeyRange;
+use telesto_common::{Lsn, RegionId};
 use telesto_geo::RegionSet;
 use telesto_geo::placement::Rules;
 use telesto_shard::Read;
@@ -32,6 +34,8 @@ use crate::sort_out::read_meant;
 use crate::store::Store;
 use crate::wire::{Batch, KeyWrite, LabelledRow, Position};
 
+/// Bytes of log read at a time for an answer: small entries are a request of the bucket each.
+const LOG_BYTES: usize = 16 << 10;
 /// Bytes of rows in an answer, about.
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -127,16 +131,7 @@ async fn have(
             }
             Ok((Place::Deleted(Bytes::new()), Vec::new()))
         }
-        Place::Deleted(after) => {
-            let ranges = ranges_of(shared, to).await?;
-            let mut keys = shared.deleted(&ranges, shared.engine.applied().0).await?;
-            keys.retain(|key| after.is_empty() || *key > after);
-            keys.truncate(PIECE);
-            match keys.last().cloned() {
-                Some(last) => Ok((Place::Deleted(last), rows_of(shared, of, keys).await?)),
-                None => Ok((Place::Waiting(0), Vec::new())),
-            }
-        }
+        Place::Deleted(place) => deleted(shared, (of, to), Stretch::decode(place)).await,
         Place::Waiting(skipped) => {
             let (mut rows, count) = shared.inbox.lock().waiting_rows(of, skipped, PIECE_BYTES);
             let rules = crate::fold::rules_of(store.row(rows::placement(), None).await?)?;
@@ -148,6 +143,78 @@ async fn have(
         }
         Place::End => Ok((Place::End, Vec::new())),
     }
+}
+
+/// Where in this region's log its deletes go on. Who asks gives it back as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stretch {
+    /// Everything before is told.
+    from: Lsn,
+    /// Of a stretch that has more deletes than a piece: its end, and the key behind which it goes on.
+    part: Option<(Lsn, Bytes)>,
+}
+
+impl Stretch {
+    /// It begins so, as no key does.
+    const MARK: &[u8] = b"\xff\xffdeletes";
+
+    fn encode(&self) -> Bytes {
+        let mut out = BytesMut::from(Self::MARK);
+        out.put_u64_le(self.from.0);
+        if let Some((end, behind)) = &self.part {
+            out.put_u64_le(end.0);
+            out.put_slice(behind);
+        }
+        out.freeze()
+    }
+
+    /// The beginning of the log, where it is another thing: nothing, or a key, from when this node was of an older version.
+    fn decode(place: Bytes) -> Self {
+        let mut cursor = Cursor::new(place);
+        let mut read = || -> std::result::Result<Self, Malformed> {
+            if cursor.take(Self::MARK.len())? != Self::MARK {
+                return Err("another place".to_owned());
+            }
+            let from = Lsn(cursor.u64()?);
+            let part = match cursor.remaining() {
+                0 => None,
+                _ => {
+                    let end = Lsn(cursor.u64()?);
+                    Some((end, cursor.take(cursor.remaining())?))
+                }
+            };
+            Ok(Self { from, part })
+        };
+        read().unwrap_or(Self { from: Lsn(0), part: None })
+    }
+}
+
+/// Deletes of `of`, of what `to` replicates, in the next stretch of the log.
+async fn deleted(
+    shared: &Shared,
+    (of, to): (RegionId, RegionId),
+    Stretch { from, part }: Stretch,
+) -> Result<(Place, Vec<LabelledRow>)> {
+    let through = part.as_ref().map_or(shared.engine.applied().0, |(end, _)| *end);
+    let from = from.max(shared.engine.log().start());
+    if from > through {
+        return Ok((Place::Waiting(0), Vec::new()));
+    }
+    let ranges = ranges_of(shared, to).await?;
+    // The rest of a stretch is read as far as it went before.
+    let until = part.is_none().then(|| shared.env.deadline(shared.config.timeout / 4));
+    let (mut keys, end) =
+        shared.deleted_between(&ranges, (from, through), LOG_BYTES, until).await?;
+    if let Some((_, behind)) = part {
+        keys.retain(|key| *key > behind);
+    }
+    let more = keys.len() > PIECE;
+    keys.truncate(PIECE);
+    let next = match keys.last().filter(|_| more) {
+        Some(last) => Stretch { from, part: Some((end, last.clone())) },
+        None => Stretch { from: end.next(), part: None },
+    };
+    Ok((Place::Deleted(next.encode()), rows_of(shared, of, keys).await?))
 }
 
 /// The first keys of a range.
@@ -240,4 +307,22 @@ pub(crate) fn digest_of(labels: &[Labelled]) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&pack_labels(labels));
     short(&hasher.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretch_is_read_back_and_a_key_of_an_older_version_is_the_beginning() {
+        let from = Lsn(77);
+        for part in [None, Some((Lsn(99), Bytes::new())), Some((Lsn(99), Bytes::from("key")))] {
+            let stretch = Stretch { from, part };
+            assert_eq!(Stretch::decode(stretch.encode()), stretch);
+        }
+        let beginning = Stretch { from: Lsn(0), part: None };
+        for other in ["", "\0\0\0\u{1}a key that is longer than any place"] {
+            assert_eq!(Stretch::decode(Bytes::from(other)), beginning);
+        }
+    }
 }

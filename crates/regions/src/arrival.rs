@@ -1,7 +1,9 @@
 //! Waits until what another region has committed is here.
 //!
 //! # Invariants
-//! What has arrived is in this region's log, with its past.
+//! - What has arrived is in this region's log, with its past.
+//! - What depends on it and is committed here has its label behind those of what has arrived, also of what is not placed here, where it
+//!   was taken up by [`Shared::take_up`]. [`Shared::wait_for`] alone is for what commits nothing here afterwards.
 //!
 //! # On failure
 //! [`Error::NotHereYet`] at the deadline.
@@ -11,11 +13,40 @@
 
 use telesto_common::{Deadline, RegionId, Timestamp};
 use telesto_geo::Bug;
+use telesto_txn::Database as _;
 
 use crate::error::{Error, Result};
-use crate::shared::Shared;
+use crate::shared::{Shared, Then};
 
 impl Shared {
+    /// Waits as [`Shared::wait_for`] does, for somebody who commits here afterwards: a session that has seen that state of `region`, or a
+    /// transaction of that region. Returns up to where this region's log is then; what depends on it is committed behind that.
+    pub(crate) async fn take_up(
+        &self,
+        region: RegionId,
+        seen: Timestamp,
+        by: Deadline,
+    ) -> Result<Timestamp> {
+        self.wait_for(region, seen, by).await?;
+        let (_, here) = self.engine.applied();
+        self.trees.hold(here, region, seen);
+        Ok(here)
+    }
+
+    /// What another region is to wait for, so that it has all that somebody has seen who stands at `seen` of this region's log. What was
+    /// taken up holds labels behind the place where that was; up to the place itself this region may have told long ago how far its labels
+    /// are. So a place behind it is told, and made where there is none.
+    pub(crate) async fn place_of(&self, seen: Timestamp) -> Result<Timestamp> {
+        let Some(held) = self.trees.held_from(seen) else { return Ok(seen) };
+        if self.engine.applied().1 <= held {
+            let by = self.env.deadline(self.config.timeout);
+            let made = self.apply_taken(Vec::new(), Then::Nothing);
+            let made = self.env.within(by, "noting where a session stands", made).await;
+            made.map_err(|error| Error::Unnoted(error.to_string()))??;
+        }
+        Ok(self.engine.applied().1)
+    }
+
     /// Waits until everything of `region` up to `wanted` that goes here is here.
     pub(crate) async fn wait_for(
         &self,

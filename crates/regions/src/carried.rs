@@ -60,13 +60,16 @@ async fn answer(regions: &Regions, relay: Relay) -> Relayed {
             Err(reason) => Relayed::Refused(reason),
         },
         Relay::Arrive { home, at, limit } => {
-            match shared.wait_for(home, at, regions.deadline(limit)).await {
-                Ok(()) => Relayed::Here(shared.engine.applied().1),
+            match shared.take_up(home, at, regions.deadline(limit)).await {
+                Ok(here) => Relayed::Here(here),
                 Err(error) => refused(&error),
             }
         }
-        Relay::Token { seen: at } => Relayed::Text(regions.token(seen(at))),
-        Relay::Migrate { seen: at, to } => match regions.migrate_to(seen(at), &to) {
+        Relay::Token { seen: at } => match regions.told_token(seen(at)).await {
+            Ok(token) => Relayed::Text(token),
+            Err(error) => refused(&error),
+        },
+        Relay::Migrate { seen: at, to } => match regions.migrate_to(seen(at), &to).await {
             Ok(token) => Relayed::Text(token),
             Err(reason) => Relayed::Refused(reason),
         },

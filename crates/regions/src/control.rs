@@ -34,6 +34,19 @@ pub(crate) fn not_attached(error: &Error) -> NotAttached {
     }
 }
 
+impl Regions {
+    /// [`Regions::token`] of a session that may have taken up what is not placed here.
+    pub(crate) async fn told_token(&self, session: Label) -> crate::Result<String> {
+        let shared = self.shared();
+        let seen = match session.timestamp {
+            Timestamp::ZERO => shared.engine.applied().1,
+            seen => seen,
+        };
+        let place = shared.place_of(seen).await?;
+        Ok(self.token(Label::update(shared.config.me, place)))
+    }
+}
+
 #[async_trait]
 impl RegionControl for Regions {
     async fn view(&self) -> telesto_txn::Result<RegionsView> {
@@ -79,11 +92,11 @@ impl RegionControl for Regions {
     }
 
     async fn token(&self, session: Label) -> Result<String, String> {
-        Ok(Self::token(self, session))
+        self.told_token(session).await.map_err(|error| error.to_string())
     }
 
     async fn migrate(&self, session: Label, to: &str) -> Result<String, String> {
-        self.migrate_to(session, to)
+        self.migrate_to(session, to).await
     }
 
     async fn attach(&self, token: &str, limit: Duration) -> Result<Label, NotAttached> {
@@ -110,8 +123,7 @@ impl RegionControl for Regions {
         limit: Duration,
     ) -> Result<Label, String> {
         let by = self.deadline(limit);
-        self.shared().wait_for(home, at, by).await.map_err(|error| error.to_string())?;
-        let (_, here) = self.shared().engine.applied();
+        let here = self.shared().take_up(home, at, by).await.map_err(|error| error.to_string())?;
         Ok(Label::update(self.shared().config.me, here))
     }
 

@@ -75,8 +75,14 @@ fn micros(time: Duration) -> u64 {
 pub(crate) async fn send(
     shared: &Shared,
     home: RegionId,
-    forwarded: Forwarded,
+    mut forwarded: Forwarded,
 ) -> telesto_txn::Result<Elsewhere> {
+    let place = shared.place_of(forwarded.snapshot).await;
+    forwarded.snapshot = place.map_err(|error| match forwarded.again {
+        // It may have been carried out when it was sent first.
+        true => unknown(shared, home, forwarded.txn, &error.to_string()),
+        false => refused(shared, home, &error.to_string()),
+    })?;
     let started = shared.env.clock.monotonic();
     let committed = ask_until_known(shared, home, forwarded).await;
     let outcome = match &committed {
@@ -107,13 +113,14 @@ async fn ask_until_known(
     let txn = forwarded.txn;
     // What the transaction has seen of this region is to be there when the request is.
     peer.hurry.notify_one();
+    shared.trees.hurry();
     let mut pause = PAUSE;
     loop {
         let again = forwarded.again;
         let lost = match attempt(shared, home, &mut forwarded, by).await {
             Ok(Answer::Committed { at, lsn }) => {
                 let until = shared.env.deadline(ARRIVAL);
-                let arrived = shared.wait_for(home, at, until).await.is_ok();
+                let arrived = shared.take_up(home, at, until).await.is_ok();
                 return Ok(Elsewhere { home, at, lsn, arrived });
             }
             Ok(Answer::Conflict { other, at, key }) => {
@@ -308,7 +315,7 @@ pub(crate) async fn conflict(
 
 async fn catch_up(shared: &Shared, home: RegionId, at: Timestamp) -> Result<()> {
     let by = shared.env.deadline(ARRIVAL);
-    shared.wait_for(home, at, by).await?;
+    shared.take_up(home, at, by).await?;
     let stored = shared.store.row(rows::inbox(), None).await?;
     let stood = stored.map(|stored| inbox::stood(stored, home)).transpose();
     let stood = stood.map_err(Error::malformed("progress"))?.flatten();

@@ -97,9 +97,10 @@ async fn answer(shared: &Shared, from: RegionId, request: Forwarded) -> Answer {
     match &answer {
         Answer::Committed { .. } => {
             if let Some(peer) = shared.peers.get(&from) {
-                // It waits for it there.
+                // It waits for it there, and what is committed there then for the label.
                 peer.hurry.notify_one();
             }
+            shared.trees.hurry();
             metrics::counter!("telesto_regions_committed_for_total", "peer" => from.to_string())
                 .increment(1);
         }
@@ -130,7 +131,7 @@ async fn prepare_and_commit(shared: &Shared, from: RegionId, request: Forwarded)
         return Ok(Answer::Committed { at, lsn: shared.engine.applied().0 });
     }
     check_stream(shared, from, &request)?;
-    shared.wait_for(from, request.snapshot, by).await?;
+    shared.take_up(from, request.snapshot, by).await?;
     let snapshot = loop {
         let snapshot = shared.store.begin(Freshness::Tail, None).await?;
         if stamp_at(shared, &snapshot).await?.as_ref() == Some(&request.stamp) {

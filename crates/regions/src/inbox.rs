@@ -16,9 +16,10 @@
 //! A batch that does not begin where its stream stands here changes nothing.
 //!
 //! # Limits
-//! The caller bounds what is queued of each source by [`Inbox::queued_bytes`]. By source: what is first in the causal order of all that
-//! was not applied is first in its own stream, so that it is here, or there is room for it. What came is kept for other regions as far as
-//! [`KEPT_BYTES`] go.
+//! The caller bounds what is queued of each source by [`Inbox::queued_bytes`]: transactions, and the positions between them, of which hardly
+//! more than two stand in a row, so that batches without a transaction can come for as long as a queue stands. By source: what is first in
+//! the causal order of all that was not applied is first in its own stream, so that it is here, or there is room for it. What came is kept
+//! for other regions as far as [`KEPT_BYTES`] go.
 
 mod again;
 mod labels;
@@ -115,6 +116,34 @@ impl Source {
             Item::End(_) => None,
         });
         self.applied.max(last.unwrap_or_default())
+    }
+
+    fn push(&mut self, item: Item) {
+        self.bytes += item.bytes();
+        self.queue.push_back(item);
+    }
+
+    /// Takes out what stands at this place.
+    fn remove(&mut self, at: usize) -> Option<Item> {
+        let item = self.queue.remove(at)?;
+        self.bytes = self.bytes.saturating_sub(item.bytes());
+        Some(item)
+    }
+
+    /// Leaves out the position at this place of the queue, if others stand on both sides of it: the one before is the next to come, and the
+    /// one behind holds all others. One that alone says more of the stream's own number stays: what others sent may wait for that, and the
+    /// one behind for them.
+    fn merge_ends(&mut self, at: usize, from: RegionId, me: RegionId) {
+        let number = |at: usize| match self.queue.get(at) {
+            Some(Item::End(position)) => Some(position.past.get(from, me)),
+            _ => None,
+        };
+        let before = at.checked_sub(1).and_then(number);
+        if let (Some(before), Some(this), Some(_)) = (before, number(at), number(at + 1))
+            && this <= before.max(self.applied)
+        {
+            self.remove(at);
+        }
     }
 
     fn keep(&mut self, element: Element) {
@@ -248,15 +277,17 @@ impl Inbox {
 
     /// Takes a batch that begins where the stream stands.
     pub fn take(&mut self, from: RegionId, batch: Batch, now: u64) {
-        let turn = self.turn;
+        let (me, turn) = (self.me, self.turn);
         let Some(source) = self.sources.get_mut(&from) else { return };
         for element in batch.elements {
             source.keep(element.clone());
-            source.queue.push_back(queued(element, now, turn));
-            source.bytes += source.queue.back().map_or(0, Item::bytes);
+            source.push(queued(element, now, turn));
         }
         source.received = batch.end.clone();
-        source.queue.push_back(Item::End(Box::new(batch.end)));
+        source.push(Item::End(Box::new(batch.end)));
+        if let Some(last_but_one) = source.queue.len().checked_sub(2) {
+            source.merge_ends(last_but_one, from, me);
+        }
     }
 
     /// Begins the stream of `from` at `position`; everything before it is here as rows.
@@ -267,7 +298,7 @@ impl Inbox {
         source.applied = source.applied.max(position.past.get(from, self.me));
         source.received = position.clone();
         source.resume = position.clone();
-        source.queue.push_back(Item::End(Box::new(position)));
+        source.push(Item::End(Box::new(position)));
         self.begun = true;
     }
 
@@ -473,6 +504,7 @@ impl Inbox {
         let (me, this_turn) = (self.me, self.turn);
         let source = self.sources.get_mut(&from)?;
         let merges = self.planted != Some(Bug::ColumnNotMerged);
+        source.bytes = source.bytes.saturating_sub(item.bytes());
         match item {
             Item::End(position) => {
                 if merges {
@@ -484,8 +516,7 @@ impl Inbox {
                 source.resume = *position;
                 None
             }
-            Item::Transaction { at, past, writes, bytes, came, turn } => {
-                source.bytes = source.bytes.saturating_sub(bytes);
+            Item::Transaction { at, past, writes, came, turn, .. } => {
                 let number = past.get(from, me);
                 if number <= source.applied {
                     return None;
@@ -506,7 +537,7 @@ impl Item {
     fn bytes(&self) -> usize {
         match self {
             Self::Transaction { bytes, .. } => *bytes,
-            Self::End(_) => 0,
+            Self::End(_) => Past::BYTES,
         }
     }
 }
@@ -644,6 +675,51 @@ mod tests {
         assert_eq!(due("a"), (vec![2], Some(RegionId(1))), "what defines something is not held");
         assert_eq!(due("a"), (vec![], Some(RegionId(1))));
         assert_eq!(due("t"), (vec![1], None));
+    }
+
+    /// A batch of region 1 that has no transaction.
+    fn beat(number: u64) -> Batch {
+        let mut past = batch(1, &[]).end.past;
+        past.count(RegionId(0), RegionSet::only(RegionId(0)));
+        let end = Position { lsn: Lsn(number), hash: [1; 16], at: Timestamp(number), past };
+        Batch { begin: (Lsn(0), [0; 16]), elements: Vec::new(), end }
+    }
+
+    #[test]
+    fn queue_that_stands_does_not_grow_by_batches_without_transactions() {
+        let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
+        inbox.begin(RegionId(1), Position::default());
+        inbox.begin(RegionId(2), Position::default());
+        inbox.take(RegionId(1), batch(1, &[2]), 0);
+        assert_eq!(all_due(&mut inbox), [] as [u16; 0], "it waits for region 2");
+        let before = inbox.queued_bytes(RegionId(1));
+        for number in 3..1000 {
+            inbox.take(RegionId(1), beat(number), 0);
+        }
+        let queued = inbox.sources[&RegionId(1)].queue.len();
+        assert!(queued <= 4, "{queued} wait");
+        let bytes = inbox.queued_bytes(RegionId(1));
+        assert!(bytes >= before && bytes <= before + 2 * Past::BYTES, "{before}, then {bytes}");
+        inbox.take(RegionId(2), batch(2, &[]), 0);
+        assert_eq!(all_due(&mut inbox), [2, 1]);
+        assert_eq!(inbox.passed()[&RegionId(1)], Timestamp(999), "the newest place is known");
+        assert_eq!(inbox.queued_bytes(RegionId(1)), 0);
+    }
+
+    #[test]
+    fn positions_between_transactions_count_as_memory_until_they_are_passed() {
+        let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
+        for source in [1, 2] {
+            inbox.begin(RegionId(source), Position::default());
+        }
+        let of_one = inbox.queued_bytes(RegionId(1));
+        assert!(of_one >= Past::BYTES, "{of_one}");
+        inbox.take(RegionId(1), batch(1, &[2]), 0);
+        assert!(inbox.queued_bytes(RegionId(1)) >= 3 * Past::BYTES);
+        inbox.take(RegionId(2), batch(2, &[]), 0);
+        assert_eq!(all_due(&mut inbox), [2, 1]);
+        assert_eq!(inbox.queued_bytes(RegionId(1)), 0);
+        assert_eq!(inbox.queued_bytes(RegionId(2)), 0);
     }
 
     #[test]

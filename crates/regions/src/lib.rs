@@ -73,6 +73,7 @@ pub use regions::{PeerStatus, Regions, Status};
 pub use registry::{Member, Registry};
 pub use report::{Report, reports};
 pub use shared::SERVICE;
+pub use take_back::TAKING_BACK;
 pub use telesto_geo::placement::{Placement, Rule, Rules};
 pub use through::Through;
 pub use token::TOKEN_BYTES;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use telesto_bucket::Cause;
 use telesto_common::key::KeyRange;
-use telesto_common::{Lsn, Timestamp};
+use telesto_common::{Deadline, Lsn, Timestamp};
 use telesto_log::record::{Part, Record, Writes};
 use telesto_shard::Read;
 use telesto_shard::part::PartReader;
@@ -28,6 +28,9 @@ use crate::rows;
 use crate::shared::Shared;
 use crate::wire::Position;
 use telesto_geo::placement::Rules;
+
+/// Bytes of log read at a time, when all of it is looked through for deletes.
+const READ_BYTES: usize = 4 << 20;
 
 impl Shared {
     pub(crate) fn fold(&self, position: Position, rules: Rules) -> Fold {
@@ -103,12 +106,24 @@ impl Shared {
 
     /// Keys of `ranges` that the log up to `through` deletes: their marks must go where their rows would.
     pub(crate) async fn deleted(&self, ranges: &[KeyRange], through: Lsn) -> Result<Vec<Bytes>> {
+        let from = self.engine.log().start();
+        Ok(self.deleted_between(ranges, (from, through), READ_BYTES, None).await?.0)
+    }
+
+    /// Keys of `ranges` that a stretch of the log deletes, in order: from `from` on, not beyond `through`, and where a
+    /// time is said as far as is read by then, so many bytes at a time. With the end of the stretch.
+    pub(crate) async fn deleted_between(
+        &self,
+        ranges: &[KeyRange],
+        (mut from, through): (Lsn, Lsn),
+        bytes: usize,
+        until: Option<Deadline>,
+    ) -> Result<(Vec<Bytes>, Lsn)> {
         let mut keys = BTreeSet::new();
         let log = self.engine.log();
-        let mut from = log.start();
         while from <= through {
             let by = self.env.deadline(self.config.timeout);
-            let batch = match log.read(from, 4 << 20, Cause::Read, by).await {
+            let batch = match log.read(from, bytes, Cause::Read, by).await {
                 Ok(batch) => batch,
                 Err(telesto_log::Error::Trimmed { .. }) if log.start() > from => {
                     from = log.start();
@@ -116,8 +131,9 @@ impl Shared {
                 }
                 Err(error) => return Err(error.into()),
             };
-            let records = batch.entries.iter().flat_map(|e| e.records_of(self.store.shard));
-            for record in records {
+            let next = batch.next(from);
+            let within = batch.entries.iter().filter(|entry| entry.lsn <= through);
+            for record in within.flat_map(|entry| entry.records_of(self.store.shard)) {
                 let Record::Commit(commit) = record else { continue };
                 match &commit.writes {
                     Writes::Inline(writes) => {
@@ -134,11 +150,14 @@ impl Shared {
                 }
             }
             if batch.at_tail {
+                return Ok((keys.into_iter().collect(), through));
+            }
+            from = next;
+            if until.is_some_and(|until| until.passed(self.env.clock.monotonic())) {
                 break;
             }
-            from = batch.next(from);
         }
-        Ok(keys.into_iter().collect())
+        Ok((keys.into_iter().collect(), from.prev().min(through)))
     }
 
     /// The same of a part of a large write set.

@@ -55,7 +55,7 @@ pub(crate) enum Question {
 pub(crate) enum Place {
     /// Rows behind this key; all when it is empty.
     Rows(Bytes),
-    /// Deleted keys behind this one.
+    /// Deleted keys from here on: of its log, in the words of the region that answers ([`crate::answer`]). At the beginning it is empty.
     Deleted(Bytes),
     /// What waits for its past, this many transactions left out.
     Waiting(u64),

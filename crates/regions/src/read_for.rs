@@ -217,8 +217,9 @@ async fn serve(
         if std::mem::take(&mut first)
             && let Some(peer) = shared.peers.get(&key.0)
         {
-            // Who has seen it waits there for what is here now.
+            // Who has seen it waits there for what is here now; and what is committed there then, for the labels of that.
             peer.hurry.notify_one();
+            shared.trees.hurry();
         }
         let more = matches!(told, Told::Piece(_));
         let sending = tell.send(told);

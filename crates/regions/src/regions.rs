@@ -342,8 +342,8 @@ impl Regions {
         Ok(self.token(session))
     }
 
-    /// [`Regions::migrate`] to the region that is called `to`.
-    pub(crate) fn migrate_to(
+    /// [`Regions::migrate`] to the region that is called `to`, of a session as [`Regions::told_token`].
+    pub(crate) async fn migrate_to(
         &self,
         session: Label,
         to: &str,
@@ -353,7 +353,9 @@ impl Regions {
         let id = peer.or((to == config.name).then_some(config.me)).ok_or_else(|| {
             format!("there is no region {to}; SELECT name FROM telesto_regions shows them")
         })?;
-        self.migrate(session, id).map_err(|error| error.to_string())
+        let token = self.told_token(session).await.map_err(|error| error.to_string())?;
+        self.migrate(session, id).map_err(|error| error.to_string())?;
+        Ok(token)
     }
 
     /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the
@@ -373,7 +375,7 @@ impl Regions {
         }
         if region != config.me {
             match shared.peers.contains_key(&region) {
-                true => shared.wait_for(region, wanted, by).await?,
+                true => drop(shared.take_up(region, wanted, by).await?),
                 // What left a lost region before its end is here; what did not is nowhere.
                 false if shared.config.lost.contains(&region) => self.was_passed(region, wanted)?,
                 false => return Err(Error::UnknownRegion(region)),
@@ -384,9 +386,6 @@ impl Regions {
         let passed = snapshot.snapshot;
         if region == config.me && passed < wanted {
             return Err(shared.not_here(region, wanted, passed));
-        }
-        if region != config.me {
-            shared.trees.hold(passed, region, wanted);
         }
         Ok(Label::update(config.me, passed))
     }

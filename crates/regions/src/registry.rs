@@ -5,7 +5,8 @@
 //! ```
 //! # Invariants
 //! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
-//! - A number is given to one region for ever: a removed one's is not given again.
+//! - A number is given to one region for ever: a removed one's is not given again, and one region alone gives them. Where two were given the
+//!   same one all the same, the second is not taken in: names tell them apart, and a region keeps its name.
 //! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before trees read them.
 //!
 //! # On failure
@@ -146,11 +147,24 @@ impl Registry {
         }
     }
 
+    /// The region that gives numbers to others, as far as is known here: of those that have joined and have not left the one with the least
+    /// number. A number that another one gave would be known to nobody else until the region that got it has started.
+    fn inviter(&self) -> Option<&Member> {
+        let joined = self.members.iter().filter(|member| !member.removed && member.node.is_some());
+        joined.min_by_key(|member| member.id)
+    }
+
     /// Reserves a number for a new region; gives the text with which it joins.
     ///
     /// # Errors
-    /// [`Error::Config`] when the name is taken or no number is left.
+    /// [`Error::Config`] when another region gives numbers, when the name is taken or no number is left.
     pub fn invite(&mut self, name: &str) -> Result<String> {
+        if let Some(inviter) = self.inviter().filter(|member| member.id != self.me) {
+            return Err(Error::Config(format!(
+                "regions are invited in region {}, so that no two get the same number: run `telesto region invite` on its bucket; if it is gone, run `telesto region remove` of it in each region that stays first",
+                inviter.name
+            )));
+        }
         if self.members.iter().any(|member| member.name == name && !member.removed) {
             return Err(Error::Config(format!(
                 "there is a region {name} already; choose another name"
@@ -228,13 +242,25 @@ impl Registry {
     /// is refused for a moment, and somebody may have said where it is reached from here.
     ///
     /// # Errors
-    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed.
+    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, or when its number or its name is another region's.
     pub fn accept(&mut self, acceptance: &str) -> Result<()> {
         let malformed = Error::malformed("the text of the region that joined");
         let new: Member =
             toml::from_str(&decoded(acceptance)?).map_err(|error| malformed(error.to_string()))?;
+        let mut others = self.members.iter().filter(|member| member.id != new.id);
+        if let Some(other) = others.find(|member| member.name == new.name && !member.removed) {
+            return Err(Error::Config(format!(
+                "there is a region {} already, with number {}, and the one that joined has number {}: if it takes the place of that one, run `telesto region remove {}` here first; else join it anew under another name",
+                new.name, other.id, new.id, new.name
+            )));
+        }
         let known = self.members.iter_mut().find(|member| member.id == new.id);
         match known {
+            // Also where that one has not joined yet: its invitation has the number.
+            Some(known) if known.name != new.name => Err(Error::Config(format!(
+                "number {} is that of region {}, and region {} was given it too: two regions have invited at the same time. Nothing was changed; invite region {} anew and join it with a new bucket",
+                new.id, known.name, new.name, new.name
+            ))),
             Some(known) if new.id == self.me || known.removed => Err(Error::Config(format!(
                 "region {} is this one, or was removed; invite it anew",
                 known.name

@@ -36,7 +36,7 @@ use crate::lines::Lines;
 use crate::question::Question;
 use crate::shared::{Peer, Shared, leg};
 use crate::sort_out::meaning;
-use crate::take_back::take_back;
+use crate::take_back::{TAKING_BACK, take_back};
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Packed, Position, Reply, Request};
 use telesto_geo::placement::Rules;
 
@@ -83,14 +83,23 @@ impl Sender {
                 peer.filling.store(false, Ordering::Relaxed);
             }
             if let Err(error) = result {
-                // Unless it has something of this region that must be taken back first.
-                if !self.shared.taking_back.lock().contains(&self.to) {
-                    self.shared.heard_of(self.to);
-                }
+                self.is_away();
                 tracing::debug!(to = %self.to, %error, "a stream to another region is interrupted");
                 self.shared.trouble.lock().insert(Some(self.to), error.to_string());
                 env.clock.sleep(PAUSE + env.jitter(PAUSE)).await;
             }
+        }
+    }
+
+    /// The peer cannot be asked where it stands, unless it has something of this region that must be taken back first. Where that is not
+    /// waited for any more, it is away as others are.
+    fn is_away(&self) {
+        let mut taking_back = self.shared.taking_back.lock();
+        let heard = self.shared.heard.borrow().contains(&self.to);
+        if heard {
+            taking_back.remove(&self.to);
+        } else if !taking_back.contains(&self.to) {
+            self.shared.heard_of(self.to);
         }
     }
 
@@ -163,17 +172,37 @@ impl Sender {
     }
 
     /// The receiver stands in this region's log. Waits until every peer that can be asked has said where it stands: what this region has
-    /// lost, some peer may have, and nothing is numbered anew before that was taken back.
+    /// lost, some peer may have, and nothing is numbered anew before that was taken back. Who goes away in the middle of giving it back is
+    /// waited for as long as SQL is, and then is somebody who was away from the beginning.
     async fn wait_for_others(&self) -> Result<()> {
         let shared = &self.shared;
         shared.certain.send_if_modified(|certain| certain.insert(self.to));
         shared.heard_of(self.to);
         let mut heard = shared.heard.subscribe();
-        let everybody = shared.peers.len();
+        let (everybody, by) = (shared.peers.len(), shared.env.deadline(TAKING_BACK));
         while heard.borrow_and_update().len() < everybody {
-            heard.changed().await.map_err(|_| Error::Stopped)?;
+            self.say_what_is_waited_for();
+            let more = shared.env.within(by, "hearing of the other regions", heard.changed()).await;
+            match more {
+                Ok(more) => more.map_err(|_| Error::Stopped)?,
+                Err(_) => shared.wait_for_nobody(),
+            }
         }
         Ok(())
+    }
+
+    /// Says why nothing is sent, where this region waits for what it has lost.
+    fn say_what_is_waited_for(&self) {
+        let shared = &self.shared;
+        let Some(from) = shared.taking_back.lock().first().copied() else { return };
+        let mut trouble = shared.trouble.lock();
+        let why = trouble.get(&Some(from)).map(|why| format!(" ({why})")).unwrap_or_default();
+        let text = format!(
+            "nothing is sent there before this region has what it lost: it waits to take back what region {} has of it{why}; let that region be reached, or wait {} minutes at most",
+            shared.name_of(from),
+            TAKING_BACK.as_secs() / 60
+        );
+        trouble.insert(Some(self.to), text);
     }
 
     /// A fold that goes on where the receiver stands.

@@ -209,6 +209,18 @@ impl Shared {
         self.heard.send_if_modified(|heard| heard.insert(peer));
     }
 
+    /// Peers that have something of this region that is not here and do not give it back are away: it is taken back when they are not.
+    pub fn wait_for_nobody(&self) {
+        let mut away: BTreeSet<RegionId> = self.peers.keys().copied().collect();
+        away.retain(|peer| !self.heard.borrow().contains(peer));
+        tracing::warn!(
+            ?away,
+            "what this region has lost is not given back; it goes on without that"
+        );
+        self.taking_back.lock().retain(|peer| !away.contains(peer));
+        away.into_iter().for_each(|peer| self.heard_of(peer));
+    }
+
     /// No peer has anything of this region that is not here.
     pub fn is_certain(&self) -> bool {
         self.certain.borrow().len() >= self.peers.len()

@@ -7,7 +7,8 @@
 //! ```
 //! # Invariants
 //! - What was taken is applied when everything has come that it may depend on, in one entry with what waited for it, as far as it fits.
-//! - A region that has lost commits numbers nothing anew before it has taken back what the peers that it can reach have.
+//! - A region that has lost commits numbers nothing anew before it has taken back what the peers that it can reach have. Of one that cannot
+//!   give it back for [`TAKING_BACK`] that is taken later, as of one that was away.
 //! - Definitions are applied before the rows that are read by them. Rows whose definition is not here yet wait for it in memory, and with them
 //!   what they end: after a crash they are taken once more.
 //! - A lost region is closed in one region only when every survivor takes nothing of it any more: what they had then is the cut.
@@ -40,6 +41,9 @@ use crate::wire::{KeyWrite, LabelledRow};
 const SYSTEM: [u8; 4] = [0; 4];
 /// Bytes of rows in one entry.
 const ENTRY_BYTES: usize = 16 << 20;
+/// How long a region that has lost commits waits to take them back, with its streams and before clients write: a peer may go away in the
+/// middle.
+pub const TAKING_BACK: Duration = Duration::from_secs(600);
 /// Before a survivor that has not answered is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
 

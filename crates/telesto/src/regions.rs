@@ -30,7 +30,7 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Incarnation, NodeId, RegionId};
 use telesto_net::{Caller, Class, Handler, Router};
-use telesto_regions::{Claim, Claims, Regions, Registry, SERVICE, Through};
+use telesto_regions::{Claim, Claims, Regions, Registry, SERVICE, TAKING_BACK, Through};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_sql::SqlEngine;
 use telesto_sql::catalog::regions::FOUNDER;
@@ -46,10 +46,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How long a region that has joined waits for what the others have.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long a start waits for peers to say where they stand in what this region may have lost, and for what it has lost to be taken back: a
-/// peer may go away in the middle.
+/// How long a start waits for peers to say where they stand in what this region may have lost; for what it has lost to be taken back it waits
+/// [`TAKING_BACK`].
 const HEARING: Duration = Duration::from_secs(10);
-const TAKING_BACK: Duration = Duration::from_secs(600);
 /// For how long a node that does not carry the streams looks for one that does.
 const UNCARRIED: Duration = Duration::from_secs(5);
 /// Regions that introduce themselves at a time.

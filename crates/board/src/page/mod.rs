@@ -16,8 +16,10 @@
 //! A question that means nothing gets 400 or 404 and what there is; a history that cannot be read 500.
 //!
 //! # Limits
-//! Everyone who can connect can read. There is nothing to change.
+//! Everyone who can connect can read. There is nothing to change. Connections are bounded ([`guests`]), so that visitors leave the board what it
+//! needs to ask its targets.
 
+mod guests;
 mod heat;
 mod html;
 
@@ -72,7 +74,8 @@ pub fn router(board: Arc<Board>) -> Router {
 /// # Errors
 /// The system's.
 pub async fn serve(board: Arc<Board>, listener: TcpListener) -> std::io::Result<()> {
-    axum::serve(listener, router(board)).await
+    let guests = guests::Guests::new(board.env().clone(), listener, guests::PACE);
+    axum::serve(guests, router(board)).await
 }
 
 impl Site {

@@ -35,6 +35,8 @@ struct State {
     brown_out: Option<(u64, Duration)>,
     slowed: u64,
     refuses: bool,
+    /// The board's own system lets it open nothing more.
+    exhausted: bool,
     lies: bool,
     asked: u64,
     load_fails_after: Option<u64>,
@@ -50,6 +52,7 @@ impl Server {
             brown_out: None,
             slowed: 0,
             refuses: false,
+            exhausted: false,
             lies: false,
             asked: 0,
             load_fails_after: None,
@@ -95,6 +98,10 @@ impl Server {
 
     pub fn refuse(&self, refuses: bool) {
         self.state.lock().refuses = refuses;
+    }
+
+    pub fn exhaust(&self, exhausted: bool) {
+        self.state.lock().exhausted = exhausted;
     }
 
     pub fn lie(&self, lies: bool) {
@@ -151,7 +158,14 @@ impl Target for Server {
     }
 
     async fn open(&self) -> std::result::Result<Box<dyn Lane>, Failure> {
-        let process = self.state.lock().process.clone();
+        let (process, exhausted) = {
+            let state = self.state.lock();
+            (state.process.clone(), state.exhausted)
+        };
+        if exhausted {
+            let error = std::io::Error::from_raw_os_error(24);
+            return Err(Failure::of(Kind::Unreachable, &error));
+        }
         let connected = process.run(async {}).await;
         connected.ok_or_else(|| Failure::new(Kind::Unreachable, "connection refused"))?;
         Ok(Box::new(Session { server: self.clone(), process }))

@@ -87,8 +87,7 @@ impl Inbox {
                 break;
             }
             if element.past.get(of, me) == source.came(of, me) + 1 {
-                source.queue.push_back(queued(element, now, turn));
-                source.bytes += source.queue.back().map_or(0, Item::bytes);
+                source.push(queued(element, now, turn));
                 taken += 1;
             }
         }

@@ -76,12 +76,15 @@ impl Inbox {
         }
         let source = self.sources.get_mut(&from)?;
         let item = source.queue.remove(at)?;
-        // Of positions in a row the first one is the one to come next, and the last one holds all others.
-        let is_end = |at: usize| matches!(source.queue.get(at), Some(Item::End(_)));
-        if at >= 2 && is_end(at - 2) && is_end(at - 1) && is_end(at) {
-            source.queue.remove(at - 1);
+        let remote = self.applied(from, item, now);
+        if let Some(source) = self.sources.get_mut(&from) {
+            // What stood on both sides of it stands in a row now.
+            source.merge_ends(at, from, me);
+            if let Some(before) = at.checked_sub(1) {
+                source.merge_ends(before, from, me);
+            }
         }
-        let mut remote = self.applied(from, item, now)?;
+        let mut remote = remote?;
         remote.way.by_label = true;
         Some(remote)
     }

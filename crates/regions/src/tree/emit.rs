@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - Labels leave in the order of the log. One leaves when the labels have come here of everything that stands before it in the log and
-//!   was applied from other regions, and of what sessions that came here had seen: the gate.
+//!   was applied from other regions, and of what was taken up of them without being placed here, by sessions that came or read there and
+//!   by transactions that were committed for them: the gate.
 //! - Before a label waits at the gate, the region has said how far its labels are: others may wait for that.
 //!
 //! # On failure

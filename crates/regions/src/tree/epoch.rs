@@ -57,8 +57,8 @@ struct Inner {
     began: BTreeMap<RegionId, (Timestamp, u64)>,
     /// The newest label of each other region that has come here.
     came: BTreeMap<RegionId, Timestamp>,
-    /// Sessions that came here: labels of what is committed after the first time leave when a label of the region has come that is not
-    /// older than the second one.
+    /// What was taken up of other regions: labels of what is committed after the first time leave when a label of the region has come that
+    /// is not older than the second one. None that another one of the region makes needless.
     holds: Vec<(Timestamp, RegionId, Timestamp)>,
     serializers: BTreeMap<u16, Serializer>,
     edges: BTreeMap<Edge, Out>,
@@ -177,9 +177,24 @@ impl Epoch {
         self.news.notify_waiters();
     }
 
-    /// A session has come from `region`, where it has seen everything up to `seen`; what it does here is committed after `from`.
+    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is committed after `from`.
     pub fn hold(&self, from: Timestamp, region: RegionId, seen: Timestamp) {
-        self.inner.lock().holds.push((from, region, seen));
+        let holds = &mut self.inner.lock().holds;
+        // Clients that come again and again while nothing is committed here hold it once.
+        let held = |(since, of, wanted): &(Timestamp, RegionId, Timestamp)| {
+            *of == region && *since <= from && *wanted >= seen
+        };
+        if holds.iter().any(held) {
+            return;
+        }
+        holds.retain(|(since, of, wanted)| *of != region || *since < from || *wanted > seen);
+        holds.push((from, region, seen));
+    }
+
+    /// The newest time of this region's log behind which something is held that may have been told up to `at` without it.
+    pub fn held_from(&self, at: Timestamp) -> Option<Timestamp> {
+        let inner = self.inner.lock();
+        inner.holds.iter().map(|(from, _, _)| *from).filter(|from| *from >= at).max()
     }
 
     /// Takes the holds that are for what is committed up to `at` into what must have come.
@@ -365,5 +380,43 @@ impl Inner {
             here.append(&mut self.route(edge, label, shared));
         }
         here
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use telesto_testkit::World;
+
+    use super::*;
+
+    #[test]
+    fn hold_that_another_one_makes_needless_is_not_kept() {
+        World::run(1, false, async |world| {
+            let (one, two) = (RegionId(1), RegionId(2));
+            let ids = [RegionId(0), one, two];
+            let plan = Plan::new(&world.env, 0, &Tree::star(3, one), &ids).expect("a tree");
+            let others = RegionSet::default().with(one).with(two);
+            let epoch = Epoch::new(1, &plan, RegionId(0), others, None).expect("an epoch");
+            let kept = || epoch.inner.lock().holds.len();
+            let at = Timestamp;
+            for _ in 0..1000 {
+                epoch.hold(at(10), one, at(5));
+            }
+            epoch.hold(at(11), one, at(5));
+            assert_eq!(kept(), 1, "the same again, and later");
+            epoch.hold(at(11), one, at(6));
+            epoch.hold(at(11), two, at(5));
+            assert_eq!(kept(), 3, "more, and of another region");
+            epoch.hold(at(10), one, at(7));
+            assert_eq!(kept(), 2, "earlier, and more than both");
+            let mut seen = BTreeMap::new();
+            epoch.holds_up_to(at(10), &mut seen);
+            assert_eq!(seen, BTreeMap::new(), "nothing is committed behind it yet");
+            epoch.holds_up_to(at(11), &mut seen);
+            assert_eq!(seen, BTreeMap::from([(one, at(7))]));
+            epoch.holds_up_to(at(12), &mut seen);
+            assert_eq!(seen, BTreeMap::from([(one, at(7)), (two, at(5))]));
+            assert_eq!(kept(), 0);
+        });
     }
 }

@@ -105,12 +105,17 @@ impl Trees {
         self.state.lock().epoch.clone()
     }
 
-    /// A session has come from `region`, where it has seen everything up to `seen`; what it does here is committed after `from`. To be
-    /// said before the session goes on.
+    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is committed after `from`. To be said
+    /// before they go on.
     pub fn hold(&self, from: Timestamp, region: RegionId, seen: Timestamp) {
         if let Some(epoch) = self.epoch() {
             epoch.hold(from, region, seen);
         }
+    }
+
+    /// See [`Epoch::held_from`].
+    pub fn held_from(&self, at: Timestamp) -> Option<Timestamp> {
+        self.epoch().and_then(|epoch| epoch.held_from(at))
     }
 
     /// A session moves.

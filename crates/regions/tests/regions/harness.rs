@@ -122,6 +122,8 @@ pub struct Sites {
     pub teller: usize,
     pub patience: Duration,
     pub beat: Duration,
+    /// How long a request of another region, or of the engine, takes at most.
+    pub timeout: Duration,
     /// How long requests of buckets take.
     pub latency: Option<&'static str>,
     pub inbox_bytes: usize,
@@ -180,6 +182,7 @@ impl Sites {
             teller: 0,
             patience: Duration::from_secs(1),
             beat: Duration::from_millis(50),
+            timeout: Duration::from_secs(5),
             latency: None,
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
@@ -312,7 +315,7 @@ impl Sites {
             patience: self.patience,
             beat: self.beat,
             inbox_bytes: self.inbox_bytes,
-            timeout: Duration::from_secs(5),
+            timeout: self.timeout,
             ..RegionsConfig::new(id, DEPLOYMENT, SECRET, on.me)
         };
         let transport = self.net.transport(&address(region));

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::Bug;
 use telesto_log::record::Write;
+use telesto_net::sim::Weather;
 use telesto_regions::Rules;
 use telesto_testkit::World;
 use telesto_txn::service::{CheckedWrite, CommitRequest, CommitWrites, RemoteWrites};
@@ -113,6 +114,59 @@ fn region_that_lost_commits_takes_them_back_and_goes_on() {
 
 /// Rows of the system, definitions among them, are taken back in an entry of their own, before the rows that are read by them. The region has
 /// heard nothing else meanwhile, so that its state is as it was: that says nothing about whether they are here.
+/// Three regions whose region 1 has lost what region 2 alone has seen, and is about to start.
+async fn one_lost_to_two(world: &World) -> Sites {
+    let mut sites = Sites::new(world, 3);
+    sites.beat = Duration::from_millis(500);
+    sites.start_all().await;
+    sites.put(1, "a1", "old").await;
+    sites.quiet().await;
+    let backup = sites.backup(1);
+    sites.partition(0, 1);
+    put_both(&sites, 1, ["a1", "c1"], "lost").await;
+    sites.comes(2, "c1", Some("lost")).await;
+    sites.kill(1);
+    sites.restore(1, &backup).await;
+    sites.net.heal();
+    sites
+}
+
+/// Region 2 goes away in the middle of giving back what region 1 had lost: that holds back what region 1 sends to region 0 for as long as SQL
+/// waits for it, and says so, and no longer.
+#[test]
+fn peer_that_goes_away_while_it_gives_back_holds_back_the_streams_to_others_for_a_while_only() {
+    World::run(37, false, async |world| {
+        let sites = one_lost_to_two(&world).await;
+        sites.net.set_weather(Weather { delay: Duration::from_millis(30), ..Weather::CALM });
+        sites.start(1, 0..3).await;
+        for _ in 0..10_000 {
+            if !sites.at(1).regions.taking_back().is_empty() {
+                break;
+            }
+            world.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(sites.at(1).regions.taking_back(), [RegionId(2)]);
+        sites.partition(1, 2);
+        sites.put(1, "a2", "new").await;
+        world.sleep(Duration::from_secs(60)).await;
+        assert_eq!(sites.get(0, "a2").await, None, "what was lost may come");
+        let trouble = |to: usize| sites.at(1).regions.status().peers[to].trouble.clone();
+        let said = trouble(0).unwrap_or_default();
+        assert!(said.contains("\"region-2\"") && said.contains("take back"), "{said}");
+        world.sleep(Duration::from_secs(600)).await;
+        assert_eq!(sites.get(0, "a2").await.as_deref(), Some("new"));
+        assert_eq!(trouble(0), None);
+        assert_eq!(sites.at(1).regions.taking_back(), [], "others are answered again");
+        sites.net.heal();
+        sites.comes(1, "c1", Some("lost")).await;
+        sites.comes(2, "a2", Some("new")).await;
+        sites.put(2, "a3", "later").await;
+        sites.quiet().await;
+        equal(&sites, 0..3).await.expect("equal");
+        assert_eq!(sites.at(1).regions.taking_back(), []);
+    });
+}
+
 #[test]
 fn definitions_that_were_lost_are_taken_back_before_the_rows_that_they_define() {
     World::run(35, false, async |world| {
@@ -367,6 +421,55 @@ fn lost_region_is_closed_only_when_every_survivor_takes_nothing_of_it_any_more()
         sites.start(0, 0..2).await;
         sites.put(1, "b2", "later").await;
         sites.comes(0, "b2", Some("later")).await;
+    });
+}
+
+/// What a survivor's log says of deletes is told in stretches: reading all of it takes longer than a request may. Each delete comes once, however
+/// many pieces one stretch makes.
+#[test]
+fn lost_region_is_closed_although_a_survivors_log_takes_longer_to_read_than_a_request() {
+    World::run(38, false, async |world| {
+        let mut sites = Sites::new(&world, 3);
+        sites.beat = Duration::from_millis(500);
+        sites.start_all().await;
+        sites.quiet().await;
+        sites.partition(0, 2);
+        let keys: Vec<String> = (0..2500).map(|number| format!("a{number:04}")).collect();
+        for value in [Some("there"), None] {
+            let writes: Vec<_> = keys.iter().map(|key| (key.as_str(), value)).collect();
+            write(&sites.at(2).engine, &writes, Label::default()).await.expect("commits");
+        }
+        write(&sites.at(2).engine, &[("a9", Some("kept"))], Label::default())
+            .await
+            .expect("commits");
+        sites.comes(1, "a9", Some("kept")).await;
+        for number in 0..4000 {
+            sites.put(1, &format!("c{}", number % 10), "of no interest").await;
+        }
+        // So that its start reads little of the log.
+        world.sleep(Duration::from_secs(120)).await;
+        sites.kill(2);
+        sites.lost = vec![2];
+        sites.timeout = Duration::from_secs(2);
+        sites.latency = Some("s3-standard");
+        for region in 0..2 {
+            sites.kill(region);
+            sites.start(region, 0..2).await;
+        }
+        let mut closed = false;
+        for _ in 0..600 {
+            closed = matches!(sites.at(0).regions.lost_are_closed().await, Ok(true));
+            if closed {
+                break;
+            }
+            world.sleep(Duration::from_secs(1)).await;
+        }
+        assert!(closed, "{:?}", sites.at(0).regions.status().trouble);
+        assert_eq!(sites.get(0, "a9").await.as_deref(), Some("kept"));
+        assert_eq!(sites.contents(0, "a").await, sites.contents(1, "a").await);
+        // Marks of deletes, too.
+        let report = reports(&sites, 0).join("");
+        assert!(report.contains("gave 2501 rows"), "{report}");
     });
 }
 

@@ -121,3 +121,45 @@ fn successor_of_a_lost_region_is_kept_with_it() {
         assert_eq!(again.config(caller(2)).expect("fits").heirs, config.heirs);
     });
 }
+
+/// A number that two regions were given is refused where the second of them is taken in, and nothing is put in the place of the first.
+#[test]
+fn number_is_never_given_to_two_regions() {
+    World::run(2, false, async |world| {
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let text = us.invite("eu").expect("invites");
+        let (mut eu, accepted) = Registry::join(&text, NodeId(2), "eu:1").expect("joins");
+        us.accept(&accepted).expect("accepted");
+        let refused = eu.invite("africa").expect_err("not the one that gives numbers").to_string();
+        assert!(refused.contains("in region us"), "{refused}");
+        // An invitation that was made before regions looked at that: it has the number of the next one.
+        let mut older = us.clone();
+        let africa = older.invite("africa").expect("invites");
+        let asia = us.invite("asia").expect("invites");
+        let (_, africa) = Registry::join(&africa, NodeId(3), "africa:1").expect("joins");
+        let (_, asia) = Registry::join(&asia, NodeId(4), "asia:1").expect("joins");
+        // Before the one that was invited here has joined, and afterwards.
+        let invited = us.clone();
+        let refused = us.accept(&africa).expect_err("the number is asia's").to_string();
+        assert!(refused.contains("africa") && refused.contains("asia"), "{refused}");
+        assert_eq!(us, invited);
+        us.accept(&asia).expect("accepted");
+        let taken = us.clone();
+        us.accept(&africa).expect_err("the number is asia's");
+        assert_eq!(us, taken);
+        // One that has joined nobody's list yet takes in the first, and then no other.
+        eu.accept(&africa).expect("accepted");
+        eu.accept(&asia).expect_err("the number is africa's");
+        // The same name under another number is refused, too.
+        let mut later = taken.clone();
+        later.remove("asia").expect("there");
+        let again = later.invite("asia").expect("its name is free");
+        let (_, again) = Registry::join(&again, NodeId(5), "asia:2").expect("joins");
+        let refused = us.accept(&again).expect_err("there is one of that name").to_string();
+        assert!(refused.contains("region remove"), "{refused}");
+        later.accept(&again).expect("accepted");
+        // Who gives numbers has left: the next one does.
+        eu.remove("us").expect("there");
+        eu.invite("brazil").expect("invites");
+    });
+}

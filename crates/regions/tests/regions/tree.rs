@@ -1,17 +1,24 @@
 //! Regions on plane `tree`: that labels are really followed, and causal order under cuts, kills and changes of trees and planes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use telesto_common::{Label, RegionId};
+use async_trait::async_trait;
+use bytes::Bytes;
+use telesto_common::{Label, RegionId, Timestamp, TxnId};
 use telesto_geo::{Bug, Node, PlaneKind, Tree};
+use telesto_log::record::Write;
 use telesto_net::sim::Weather;
-use telesto_regions::{Plan, TreeStatus};
+use telesto_regions::{Plan, Rules, TreeStatus};
 use telesto_testkit::World;
+use telesto_txn::regions::{Definitions, DerivedEntries, Keeper, Meaning, RegionControl, Standing};
+use telesto_txn::service::CheckedWrite;
+use telesto_txn::{AwayRequest, Database as _, Reads};
 
 use crate::causal::{Course, run, seeds};
-use crate::harness::{Sites, write};
+use crate::harness::{Sites, rule, usual_rules, write};
 
 const IDS: [RegionId; 3] = [RegionId(0), RegionId(1), RegionId(2)];
 
@@ -110,6 +117,93 @@ enum By {
     Past,
     /// A session brings it, and x itself does not go to region 1.
     Session,
+    /// A session of region 1 has read it in region 0.
+    Read,
+    /// A session of region 0, which wrote x, has region 1 commit y.
+    CommitForAnother,
+    /// A session of region 1 has had region 0 commit x.
+    CommitAway,
+}
+
+/// The key that definitions write; it is placed nowhere else.
+const STAMP: &str = "\0\0\0\0s";
+
+/// Definitions that never change: what begins with `d` is written in region 0, with `c` in region 1, with `e` in region 3, the rest everywhere.
+#[derive(Debug)]
+struct Kept;
+
+#[async_trait]
+impl Definitions for Kept {
+    fn stamp(&self) -> Bytes {
+        Bytes::from_static(STAMP.as_bytes())
+    }
+
+    async fn at(
+        &self,
+        _: Timestamp,
+        _: Option<&Bytes>,
+    ) -> Result<Option<Arc<dyn Meaning>>, String> {
+        Ok(Some(Arc::new(Self)))
+    }
+
+    fn acknowledgement(&self, _: RegionId, _: &Bytes) -> Option<(Bytes, Bytes)> {
+        None
+    }
+}
+
+impl Meaning for Kept {
+    fn standing(&self, _: &[u8]) -> Standing {
+        Standing::Known
+    }
+
+    fn entries(
+        &self,
+        _: RegionId,
+        _: &Bytes,
+        _: Option<&Bytes>,
+        _: Option<&Bytes>,
+    ) -> Result<DerivedEntries, String> {
+        Ok(DerivedEntries::default())
+    }
+
+    fn keeper(&self, key: &[u8]) -> Keeper {
+        let home = match key.first() {
+            Some(b'd') => RegionId(0),
+            Some(b'c') => RegionId(1),
+            Some(b'e') => RegionId(3),
+            _ => return Keeper::Other,
+        };
+        Keeper::Region { home, moved: Vec::new() }
+    }
+
+    fn has_stopped(&self, _: &[u8], _: Option<&Bytes>) -> bool {
+        false
+    }
+}
+
+/// Has region `home` commit a write for a session of region `from`; when it was committed there.
+async fn put_away(sites: &Sites, from: usize, home: u16, key: &str, value: &str) -> Timestamp {
+    let there = sites.at(from);
+    let snapshot = there.engine.applied().1;
+    let write = Write {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Some(Bytes::copy_from_slice(value.as_bytes())),
+        fresh: false,
+    };
+    let request = AwayRequest {
+        txn: TxnId(there.env.random_u128()),
+        snapshot,
+        defined_at: snapshot,
+        reads: Reads::default(),
+        writes: vec![CheckedWrite { write, since: snapshot }],
+        expected: Vec::new(),
+        there: None,
+        durability: None,
+        timeout: Duration::from_secs(5),
+    };
+    let done = there.regions.commit_at(RegionId(home), request).await.expect("commits there");
+    assert!(done.arrived, "{done:?}");
+    done.at
 }
 
 /// Labels of region 0 are slow. It writes x; 1 writes y to 2, which x does not reach. Whether 2 shows y without x.
@@ -120,10 +214,16 @@ fn effect_without_cause(by: By, bug: Option<Bug>) -> bool {
         let mut sites = planted(&world, &tree);
         sites.planted = bug;
         sites.patience = Duration::from_secs(5);
+        if matches!(by, By::CommitForAnother | By::CommitAway) {
+            sites.tables = Some(Arc::new(Kept));
+        }
         if by == By::Past {
             sites.planes.insert(1, PlaneKind::Matrix);
         }
         sites.start_all().await;
+        for region in 0..3 {
+            sites.put(region, STAMP, "the same").await;
+        }
         sites.quiet().await;
         on_tree(&world, &sites, &[0, 2]).await;
         sites.partition(0, 2);
@@ -142,8 +242,24 @@ fn effect_without_cause(by: By, bug: Option<Bug>) -> bool {
                 let by = there.env.deadline(Duration::from_secs(5));
                 ("d1", there.regions.attach(&token, by).await.expect("attached"))
             }
+            By::Read => {
+                let seen = sites.put(0, "d1", "cause").await.timestamp;
+                let arrived = there.regions.arrive(RegionId(0), seen, Duration::from_secs(5)).await;
+                ("d1", arrived.expect("arrived"))
+            }
+            By::CommitForAnother => {
+                sites.put(0, "d1", "cause").await;
+                put_away(&sites, 0, 1, "c1", "effect").await;
+                ("d1", Label::default())
+            }
+            By::CommitAway => {
+                put_away(&sites, 1, 0, "d1", "cause").await;
+                ("d1", Label::default())
+            }
         };
-        write(&there.engine, &[("c1", Some("effect"))], session).await.expect("commits");
+        if by != By::CommitForAnother {
+            write(&there.engine, &[("c1", Some("effect"))], session).await.expect("commits");
+        }
         world.sleep(Duration::from_secs(2)).await;
         let seen = [sites.get(2, cause).await, sites.get(2, "c1").await];
         let on = tree_of(&sites, 2).on;
@@ -167,6 +283,95 @@ fn label_leaves_behind_those_of_what_a_session_had_seen_elsewhere() {
     assert!(!effect_without_cause(By::Session, None));
     let found = effect_without_cause(By::Session, Some(Bug::UngatedLabels));
     assert!(found, "the gate left out is not found");
+}
+
+#[test]
+fn label_leaves_behind_those_of_what_was_read_elsewhere() {
+    assert!(!effect_without_cause(By::Read, None));
+    let found = effect_without_cause(By::Read, Some(Bug::UngatedLabels));
+    assert!(found, "the gate left out is not found");
+}
+
+#[test]
+fn label_of_a_commit_for_another_region_leaves_behind_those_of_what_that_had_seen() {
+    assert!(!effect_without_cause(By::CommitForAnother, None));
+    let found = effect_without_cause(By::CommitForAnother, Some(Bug::UngatedLabels));
+    assert!(found, "the gate left out is not found");
+}
+
+#[test]
+fn label_leaves_behind_those_of_what_another_region_has_committed_for_a_session() {
+    assert!(!effect_without_cause(By::CommitAway, None));
+    let found = effect_without_cause(By::CommitAway, Some(Bug::UngatedLabels));
+    assert!(found, "the gate left out is not found");
+}
+
+/// How a session of region 1 that has seen x there goes on to region 3, at the place in the log of region 1 where it came.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Onward {
+    /// Region 3 commits y for it.
+    Commits,
+    /// It moves there, and writes y.
+    Moves,
+}
+
+/// Labels of region 0 are slow. A session writes x there, goes on in region 1, which x does not reach, and from there in region 3, which x does
+/// not reach either; y goes to region 2. Whether 2 shows y without x.
+fn effect_two_regions_on(onward: Onward) -> bool {
+    World::run(65, false, async |world| {
+        let slow = (Node::Region(RegionId(0)), Node::Serializer(0));
+        let tree =
+            Tree { delays_micros: BTreeMap::from([(slow, 500_000)]), ..Tree::star(4, RegionId(1)) };
+        let ids = [RegionId(0), RegionId(1), RegionId(2), RegionId(3)];
+        let mut sites = Sites::new(&world, 4);
+        sites.plane = PlaneKind::Tree;
+        sites.tree = Some(Plan::new(&world.env, 0, &tree, &ids).expect("a tree"));
+        (sites.beat, sites.patience) = (Duration::from_millis(10), Duration::from_secs(5));
+        sites.tables = Some(Arc::new(Kept));
+        sites.start_all().await;
+        let mut rules = usual_rules().rules().to_vec();
+        rules.push(rule("e", &[2, 3]));
+        for region in 0..4 {
+            let set = sites.at(region).regions.set_placement(&Rules::new(rules.clone())).await;
+            set.expect("set");
+            sites.put(region, STAMP, "the same").await;
+        }
+        sites.quiet().await;
+        on_tree(&world, &sites, &[0, 1, 2, 3]).await;
+        // What region 1 has told last is where the session will stand.
+        world.sleep(Duration::from_secs(2)).await;
+        sites.partition(0, 2);
+        let label = sites.put(0, "d1", "cause").await;
+        let here = sites.at(1);
+        let by = || here.env.deadline(Duration::from_secs(5));
+        let token = sites.at(0).regions.migrate(label, RegionId(1)).expect("a peer");
+        let session = here.regions.attach(&token, by()).await.expect("attached");
+        match onward {
+            Onward::Commits => drop(put_away(&sites, 1, 3, "e1", "effect").await),
+            Onward::Moves => {
+                let moves = RegionControl::migrate(&*here.regions, session, "region-3").await;
+                let token = moves.expect("a peer");
+                let there = sites.at(3);
+                let session = there.regions.attach(&token, by()).await.expect("attached");
+                let writes = [("e1", Some("effect"))];
+                write(&there.engine, &writes, session).await.expect("commits");
+            }
+        }
+        world.sleep(Duration::from_secs(2)).await;
+        let seen = [sites.get(2, "d1").await, sites.get(2, "e1").await];
+        let on = tree_of(&sites, 2).on;
+        sites.net.heal();
+        sites.comes(2, "e1", Some("effect")).await;
+        sites.comes(2, "d1", Some("cause")).await;
+        assert!(on && seen[0].is_none(), "{seen:?}, on the tree: {on}");
+        seen[1].is_some()
+    })
+}
+
+#[test]
+fn label_leaves_behind_those_of_what_a_session_has_seen_two_regions_before() {
+    assert!(!effect_two_regions_on(Onward::Commits));
+    assert!(!effect_two_regions_on(Onward::Moves));
 }
 
 /// x does not reach 2 before another epoch begins; then 1, which has seen it, writes y to 2. Whether 2 shows y without x.
