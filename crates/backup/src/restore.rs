@@ -106,7 +106,7 @@ pub async fn plan<'a>(
     // The same each time, so that what was cut off goes on; another one for each new database.
     let writer = writer_of(&format!("{marker}{target}"));
     let first = found.log.first_version(writer, patience(env)).await?;
-    let chain = found.log.cut(base.reached()?, found.walked.last, writer, Some(&first));
+    let chain = found.log.cut(base.reached()?, found.walked.last, writer, &first)?;
     let (number, newest, keys) = (base.number, found.walked.newest, chosen.keys());
     Ok(Plan { env, repository, marker, number, through, newest, keys, objects, first, chain })
 }

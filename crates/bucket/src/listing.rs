@@ -24,6 +24,7 @@
 use std::collections::BinaryHeap;
 use std::fs::Metadata;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path as FilePath, PathBuf};
 
 use object_store::ObjectMeta;
@@ -165,8 +166,18 @@ fn object(file: &FilePath, key: &str) -> Result<Option<ObjectMeta>, (PathBuf, io
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed(error)),
     };
-    let last_modified = meta.modified().map_err(failed)?.into();
+    let no_time = || failed(io::Error::other("the file system tells no time of it"));
+    let last_modified = appeared(&meta).ok_or_else(no_time)?;
     Ok(Some(ObjectMeta { location, last_modified, size: meta.len(), e_tag: None, version: None }))
+}
+
+/// When an object got its name. A file is written under a temporary name first, and the process may be stopped, or the machine suspended,
+/// before it gets the one of its key: what it was modified at then is older than anybody could have seen it. Giving it a name changes its
+/// status. Whoever changes that later (a copy, other rights) makes it younger than it is, and it is kept for longer.
+fn appeared(meta: &Metadata) -> Option<chrono::DateTime<chrono::Utc>> {
+    let modified = (meta.mtime(), meta.mtime_nsec());
+    let (seconds, nanos) = modified.max((meta.ctime(), meta.ctime_nsec()));
+    chrono::DateTime::from_timestamp(seconds, u32::try_from(nanos).ok()?)
 }
 
 #[cfg(test)]
@@ -179,6 +190,22 @@ mod tests {
 
     fn keys(metas: Vec<ObjectMeta>) -> Vec<String> {
         metas.into_iter().map(|meta| meta.location.to_string()).collect()
+    }
+
+    /// Whoever put it was stopped for a day between writing it and giving it its name.
+    #[test]
+    fn object_is_as_young_as_its_name() {
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let (temporary, file) = (folder.path().join("slot#1"), folder.path().join("slot"));
+        std::fs::write(&temporary, "x").expect("file");
+        let now = std::time::SystemTime::now();
+        let day_before = now - std::time::Duration::from_secs(24 * 3600);
+        let written = std::fs::File::options().write(true).open(&temporary).expect("file");
+        written.set_modified(day_before).expect("set time");
+        std::fs::hard_link(&temporary, &file).expect("linked");
+        let listed = page(folder.path(), None, None, 10).expect("lists");
+        let appeared: std::time::SystemTime = listed[0].last_modified.into();
+        assert!(appeared > now - std::time::Duration::from_secs(60), "{appeared:?}");
     }
 
     proptest! {

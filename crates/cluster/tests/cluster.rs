@@ -391,14 +391,23 @@ fn node_put_back_to_a_life_before_is_no_witness_of_what_it_has_forgotten() {
     }
 }
 
-/// All nodes die a moment after a commit; one of them may be left with its disk.
-fn forsaken(seed: u64, survivors: usize) -> String {
+/// All nodes die a moment after a commit; some of them may be left with their disks. `folded`: what was committed had reached the checkpoint
+/// before it reached the archive.
+fn forsaken(seed: u64, survivors: usize, folded: bool) -> String {
     World::run(seed, false, async |world| {
         let mut cluster = Cluster::of(world, 3).await;
         cluster.append_surely(0, "k", "a").await;
         // What is older than a second is in the bucket.
         cluster.world.sleep(Duration::from_secs(3)).await;
         cluster.append_surely(1, "k", "b").await;
+        let mut known = Lsn::ZERO;
+        if folded {
+            // One that does not own the log: it could not ship it.
+            let follower = (cluster.owner().expect("somebody") + 1) % 3;
+            assert_eq!(cluster.read(follower, "k").await.expect("read"), "ab");
+            known = cluster.engine(follower).applied().0;
+            cluster.engine(follower).fold().await.expect("folds");
+        }
         for index in 0..3 {
             cluster.kill(index);
         }
@@ -415,16 +424,24 @@ fn forsaken(seed: u64, survivors: usize) -> String {
         let disks: Vec<Arc<dyn Disk>> =
             cluster.nodes[..survivors].iter().map(|life| Arc::clone(&life.disk) as _).collect();
         let by = env.deadline(Duration::from_secs(20));
+        let mut options = telesto_log::LogOptions::new(identity.clone());
+        options.known_committed = Arc::new(known);
         let forsaking = telesto_log::forsake_majority(
             cluster.bucket(&process),
             env.clone(),
             SHARD,
-            telesto_log::LogOptions::new(identity.clone()),
+            options,
             &disks,
             by,
         );
         let forsaken = forsaking.await.expect("it goes on");
         assert_eq!(forsaken.salvaged > 0, survivors > 0, "{forsaken:?}");
+        if folded && survivors == 0 {
+            let last = forsaken.only_in_checkpoint.expect("the archive is behind the checkpoint").1;
+            assert_eq!((last, forsaken.end), (known, known.next()), "{forsaken:?}");
+        } else {
+            assert_eq!(forsaken.only_in_checkpoint, None, "{forsaken:?}");
+        }
         // Nothing to do a second time.
         let options = telesto_log::LogOptions::new(identity);
         let again = telesto_log::forsake_majority(
@@ -458,11 +475,20 @@ fn forsaken(seed: u64, survivors: usize) -> String {
 fn log_whose_servers_are_all_lost_goes_on_in_the_bucket_by_a_command() {
     for seed in 20..24 {
         // Without a survivor at most what was younger than the archive's delay is lost.
-        let read = forsaken(seed, 0);
+        let read = forsaken(seed, 0, false);
         assert!(read == "a" || read == "ab", "{read}");
         // Two of three disks have everything that was acknowledged: one of them at least was met by each commit.
-        let read = forsaken(seed, 2);
+        let read = forsaken(seed, 2, false);
         assert_eq!(read, "ab");
+    }
+}
+
+#[test]
+fn log_whose_checkpoint_is_ahead_of_what_is_left_of_it_goes_on_behind_the_checkpoint() {
+    for seed in 24..28 {
+        for survivors in [0, 2] {
+            assert_eq!(forsaken(seed, survivors, true), "ab", "{survivors} survivors");
+        }
     }
 }
 
@@ -485,6 +511,7 @@ fn log_that_goes_onto_disks_while_all_nodes_leave_needs_none_of_them_afterwards(
             let log = cluster.engine(owner).log();
             let leaves = LeavesBucket::With(3);
             log.switch_because(LogKind::Bucket, "a test", leaves, by).await.expect("in the bucket");
+            let in_bucket = log.chain().active().id;
             // It leaves the bucket five seconds after the node whose turn it is has learned where it is.
             let _ = cluster.append(0, "k", "").await;
             cluster.world.sleep(Duration::from_millis(4900 + 12 * moment)).await;
@@ -496,7 +523,7 @@ fn log_that_goes_onto_disks_while_all_nodes_leave_needs_none_of_them_afterwards(
                 .unwrap_or_else(|_| panic!("moment {moment}: it does not open alone"))
                 .expect("started");
             assert_eq!(cluster.read(1, "k").await.expect("read"), "a", "moment {moment}");
-            on_disks += u64::from(cluster.engine(1).log().chain().active().id > 3);
+            on_disks += u64::from(cluster.engine(1).log().chain().active().id > in_bucket);
         });
     }
     assert!((1..48).contains(&on_disks), "{on_disks} of 48 met a log that was on disks");

@@ -5,6 +5,8 @@
 //! - LSNs are contiguous: a loglet ends where the next starts; the last one is active.
 //! - A loglet's id is one more than that of the one active before it; it never comes back. A trim drops loglets from
 //!   the front only.
+//! - The ids of a database are its own: those of one that is made, or restored, where another one was are others, so that a process
+//!   of that one, which does not know that its database is gone, writes where nobody reads ([`first_id`]).
 //! - The trim point only grows.
 //! - **Versions are never deleted.** A writer that slept holds version *n* and would create *n+1*
 //!   anew if that had been removed, forking the chain; put-if-absent fences only as long as the
@@ -129,6 +131,17 @@ impl Medium {
     }
 }
 
+/// Loglets that a database may have before it comes to ids that another one may have begun at.
+const ID_BITS: u32 = 20;
+
+/// The id of the first loglet that follows `before` (0: nothing) in a database of its own: far from any other one's, which `random`
+/// sees to. Exact as a number of JavaScript.
+pub(crate) fn first_id(before: u64, random: u64) -> u64 {
+    // A restored database takes less, so that it can be done again and again.
+    let far = if before == 0 { random >> 32 } else { 1 + (before >> ID_BITS) + (random >> 36) };
+    (far << ID_BITS) + 1
+}
+
 /// A stretch of the virtual log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loglet {
@@ -217,6 +230,13 @@ impl Chain {
         }
         next.loglets.push(Loglet { id: self.active().id + 1, start, start_hash, medium });
         next
+    }
+
+    /// Moves the trim point to `trim`, in a version that is not stored yet. Loglets that lie wholly below it go.
+    pub(crate) fn trim_to(&mut self, trim: TrimPoint) {
+        let keep = self.loglets.iter().rposition(|loglet| loglet.start <= trim.lsn).unwrap_or(0);
+        self.loglets.drain(..keep);
+        self.trim = trim;
     }
 
     /// The stored form. Equal chains have equal bytes.
@@ -345,6 +365,19 @@ mod tests {
                 start_hash: [0; 16],
                 medium: Medium::Bucket,
             }],
+        }
+    }
+
+    #[test]
+    fn first_ids_are_above_those_before_and_exact_in_javascript() {
+        for random in [0, 7, u64::MAX / 3, u64::MAX] {
+            let mut id = 0;
+            for restored in 0..16 {
+                let next = first_id(id, random);
+                assert!(next > id && next < 1 << 53, "{restored} times: {next} after {id}");
+                assert!(restored == 0 || next > id + (1 << ID_BITS) - 2, "{next} after {id}");
+                id = next + 5;
+            }
         }
     }
 

@@ -148,10 +148,11 @@ impl VirtualLog {
             && matches!(&active.medium, Medium::Quorum { owner, .. } if owner.node != me)
     }
 
-    /// Looks for a newer version of the chain: who owns the log now.
+    /// Looks for a newer version of the chain: who owns the log now. And whether the bucket has this database still: whoever is about to
+    /// change or delete what is beside the log there looks first. Two GETs at once.
     ///
     /// # Errors
-    /// Those of the bucket.
+    /// Those of the bucket; [`Error::OtherDatabase`]; [`Error::Corrupt`] where what follows the chain that this process knows is not its own.
     pub async fn refresh(&self, by: Deadline) -> Result<()> {
         self.inner.newest_chain(Cause::Registry, by).await.map(|_| ())
     }
@@ -422,6 +423,13 @@ impl Inner {
         let create = Request::Create { key, start, server: Some(incarnation) };
         match server.call(create, by).await? {
             Reply::Done => Ok(()),
+            Reply::Refused { sealed: true, .. } => Err(Error::Unavailable {
+                shard: key.shard,
+                reason: format!(
+                    "the log server of node {} begins no loglet {}: the node leaves, or its folder remembers that one as ended, from before an older copy of the bucket was put back (then start that node once with --accept-older-bucket)",
+                    info.node, key.loglet
+                ),
+            }),
             other => Err(unexpected(other)),
         }
     }

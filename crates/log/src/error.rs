@@ -173,6 +173,17 @@ pub enum Error {
         /// What was being waited for.
         what: &'static str,
     },
+    /// The bucket has another database than the one that this process opened there, or none: somebody has removed that one. This process
+    /// writes nothing more there.
+    #[error(
+        "{bucket} does not have the database any more that this process has opened there: it was removed, or another one was restored or made in its place; stop this process, and start one on what is there now with a --data-dir of its own"
+    )]
+    OtherDatabase {
+        /// The shard.
+        shard: ShardId,
+        /// The bucket's URL.
+        bucket: String,
+    },
     /// The log handle was closed.
     #[error("the log of shard {shard} was closed; open the database again")]
     Closed {

@@ -4,11 +4,17 @@
 //!  archive    |--- objects ---|
 //!  survivors  |--- what one of them has beyond ---|    shipped to the archive first
 //!                                                 └─ the log ends here; chain n+1: a bucket loglet
+//!
+//!  archive    |--- objects ---|   (lost)
+//!  checkpoint |----------------------------|           a fold does not wait for the archive
+//!  survivors                               |-- some --|
+//!                                          └─ trim point └─ the log ends here
 //! ```
 //! # Invariants
 //! - Nothing that the archive or a survivor has is given up: the log ends where neither goes on.
 //! - Entries of a survivor are taken over only as they follow each other by their hashes.
-//! - It never ends before an entry that the checkpoint holds.
+//! - It never ends before an entry that the checkpoint holds. Where what is left of the log ends before one, it begins anew behind
+//!   the checkpoint: nobody needs to read what that holds, and no commit of it is lost.
 //!
 //! # On failure
 //! Nothing was changed but objects that were added to the archive, all of which hold entries of the log.
@@ -24,7 +30,7 @@ use telesto_bucket::{Bucket, Cause};
 use telesto_common::{Deadline, Env, Lsn, ShardId};
 
 use crate::archive::covered;
-use crate::chain::{Loglet, Medium};
+use crate::chain::{Chain, Loglet, Medium, TrimPoint};
 use crate::codec::{self, Place, hash16};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
@@ -44,14 +50,26 @@ pub struct Forsaken {
     pub salvaged: u64,
     /// Entries up to this position certainly were in the log, and are lost; none when not beyond `end`.
     pub known_lost_below: Lsn,
+    /// The first and the last entry that are in the checkpoint only: no commit of theirs is lost, but no moment between them can be
+    /// told any more.
+    pub only_in_checkpoint: Option<(Lsn, Lsn)>,
+}
+
+/// What is left of a log from some position on.
+struct Left {
+    /// The newest loglet that holds some of it.
+    loglet: u64,
+    /// Where it ends, and the hash before that.
+    end: Lsn,
+    hash: [u8; 16],
 }
 
 /// Ends the log of `shard` where the archive and the `survivors` (directories of log servers, which no process uses) end, and lets it go on
 /// in the bucket.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when its newest part is in the bucket already; [`Error::LocalDisk`] when a process uses a survivor;
-/// [`Error::Corrupt`] when the checkpoint holds more than was found; those of the bucket.
+/// [`Error::Unavailable`] when its newest part is in the bucket already; [`Error::LocalDisk`] when a process uses a survivor; those of
+/// the bucket.
 pub async fn forsake_majority(
     bucket: Arc<dyn Bucket>,
     env: Env,
@@ -77,34 +95,28 @@ pub async fn forsake_majority(
         });
     }
     let mut salvaged = 0;
-    let mut found = None;
-    for (index, loglet) in chain.loglets.iter().enumerate() {
-        let Medium::Quorum { token, .. } = &loglet.medium else { continue };
-        let key = LogletKey { shard, loglet: loglet.id, token: *token };
-        let end = chain.loglets.get(index + 1).map(|next| next.start);
-        let (reached, hash) = inner.salvage(key, loglet, end, survivors, &mut salvaged, by).await?;
-        if end.is_none_or(|end| reached < end) {
-            found = Some((loglet.id, reached, hash));
-            break;
-        }
-    }
-    let (last, end, hash) = found.unwrap_or_default();
+    let start = (chain.trim.lsn, None);
+    let mut left = inner.left(&chain, start, survivors, &mut salvaged, by).await?;
     let known = inner.options.known_committed.through().await;
     let known = known.map_err(|reason| Error::Unavailable { shard, reason })?;
-    if end <= known {
-        return Err(Error::Corrupt {
-            object: format!("log of shard {shard}"),
-            lsn: Some(end),
-            reason: format!(
-                "entry {known} is in the checkpoint, but entry {end} is neither in the archive nor with a survivor; name more survivors"
-            ),
-        });
+    let mut trim = None;
+    if left.end <= known {
+        let (first_lost, from) = (left.end, known.next());
+        // Whoever has seen another entry there is told to begin again from the checkpoint.
+        let fresh = inner.store.env.writer_token().to_bytes();
+        let hash = inner.hash_left(&chain, from, survivors, by).await?.unwrap_or(fresh);
+        left = inner.left(&chain, (from, Some(hash)), survivors, &mut salvaged, by).await?;
+        trim = Some((TrimPoint { lsn: from, previous_hash: hash }, (first_lost, known)));
     }
     let writer = inner.store.env.writer_token();
-    let mut next = chain.followed_by(writer, end, hash, Medium::Bucket);
+    let mut next = chain.followed_by(writer, left.end, left.hash, Medium::Bucket);
     let new = chain.active().id + 1;
     // Loglets that began after the end hold nothing that still counts.
-    next.loglets.retain(|loglet| loglet.id <= last || loglet.id == new);
+    next.loglets.retain(|loglet| loglet.id <= left.loglet || loglet.id == new);
+    if let Some((trim, _)) = trim {
+        next.trim_to(trim);
+    }
+    let end = left.end;
     if !inner.put_chain(next, by).await? {
         return Err(Error::Unavailable {
             shard,
@@ -112,26 +124,85 @@ pub async fn forsake_majority(
         });
     }
     log.explain("a majority of the log servers was given up: what they alone had is lost", None);
-    Ok(Forsaken { end, salvaged, known_lost_below: chain.active().start.max(end) })
+    Ok(Forsaken {
+        end,
+        salvaged,
+        known_lost_below: chain.active().start.max(end),
+        only_in_checkpoint: trim.map(|(_, lost)| lost),
+    })
 }
 
 impl Inner {
-    /// Where `loglet` ends as far as anything is left of it, and the hash before that. What a survivor has is shipped.
+    /// What is left of the log from `from` on, which is not below the trim point; the hash before it, where it is not what the chain
+    /// says. What a survivor has is shipped.
+    async fn left(
+        &self,
+        chain: &Chain,
+        from: (Lsn, Option<[u8; 16]>),
+        survivors: &[Arc<dyn Disk>],
+        salvaged: &mut u64,
+        by: Deadline,
+    ) -> Result<Left> {
+        let mut left = Left { loglet: 0, end: from.0, hash: from.1.unwrap_or_default() };
+        for (index, loglet) in chain.loglets.iter().enumerate() {
+            let end = chain.loglets.get(index + 1).map(|next| next.start);
+            let Medium::Quorum { token, .. } = &loglet.medium else { continue };
+            if end.is_some_and(|end| end <= from.0) {
+                continue;
+            }
+            let key = LogletKey { shard: chain.shard, loglet: loglet.id, token: *token };
+            let (reached, hash) =
+                self.salvage(key, loglet, (from, end), survivors, salvaged, by).await?;
+            left = Left { loglet: loglet.id, end: reached, hash };
+            if end.is_some_and(|end| reached < end) {
+                break;
+            }
+        }
+        Ok(left)
+    }
+
+    /// The hash before entry `from`, as that entry tells it, if a survivor or the archive has it.
+    async fn hash_left(
+        &self,
+        chain: &Chain,
+        from: Lsn,
+        survivors: &[Arc<dyn Disk>],
+        by: Deadline,
+    ) -> Result<Option<[u8; 16]>> {
+        let Some((loglet, _)) = chain.loglet_at(from) else { return Ok(None) };
+        let Medium::Quorum { token, .. } = &loglet.medium else { return Ok(None) };
+        let key = LogletKey { shard: chain.shard, loglet: loglet.id, token: *token };
+        let place = Place { shard: chain.shard, loglet: loglet.id, lsn: from };
+        let archived = self.read_archived(loglet.id, from, Cause::Archive, by).await?;
+        let mut found: Vec<Bytes> =
+            archived.into_iter().filter_map(|e| e.into_iter().next()).collect();
+        for disk in survivors {
+            found.extend(read(disk, key, from).await?.into_iter().next());
+        }
+        let decoded =
+            found.iter().filter_map(|entry| codec::decode("a survivor's entry", place, entry).ok());
+        Ok(decoded.map(|entry| entry.previous_hash).next())
+    }
+
+    /// Where `loglet`, from `from` on and not beyond `end`, ends as far as anything is left of it, and the hash before that. What a
+    /// survivor has is shipped.
     async fn salvage(
         &self,
         key: LogletKey,
         loglet: &Loglet,
-        end: Option<Lsn>,
+        (from, end): ((Lsn, Option<[u8; 16]>), Option<Lsn>),
         survivors: &[Arc<dyn Disk>],
         salvaged: &mut u64,
         by: Deadline,
     ) -> Result<(Lsn, [u8; 16])> {
         let trim = self.chain().trim;
-        let from = loglet.start.max(trim.lsn);
+        let begin = loglet.start.max(from.0);
         let archived =
-            self.with_objects(Cause::Archive, by, |objects| covered(objects, loglet.id, from));
+            self.with_objects(Cause::Archive, by, |objects| covered(objects, loglet.id, begin));
         let mut next = archived.await?;
-        let mut hash = if next == trim.lsn {
+        let mut hash = if let (true, Some(hash)) = (next == from.0, from.1) {
+            hash
+        } else if next == trim.lsn {
             trim.previous_hash
         } else if next == loglet.start {
             loglet.start_hash

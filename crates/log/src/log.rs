@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use futures::future::join;
 use parking_lot::Mutex;
 use telesto_bucket::{Cause, Object};
 use telesto_common::planted::Bug;
@@ -89,6 +90,8 @@ pub(crate) struct State {
     pub role: Role,
     /// The loglet of its own that this process has ended so that another one takes the log over.
     pub resigned: Option<u64>,
+    /// The bucket was found to have another database, or none.
+    pub supplanted: bool,
     pub closed: bool,
 }
 
@@ -293,6 +296,9 @@ impl Inner {
         if state.closed {
             return Err(Error::Closed { shard: self.store.shard });
         }
+        if state.supplanted {
+            return Err(self.other_database());
+        }
         Ok((Arc::clone(&state.chain), state.role.clone()))
     }
 
@@ -432,12 +438,52 @@ impl Inner {
         Arc::clone(&state.chain)
     }
 
-    /// The newest chain.
+    /// The newest chain. Whether the bucket has this database still is looked at beside it: before whatever may change the chain each
+    /// time, before commits and reads each eighth of a retention.
     pub async fn newest_chain(&self, cause: Cause, by: Deadline) -> Result<Arc<Chain>> {
-        let (started, known) = (self.now(), Chain::clone(&self.chain()));
-        let newest = self.adopt(self.store.newer_chain(cause, known, by).await?);
+        let (started, known) = (self.now(), self.chain());
+        let newer = self.store.newer_chain(cause, Chain::clone(&known), by);
+        let newest = if matches!(cause, Cause::Commit | Cause::Read) && self.has_just_read() {
+            newer.await?
+        } else {
+            let (newer, own) = join(newer, self.check_database(cause, by)).await;
+            own?;
+            newer?
+        };
+        let newest = self.adopt(newest);
         self.state.lock().chain_read = Some(started);
         Ok(newest)
+    }
+
+    /// Whether the chain was read less than an eighth of a retention ago, or this process has just begun.
+    fn has_just_read(&self) -> bool {
+        let now = self.now();
+        let state = self.state.lock();
+        let window = state.chain.retention() / 8;
+        state.chain_read.is_none_or(|at| at.is_recent(&now, window))
+    }
+
+    /// Makes sure that the bucket has the version of the chain that this process knows. Versions are never deleted: where it is not there, or
+    /// another one stands in its place, somebody has removed the database, and nothing of what is there is this process's to change.
+    async fn check_database(&self, cause: Cause, by: Deadline) -> Result<()> {
+        let chain = self.chain();
+        let found = self.store.chain_version(cause, chain.version, by).await?;
+        if found.is_some_and(|found| found.writer == chain.writer) {
+            return Ok(());
+        }
+        self.state.lock().supplanted = true;
+        tracing::error!(
+            shard = chain.shard.0,
+            bucket = self.store.bucket.url(),
+            version = chain.version,
+            "the bucket does not have this process's database any more; nothing more is written there"
+        );
+        Err(self.other_database())
+    }
+
+    fn other_database(&self) -> Error {
+        let (shard, bucket) = (self.store.shard, self.store.bucket.url().to_owned());
+        Error::OtherDatabase { shard, bucket }
     }
 
     /// Reads the chain again; fails when the trim point has passed `position`.

@@ -22,7 +22,7 @@ use telesto_common::planted::Bug;
 use telesto_common::{Deadline, Env, Lsn, NodeId, ShardId};
 
 use crate::archive::Archive;
-use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, TrimPoint};
+use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, TrimPoint, first_id};
 use crate::cluster::{Holders, Whose};
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
@@ -83,6 +83,7 @@ impl VirtualLog {
             return Err(Error::AlreadyExists { shard, bucket: url });
         }
         let kind = options.kind;
+        let id = first_id(0, store.env.random.next_u64());
         let mut chain = Chain {
             shard,
             version: 1,
@@ -91,7 +92,7 @@ impl VirtualLog {
             retention_micros: u64::try_from(options.retention.as_micros()).unwrap_or(u64::MAX),
             trim: TrimPoint { lsn: Lsn::FIRST, previous_hash: [0; 16] },
             loglets: vec![Loglet {
-                id: 1,
+                id,
                 start: Lsn::FIRST,
                 start_hash: [0; 16],
                 medium: Medium::Bucket,
@@ -100,14 +101,14 @@ impl VirtualLog {
         let log = Self::with_chain(store, options, chain.clone());
         let inner = &log.inner;
         if kind == LogKind::Quorum {
-            let (medium, _) = inner.new_quorum(1, Lsn::FIRST, &[], &[], by).await?;
+            let (medium, _) = inner.new_quorum(id, Lsn::FIRST, &[], &[], by).await?;
             chain.loglets[0].medium = medium;
             inner.state.lock().chain = Arc::new(chain.clone());
         }
         let created = inner.store.put_chain(&chain, by).await?;
         if !created {
             if let Medium::Quorum { token, servers, .. } = &chain.active().medium {
-                inner.discard(LogletKey { shard, loglet: 1, token: *token }, servers, by).await;
+                inner.discard(LogletKey { shard, loglet: id, token: *token }, servers, by).await;
             }
             return Err(Error::AlreadyExists { shard, bucket: url });
         }
@@ -177,6 +178,7 @@ impl VirtualLog {
             chain_read: None,
             role: Role::default(),
             resigned: None,
+            supplanted: false,
             closed: false,
         };
         Self {

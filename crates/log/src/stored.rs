@@ -23,7 +23,7 @@ use telesto_bucket::{Bucket, Cause, Object};
 use telesto_common::{Deadline, Env, Lsn, ShardId, Timestamp, WriterToken};
 
 use crate::archive;
-use crate::chain::{Chain, Loglet, Medium, TrimPoint};
+use crate::chain::{Chain, Loglet, Medium, TrimPoint, first_id};
 use crate::codec::{self, Place, hash16};
 use crate::error::{Error, Result};
 use crate::keys;
@@ -38,8 +38,6 @@ const AHEAD: u64 = 16;
 pub struct StoredLog {
     store: Store,
     chain: Chain,
-    /// Hash of the newest version's bytes, as they are stored.
-    stored_hash: [u8; 16],
 }
 
 /// One object of the log, and the entries in it that a walk had not passed.
@@ -90,7 +88,7 @@ impl StoredLog {
     ) -> Result<Option<Self>> {
         let store = Store { bucket, env, shard };
         let chain = store.newest_chain(Cause::Admin, by).await?;
-        Ok(chain.map(|chain| Self { store, stored_hash: hash16(&chain.encode()), chain }))
+        Ok(chain.map(|chain| Self { store, chain }))
     }
 
     /// The log by version `version` of its chain.
@@ -112,7 +110,7 @@ impl StoredLog {
             reason: "it is missing".to_owned(),
         };
         let chain = chain.ok_or_else(missing)?;
-        Ok(Self { store, stored_hash: hash16(&chain.encode()), chain })
+        Ok(Self { store, chain })
     }
 
     /// Number of this version of the chain.
@@ -148,16 +146,18 @@ impl StoredLog {
     }
 
     /// This log, going on as `later` does: what a later version of the chain says of newer stretches, with what this one says of
-    /// older ones, which the later one may have left out.
+    /// older ones, which the later one may have left out. Stretches that begin behind one that came later were given up with what was
+    /// in them.
     #[must_use]
     pub fn continued_by(&self, later: &Self) -> Self {
         let last = self.chain.active().id;
         let mut joined = self.clone();
-        if later.chain.version > joined.chain.version {
-            joined.chain.version = later.chain.version;
-            joined.stored_hash = later.stored_hash;
+        joined.chain.version = joined.chain.version.max(later.chain.version);
+        let newer = later.chain.loglets.iter().filter(|loglet| loglet.id > last);
+        if let Some(least) = newer.clone().map(|loglet| loglet.start).min() {
+            joined.chain.loglets.retain(|loglet| loglet.start <= least);
         }
-        joined.chain.loglets.extend(later.chain.loglets.iter().filter(|l| l.id > last).cloned());
+        joined.chain.loglets.extend(newer.cloned());
         joined
     }
 
@@ -200,23 +200,25 @@ impl StoredLog {
     }
 
     /// The version after this one, of a log that begins behind `before` and ends with `last`, each an entry and its hash. Stretches that are
-    /// wholly outside are left out. `first_version`: what version 1 will be.
-    #[must_use]
+    /// wholly outside are left out. `first_version`: what version 1 will be. It is linked to that one, which is the new database's own: to
+    /// a process of the old database, which may know the version before, it is nothing that follows.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when what the versions of the chain say does not fit together.
     pub fn cut(
         &self,
         before: (Lsn, [u8; 16]),
         last: (Lsn, [u8; 16]),
         writer: WriterToken,
-        first_version: Option<&CutChain>,
-    ) -> CutChain {
+        first_version: &CutChain,
+    ) -> Result<CutChain> {
         let mut chain = self.chain.successor(writer);
-        chain.previous = match &first_version {
-            Some(first) if self.chain.version == first.version => hash16(&first.body),
-            _ => self.stored_hash,
-        };
+        chain.previous = hash16(&first_version.body);
         let first = before.0.next();
         chain.trim = TrimPoint { lsn: first, previous_hash: before.1 };
-        let id = chain.active().id + 1;
+        let drawn = hash16(&writer.to_bytes());
+        let drawn = u64::from_le_bytes(std::array::from_fn(|at| drawn[at]));
+        let id = first_id(chain.active().id, drawn);
         let ends: Vec<Option<Lsn>> =
             chain.loglets.iter().skip(1).map(|l| Some(l.start)).chain([None]).collect();
         let loglets = std::mem::take(&mut chain.loglets).into_iter().zip(ends);
@@ -233,7 +235,10 @@ impl StoredLog {
         let (start, start_hash) = (last.0.next(), last.1);
         chain.loglets.push(Loglet { id, start, start_hash, medium: Medium::Bucket });
         let key = keys::chain(chain.shard, chain.version);
-        CutChain { key, body: chain.encode(), version: chain.version }
+        let body = chain.encode();
+        // Nobody could open a database that began with one that cannot be read.
+        Chain::decode(chain.shard, chain.version, &body)?;
+        Ok(CutChain { key, body, version: chain.version })
     }
 }
 

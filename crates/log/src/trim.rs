@@ -143,9 +143,7 @@ impl VirtualLog {
             }
             let previous_hash = self.hash_before(start, by).await?;
             let mut next = chain.successor(inner.store.env.writer_token());
-            next.trim = TrimPoint { lsn: start, previous_hash };
-            let keep = next.loglets.iter().rposition(|l| l.start <= start).unwrap_or(0);
-            next.loglets.drain(..keep);
+            next.trim_to(TrimPoint { lsn: start, previous_hash });
             if inner.put_chain(next, by).await? {
                 return Ok(self.chain().trim.lsn);
             }
@@ -169,7 +167,10 @@ fn reach(
 ) -> Lsn {
     let mut next = chain.trim.lsn;
     for (index, loglet) in chain.loglets.iter().enumerate() {
-        let end = chain.loglets.get(index + 1).map_or(below, |l| l.start).min(below);
+        // An object may go on beyond the end of its loglet: of a cut log, or of a candidate that took nothing over. What it has there is
+        // nobody's.
+        let stop = chain.loglets.get(index + 1).map(|next| next.start);
+        let end = stop.map_or(below, |stop| stop.min(below));
         let quorum = matches!(loglet.medium, Medium::Quorum { .. });
         let objects = if quorum { archived } else { slots };
         for object in objects {
@@ -182,10 +183,11 @@ fn reach(
             if id != loglet.id || last < next {
                 continue;
             }
-            if first > next || last >= end || object.modified_micros >= oldest_kept {
+            let through = stop.map_or(last.next(), |stop| last.next().min(stop));
+            if first > next || through > below || object.modified_micros >= oldest_kept {
                 break;
             }
-            next = last.next();
+            next = next.max(through);
         }
         if next < end {
             return next;

@@ -14,8 +14,7 @@
 //! - The tail is trimmed only after the flush that made its entries durable has returned.
 //!
 //! # On failure
-//! Fenced: this process becomes a reader of the newest checkpoint. Anything else that ends the writer: dropped
-//! and opened again by the next fold; the tail still has everything.
+//! Fenced: this process becomes a reader of the newest checkpoint. Anything else: the next fold opens the writer again.
 //!
 //! # Limits
 //! Memory, of `work_bytes`: half for rows applied and not flushed (counted as SlateDB holds them), as much again
@@ -109,12 +108,20 @@ impl Shard {
     /// # Errors
     /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`]; the tail keeps everything.
     pub async fn fold(&self) -> Result<FoldOutcome> {
+        self.fold_through(Lsn(u64::MAX)).await
+    }
+
+    /// As [`fold`](Self::fold), but nothing behind `limit`.
+    ///
+    /// # Errors
+    /// As [`fold`](Self::fold).
+    pub async fn fold_through(&self, limit: Lsn) -> Result<FoldOutcome> {
         self.open_check()?;
         let env = &self.options.env;
         let deadline = env.deadline(self.options.io_timeout);
         let mut folding =
             env.within(deadline, "waiting for a fold under way", self.folding.lock()).await?;
-        let failure = match self.fold_locked(&mut folding).await {
+        let failure = match self.fold_locked(&mut folding, limit).await {
             Ok(outcome) => return Ok(outcome),
             Err(failure) => failure,
         };
@@ -175,12 +182,13 @@ impl Shard {
     async fn fold_locked(
         &self,
         folding: &mut Folding,
+        limit: Lsn,
     ) -> std::result::Result<FoldOutcome, FoldError> {
         if self.tail.read().oldest_after(self.checkpointed()).is_none() {
             return Ok(FoldOutcome::Nothing);
         }
         let writer = self.take_over(folding).await?;
-        let reached = self.tail.read().applied;
+        let reached = self.tail.read().applied.min(limit);
         if reached <= self.checkpointed() {
             // Another process had folded all of it.
             return Ok(FoldOutcome::Nothing);

@@ -187,6 +187,7 @@ pub(crate) async fn join(
     }
     if options.accept_copy {
         registry.forget_lives(node.id).await.map_err(wrong)?;
+        LocalLogServer::forget_ended(&*disk, SHARD).await.map_err(TxnError::from)?;
     }
     let took_in = take_in(env, &bucket, node, &disk).await?;
     let certificates = certificates(env, &registry, options.token_file.as_ref(), node.id).await?;

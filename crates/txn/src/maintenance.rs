@@ -9,6 +9,11 @@
 //!   fold to whoever has just advanced it, and one that was fenced stands back, longer each time.
 //! - The log is trimmed only below a durable checkpoint, and only after one (the log keeps entries for
 //!   the retention window besides).
+//! - Nothing is folded, trimmed or collected before the chain was looked at: a process whose database was removed, and another one put in its
+//!   place, must not write its checkpoint over that one's, nor delete what it does not know.
+//! - The log's owner ships what it is about to fold first, so that the bucket's log goes as far as the checkpoint. Where that fails, and
+//!   on other nodes, the checkpoint may be ahead of it by what the archive is late; a recovery from lost disks goes on behind the
+//!   checkpoint then.
 //! - A part object is deleted only when nobody can need it ([`crate::parts`]): no commit that is not folded names it,
 //!   and none that is still to come can.
 //!
@@ -31,6 +36,8 @@ const SHORTEST_ROUND: Duration = Duration::from_millis(50);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// How long a process leaves the fold to another one that advances.
 const FOLLOW: Duration = Duration::from_secs(1);
+/// How long a fold waits for the archive.
+const SHIPPING: Duration = Duration::from_secs(5);
 /// How long a process that was fenced stands back, at least (twice as long each time) and at most.
 const STAND_BACK: Duration = Duration::from_secs(1);
 const STAND_BACK_LONGEST: Duration = Duration::from_secs(15);
@@ -111,6 +118,7 @@ impl Maintenance {
         if checkpointed > done.collected_at && now.saturating_sub(done.collected) >= collect_every {
             done.collected = now;
             done.collected_at = checkpointed;
+            local.log.refresh(local.env.deadline(local.options.timeout)).await?;
             shard.collect().await?;
             done.parts.collect(local).await?;
         }
@@ -138,11 +146,30 @@ impl Maintenance {
         Ok(())
     }
 
+    /// Ships what is applied, if this process owns the log, and gives how far the checkpoint may go.
+    async fn ship(&self) -> Lsn {
+        let local = &self.local;
+        let shard = local.shard();
+        if !local.log.sequences() || shard.fold_need() == FoldNeed::Full {
+            return Lsn(u64::MAX);
+        }
+        let (applied, _) = shard.applied();
+        match local.log.archive_through(applied, local.env.deadline(SHIPPING)).await {
+            Ok(()) => applied,
+            Err(error) => {
+                tracing::debug!(%error, "the checkpoint goes ahead of the archive");
+                Lsn(u64::MAX)
+            }
+        }
+    }
+
     /// Folds the tail now.
     pub async fn fold(&self) -> Result<FoldOutcome> {
         let local = &self.local;
         let started = local.env.clock.monotonic();
-        let outcome = local.shard().fold().await;
+        local.log.refresh(local.env.deadline(local.options.timeout)).await?;
+        let limit = self.ship().await;
+        let outcome = local.shard().fold_through(limit).await;
         local.folded.notify_waiters();
         let outcome = outcome?;
         match outcome {

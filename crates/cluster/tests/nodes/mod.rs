@@ -9,7 +9,7 @@ pub use bytes::Bytes;
 pub use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
 pub use telesto_cluster::{Admitted, Error, Node, NodeRole, Record, Registry, Settings, Status};
 pub use telesto_common::planted::{Bug, Planted};
-pub use telesto_common::{Incarnation, NodeId, ShardId};
+pub use telesto_common::{Incarnation, Lsn, NodeId, ShardId};
 pub use telesto_log::disk::{Disk, SimDisk};
 pub use telesto_log::server::LocalLogServer;
 pub use telesto_log::{Error as LogError, Identity, LogKind};

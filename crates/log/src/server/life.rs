@@ -19,7 +19,8 @@
 //! - A mark is in the directory before it is in the bucket, and no server answers anybody before its mark is there. A start that
 //!   ends between the two leaves the marks of the lives before beside its own, and whichever of them the bucket has is found.
 //! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner that was succeeded
-//!   without knowing it could otherwise make a majority of servers that have removed it.
+//!   without knowing it could otherwise make a majority of servers that have removed it. But for a bucket that was put back to an
+//!   older copy, on request ([`forget_ended`]): its chain goes on with numbers that were given before.
 //! - The doubts are written before the life that follows them: a crash between leaves both to be found again.
 //!
 //! # On failure
@@ -188,6 +189,18 @@ impl Life {
         }
         Ok(())
     }
+}
+
+/// Forgets which loglets have ended, in a directory whose lock is held: the node was told that the bucket is an older copy, or another
+/// database's beginning, so that those that follow there are others than those that this directory remembers, whose tokens tell them apart.
+///
+/// # Errors
+/// Those of the local disk.
+pub async fn forget_ended(disk: &dyn Disk, shard: ShardId) -> Result<()> {
+    for ended in disk.list(&over(shard)).await? {
+        disk.remove(&format!("{}/{ended}", over(shard))).await?;
+    }
+    Ok(())
 }
 
 /// Notes the mark of the life that begins. Behind the doubts: from here on the directory may be taken for that of the last life.

@@ -22,7 +22,7 @@ use telesto_common::{Deadline, Env, Incarnation, Lsn, ShardId};
 use tokio::sync::oneshot;
 
 use super::hosted::Hosted;
-use super::life::{CountedLife, Counting, Life};
+use super::life::{self, CountedLife, Counting, Life};
 use super::loglet::StoredLoglet;
 use super::protocol::{LogServer, LogletKey, MAX_LEASE, Reply, Request};
 use super::segment::{lock_name, loglet_of, shard_directory};
@@ -115,6 +115,16 @@ impl LocalLogServer {
             door: Mutex::default(),
             _lock: lock,
         }))
+    }
+
+    /// Forgets which loglets of `shard` have ended, in a directory that no process uses: its node was told to go on with an older copy of
+    /// its bucket, whose chain gives their numbers again.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and those of the local disk.
+    pub async fn forget_ended(disk: &dyn Disk, shard: ShardId) -> Result<()> {
+        let _lock = disk.lock(&lock_name(shard)).await?;
+        life::forget_ended(disk, shard).await
     }
 
     /// The loglets that have files in `disk`.

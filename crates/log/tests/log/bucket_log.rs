@@ -206,7 +206,7 @@ async fn slot_that_vanished_is_named_never_skipped_nor_taken_for_the_tail() {
         process.say(&n.to_string()).await.unwrap();
     }
     for lost in [1_u64, 2, 5, 8] {
-        let key = format!("shards/1/log/{:020}/{lost:020}", 1);
+        let key = slot_key(&process.log, lost);
         let body = objects.body(&key).unwrap();
         objects.remove(&key);
         let mut fresh = open(&bucket, &env, options(2, 1)).await.unwrap();
@@ -215,7 +215,7 @@ async fn slot_that_vanished_is_named_never_skipped_nor_taken_for_the_tail() {
         assert!(error.to_string().contains(&key), "{error}");
         objects.replace(&key, body);
     }
-    objects.remove(&format!("shards/1/log/{:020}/{:020}", 1, 2));
+    objects.remove(&slot_key(&process.log, 2));
     let error = follower.catch_up().await.unwrap_err();
     assert!(matches!(error, Error::Corrupt { lsn: Some(Lsn(2)), .. }), "{error}");
 }
@@ -226,9 +226,13 @@ async fn slot_swapped_for_one_of_another_history_breaks_the_hash_chain() {
     let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
     let mut process = create(&bucket, &env, options(1, 1)).await;
     process.say("one").await.unwrap();
-    let key = format!("shards/1/log/{:020}/{:020}", 1, 2);
+    let key = slot_key(&process.log, 2);
     let forged = telesto_log::codec::encode(
-        telesto_log::codec::Place { shard: SHARD, loglet: 1, lsn: Lsn(2) },
+        telesto_log::codec::Place {
+            shard: SHARD,
+            loglet: process.log.chain().active().id,
+            lsn: Lsn(2),
+        },
         env.writer_token(),
         [9; 16],
         &saying("forged"),

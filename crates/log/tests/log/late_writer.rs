@@ -107,14 +107,14 @@ async fn writer_frozen_past_the_retention_is_refused_before_it_appends() {
     let mut late = open(&late_bucket, &late_env, options(2, 1)).await.unwrap();
     late.catch_up().await.unwrap();
     outlive(&objects, &mut active).await;
-    assert!(objects.body(&format!("shards/1/log/{:020}/{:020}", 1, 1)).is_none());
+    assert!(objects.body(&slot_key(&active.log, 1)).is_none());
 
     late_clock.advance(RETENTION * 2);
     let error = late.try_say("zombie").await.unwrap_err();
     assert!(matches!(error, Error::Trimmed { .. }), "{error}");
     let error = late.catch_up().await.unwrap_err();
     assert!(matches!(error, Error::Trimmed { .. }), "{error}");
-    assert!(objects.body(&format!("shards/1/log/{:020}/{:020}", 1, 1)).is_none(), "no stray");
+    assert!(objects.body(&slot_key(&active.log, 1)).is_none(), "no stray");
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ async fn put_in_flight_across_a_trim_is_not_acknowledged_and_its_stray_is_collec
     assert!(matches!(error, Error::Trimmed { .. }), "{error}");
 
     // Its object is there, and harms nobody: not a reader, not another late one, not a fresh one.
-    let stray = format!("shards/1/log/{:020}/{:020}", 1, 1);
+    let stray = slot_key(&active.log, 1);
     assert!(objects.body(&stray).is_some());
     active.say("after").await.unwrap();
     active.catch_up().await.unwrap();
@@ -174,12 +174,16 @@ async fn late_reader_does_not_believe_what_another_late_writer_left_below_the_tr
     late.catch_up().await.unwrap();
     outlive(&objects, &mut active).await;
     let stray = telesto_log::codec::encode(
-        telesto_log::codec::Place { shard: SHARD, loglet: 1, lsn: Lsn(1) },
+        telesto_log::codec::Place {
+            shard: SHARD,
+            loglet: active.log.chain().active().id,
+            lsn: Lsn(1),
+        },
         env.writer_token(),
         [0; 16],
         &saying("stray"),
     );
-    objects.replace(&format!("shards/1/log/{:020}/{:020}", 1, 1), stray.unwrap().0);
+    objects.replace(&slot_key(&active.log, 1), stray.unwrap().0);
     late_clock.advance(RETENTION * 2);
     let error = late.catch_up().await.unwrap_err();
     assert!(matches!(error, Error::Trimmed { .. }), "{error}");
@@ -201,18 +205,22 @@ async fn writer_away_for_a_while_pays_for_a_look_at_the_chain_and_nothing_else()
     assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
     clock.advance(Duration::from_secs(20));
     process.say("the chain was read an eighth of a retention ago").await.unwrap();
-    assert_eq!(bucket.take_requests()["get"], 1);
+    assert_eq!(bucket.take_requests()["get"], 2, "is there a newer version, and is this one there");
     process.say("and now it is known again").await.unwrap();
     assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
     clock.advance(RETENTION);
     assert!(matches!(process.try_say("late, nothing trimmed").await, Ok(Append::Committed(_))));
-    assert_eq!(bucket.take_requests()["get"], 2, "the chain before and after");
+    assert_eq!(
+        bucket.take_requests()["get"],
+        3,
+        "the chain before and after, and whether it is ours"
+    );
     process.say("in contact again").await.unwrap();
     assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
     for by_seconds in [-500_i64, 900] {
         clock.set_wall(by_seconds * 1_000_000);
         process.say("the wall clock was set").await.unwrap();
-        assert_eq!(bucket.take_requests()["get"], 2, "{by_seconds}");
+        assert_eq!(bucket.take_requests()["get"], 3, "{by_seconds}");
         process.say("in contact again").await.unwrap();
         assert_eq!(bucket.take_requests().into_values().sum::<usize>(), 1);
     }
@@ -334,10 +342,11 @@ async fn late_reader_that_met_a_stray_begins_again_at_the_trim_point() {
     active.catch_up().await.unwrap();
     let start = outlive(&objects, &mut active).await;
     for lsn in [start.prev().prev(), start.prev()] {
-        let place = telesto_log::codec::Place { shard: SHARD, loglet: 1, lsn };
+        let place =
+            telesto_log::codec::Place { shard: SHARD, loglet: active.log.chain().active().id, lsn };
         let stray = telesto_log::codec::encode(place, late.env.writer_token(), [5; 16], &[]);
         let stray = stray.unwrap().0;
-        objects.replace(&format!("shards/1/log/{:020}/{:020}", 1, lsn.0), stray);
+        objects.replace(&slot_key(&active.log, lsn.0), stray);
     }
     late.next = start.prev();
     late.hash = [5; 16];
@@ -444,4 +453,125 @@ async fn crash_at_every_bucket_request_of_a_trim_is_finished_by_the_next_trim() 
             }
         }
     }
+}
+
+/// Somebody has emptied the bucket and made another database there, while a process of the one before was stopped.
+#[tokio::test]
+async fn process_of_a_database_that_was_removed_harms_none_that_is_made_in_its_place_and_notices() {
+    let objects = Arc::new(Objects::default());
+    let (old_env, _) = shifted();
+    let mut old = create(&MemBucket::new(&objects), &old_env, short()).await;
+    for n in 0..16 {
+        old.say(&format!("old {n}")).await.unwrap();
+    }
+    objects.clear();
+    let env = telesto_runtime::env();
+    let mut new = create(&MemBucket::new(&objects), &env, short()).await;
+    new.say("new").await.unwrap();
+    // It has looked a moment ago: it goes on where nobody reads.
+    let _ = old.try_say("zombie").await;
+    for n in 0..20 {
+        new.say(&n.to_string()).await.unwrap();
+    }
+    let mut fresh = open(&MemBucket::new(&objects), &env, options(3, 1)).await.unwrap();
+    fresh.catch_up().await.unwrap();
+    assert_eq!(fresh.said(), new.said());
+    let there = objects.keys("");
+    objects.advance(RETENTION + Duration::from_secs(1));
+    let trimmed = old.log.trim(Lsn(16), soon(&old_env)).await.unwrap_err();
+    assert!(matches!(trimmed, Error::OtherDatabase { .. }), "{trimmed}");
+    assert_eq!(objects.keys(""), there);
+    for _ in 0..2 {
+        let error = old.try_say("zombie").await.unwrap_err();
+        assert!(matches!(error, Error::OtherDatabase { .. }), "{error}");
+    }
+
+    let (late_env, late_clock) = shifted();
+    let mut late = open(&MemBucket::new(&objects), &late_env, options(4, 1)).await.unwrap();
+    late.catch_up().await.unwrap();
+    objects.clear();
+    late_clock.advance(RETENTION / 8 + Duration::from_secs(1));
+    // It has put it before it looked.
+    let error = late.try_say("zombie").await.unwrap_err();
+    assert!(matches!(error, Error::Indeterminate { .. }), "{error}");
+    let error = late.try_say("zombie").await.unwrap_err();
+    assert!(matches!(error, Error::OtherDatabase { .. }), "{error}");
+    let error = late.catch_up().await.unwrap_err();
+    assert!(matches!(error, Error::OtherDatabase { .. }), "{error}");
+}
+
+/// A bucket is put back to what a backup has, while a process of the database lives: ahead of the backup, or with a chain as old as that one's.
+#[tokio::test]
+async fn process_of_a_database_that_was_restored_in_its_place_does_not_go_on_in_it() {
+    for ahead in [false, true] {
+        let objects = Arc::new(Objects::default());
+        let (old_env, _) = shifted();
+        let mut old = create(&MemBucket::new(&objects), &old_env, short()).await;
+        for n in 0..4 {
+            old.say(&n.to_string()).await.unwrap();
+        }
+        objects.advance(RETENTION + Duration::from_secs(1));
+        old.log.trim(Lsn(2), soon(&old_env)).await.unwrap();
+        assert_eq!(old.log.chain().version, 2);
+        let backup = Arc::new(objects.copy());
+        for n in 4..8 {
+            old.say(&n.to_string()).await.unwrap();
+        }
+        if ahead {
+            objects.advance(RETENTION + Duration::from_secs(1));
+            old.log.trim(Lsn(6), soon(&old_env)).await.unwrap();
+            assert_eq!(old.log.chain().version, 3);
+        }
+        let env = telesto_runtime::env();
+        restore(&backup, &env, Lsn(4)).await;
+        let mut new = open(&MemBucket::new(&backup), &env, options(2, 1)).await.unwrap();
+        new.catch_up().await.unwrap();
+        new.say("new").await.unwrap();
+        objects.clear();
+        for key in backup.keys("") {
+            objects.replace(&key, backup.body(&key).unwrap());
+        }
+        let mut new = open(&MemBucket::new(&objects), &env, options(2, 1)).await.unwrap();
+        new.catch_up().await.unwrap();
+        let _ = old.try_say("zombie").await;
+        let error = old.log.refresh(soon(&old_env)).await.unwrap_err();
+        match ahead {
+            true => assert!(matches!(error, Error::OtherDatabase { .. }), "{error}"),
+            false => assert!(error.to_string().contains("does not follow version 2"), "{error}"),
+        }
+        for n in 0..12 {
+            new.say(&n.to_string()).await.unwrap();
+        }
+        let mut fresh = open(&MemBucket::new(&objects), &env, options(3, 1)).await.unwrap();
+        fresh.catch_up().await.unwrap();
+        assert_eq!(fresh.said()[..4], ["1", "2", "3", "new"]);
+        assert_eq!(fresh.said().len(), 16);
+    }
+}
+
+/// `telesto cluster recover --accept-loss` gives up the loglets that had begun behind what is left: a backup from before it knows them.
+#[tokio::test]
+async fn log_of_backups_before_and_after_a_loss_is_cut_to_a_chain_that_opens() {
+    let (objects, env) = (Arc::new(Objects::default()), telesto_runtime::env());
+    let process = create(&MemBucket::new(&objects), &env, short()).await;
+    let first = telesto_log::chain::Chain::clone(&process.log.chain());
+    let medium = telesto_log::chain::Medium::Bucket;
+    let second = first.followed_by(env.writer_token(), Lsn(100), [1; 16], medium.clone());
+    let mut third = second.followed_by(env.writer_token(), Lsn(90), [2; 16], medium);
+    third.loglets.remove(1);
+    for chain in [&second, &third] {
+        objects.replace(&format!("shards/1/chain/{:020}", chain.version), chain.encode());
+    }
+    let stored = |version| {
+        let bucket = MemBucket::new(&objects) as Arc<dyn telesto_bucket::Bucket>;
+        let by = soon(&env);
+        telesto_log::stored::StoredLog::at_version(bucket, env.clone(), SHARD, version, by)
+    };
+    let joined = stored(2).await.unwrap().continued_by(&stored(3).await.unwrap());
+    let one = joined.first_version(env.writer_token(), soon(&env)).await.unwrap();
+    let (before, last) = ((Lsn(40), [3; 16]), (Lsn(120), [4; 16]));
+    let cut = joined.cut(before, last, env.writer_token(), &one).unwrap();
+    let cut = telesto_log::chain::Chain::decode(SHARD, 4, &cut.body).unwrap();
+    let starts: Vec<u64> = cut.loglets.iter().map(|loglet| loglet.start.0).collect();
+    assert_eq!(starts, [1, 90, 121]);
 }

@@ -69,11 +69,12 @@ async fn slot_that_a_listing_shows_and_a_get_does_not_find_is_damage() {
     for text in texts(3) {
         process.say(&text).await.unwrap();
     }
-    objects.remove(&format!("shards/1/log/{:020}/{:020}", 1, 3));
+    objects.remove(&slot_key(&process.log, 3));
     let hinting = MemBucket::new(&objects);
-    hinting.distort_lists(|page| {
+    let fourth = slot_key(&process.log, 4);
+    hinting.distort_lists(move |page| {
         if let Some(mut last) = page.last().cloned() {
-            last.key = format!("shards/1/log/{:020}/{:020}", 1, 4);
+            last.key.clone_from(&fourth);
             page.push(last);
         }
     });
@@ -116,9 +117,8 @@ async fn inspection_under_a_listing_with_a_hole_names_no_damage() {
     for text in texts(5) {
         process.say(&text).await.unwrap();
     }
-    bucket.distort_lists(|page| {
-        page.retain(|o| !o.key.ends_with(&format!("/log/{:020}/{:020}", 1, 3)));
-    });
+    let third = slot_key(&process.log, 3);
+    bucket.distort_lists(move |page| page.retain(|o| o.key != third));
     let look = || {
         let dynamic = Arc::clone(&bucket) as Arc<dyn Bucket>;
         let options = InspectOptions { disk: None, from: Lsn(1), limit: 100 };
@@ -126,7 +126,7 @@ async fn inspection_under_a_listing_with_a_hole_names_no_damage() {
     };
     let report = look().await.unwrap();
     assert_eq!((report.entries.len(), report.damaged), (5, 0));
-    objects.remove(&format!("shards/1/log/{:020}/{:020}", 1, 3));
+    objects.remove(&slot_key(&process.log, 3));
     let report = look().await.unwrap();
     assert_eq!((report.entries.len(), report.damaged), (5, 1));
 }
@@ -230,8 +230,12 @@ async fn entry_read_again_is_bound_to_what_was_read_before() {
     for text in texts(6) {
         process.say(&text).await.unwrap();
     }
-    let key = format!("shards/1/log/{:020}/{:020}", 1, 3);
-    let place = telesto_log::codec::Place { shard: SHARD, loglet: 1, lsn: Lsn(3) };
+    let key = slot_key(&process.log, 3);
+    let place = telesto_log::codec::Place {
+        shard: SHARD,
+        loglet: process.log.chain().active().id,
+        lsn: Lsn(3),
+    };
     let whole = objects.body(&key).unwrap();
     for previous in [process.applied[2].previous_hash, [9; 16]] {
         let forged =

@@ -35,6 +35,13 @@ impl Bench {
         Self { objects, bucket, env, disk: SimDisk::new() }
     }
 
+    /// One whose log draws the same ids as that of any other one made so.
+    fn alike() -> Self {
+        let mut bench = Self::new();
+        bench.env.random = Arc::new(Seeded::new(1));
+        bench
+    }
+
     async fn create(&self) -> Process {
         create(&self.bucket, &self.env, small(1, &self.disk)).await
     }
@@ -227,7 +234,7 @@ async fn archive_with_a_hole_behind_an_older_directory_is_damage() {
 
 #[tokio::test]
 async fn archive_object_of_the_same_name_counts_only_with_the_same_entries() {
-    let bench = Bench::new();
+    let bench = Bench::alike();
     let mut process = bench.create().await;
     process.say("1").await.unwrap();
     process.say("2").await.unwrap();
@@ -237,12 +244,12 @@ async fn archive_object_of_the_same_name_counts_only_with_the_same_entries() {
     drop(process);
 
     // The same name with other entries: made by another log of another bucket.
-    let other = Bench::new();
+    let other = Bench::alike();
     let mut stranger = other.create().await;
     stranger.say("1").await.unwrap();
     stranger.say("other").await.unwrap();
     stranger.log.archive_through(Lsn(2), soon(&other.env)).await.unwrap();
-    let mut process = Bench::new();
+    let mut process = Bench::alike();
     process.objects.replace(key, other.objects.body(key).unwrap());
     let mut victim = process.create().await;
     victim.say("1").await.unwrap();
@@ -295,6 +302,30 @@ async fn store_that_nobody_waits_for_any_more_is_written_and_the_server_goes_on(
     assert!(given_up.await.is_err());
     disk.resume();
     assert_eq!(store(2).await.unwrap(), Reply::Stored { next: Lsn(3), leased: false });
+}
+
+/// The chain of a bucket that was put back to an older copy gives numbers again that the directory remembers as ended.
+#[tokio::test]
+async fn directory_beside_a_bucket_that_was_put_back_begins_loglets_again_when_it_is_told_to() {
+    let (env, disk) = (telesto_runtime::env(), SimDisk::new());
+    let key = |loglet, token| LogletKey { shard: SHARD, loglet, token: WriterToken(token) };
+    let server = |life| {
+        let (disk, life) = (Arc::clone(&disk) as _, telesto_common::Incarnation(life));
+        LocalLogServer::open_shared(disk, env.clone(), SHARD, 1 << 20, life, None)
+    };
+    let create = |key| Request::Create { key, start: Lsn(1), server: None };
+    let before = server(1).await.unwrap();
+    assert_eq!(before.call(create(key(7, 1)), soon(&env)).await.unwrap(), Reply::Done);
+    let ended = Request::Remove { key: key(7, 1), over: true };
+    before.call(ended, soon(&env)).await.unwrap();
+    let again = before.call(create(key(6, 2)), soon(&env)).await.unwrap();
+    assert!(matches!(again, Reply::Refused { sealed: true, .. }), "{again:?}");
+    let in_use = LocalLogServer::forget_ended(&*disk, SHARD).await;
+    assert!(matches!(in_use, Err(Error::LocalDisk { .. })), "{in_use:?}");
+    drop(before);
+    LocalLogServer::forget_ended(&*disk, SHARD).await.unwrap();
+    let after = server(2).await.unwrap();
+    assert_eq!(after.call(create(key(6, 2)), soon(&env)).await.unwrap(), Reply::Done);
 }
 
 /// A node that leaves is told of what was begun on it, and nothing is begun on it afterwards, until it stays.

@@ -57,7 +57,7 @@ async fn entry_that_stood_in_the_way_is_fetched_once() {
     other.say("first").await.unwrap();
     let fetched = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&fetched);
-    let slot = format!("shards/1/log/{:020}/{:020}", 1, 1);
+    let slot = slot_key(&process.log, 1);
     bucket.hook(move |class, key| {
         if class == "get" && key == slot {
             counter.fetch_add(1, Ordering::SeqCst);

@@ -16,6 +16,7 @@ use telesto_common::env::{Clock, Random};
 use telesto_common::{Deadline, Env, Incarnation, Lsn, NodeId, ShardId, TxnId};
 use telesto_log::disk::SimDisk;
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
+use telesto_log::stored::StoredLog;
 use telesto_log::{Append, Identity, LogKind, LogOptions, VirtualLog};
 use tokio::sync::Notify;
 
@@ -67,6 +68,10 @@ impl Objects {
     }
     pub fn remove(&self, key: &str) {
         self.objects.lock().remove(key);
+    }
+    /// Somebody empties the bucket.
+    pub fn clear(&self) {
+        self.objects.lock().clear();
     }
 }
 
@@ -411,6 +416,40 @@ impl Process {
     pub fn said(&self) -> Vec<String> {
         self.applied.iter().filter_map(said).collect()
     }
+}
+
+/// Makes the bucket one that was restored from a backup of what it has now: as of entry `last`, from a checkpoint of nothing. What was
+/// written behind that entry is gone.
+pub async fn restore(objects: &Arc<Objects>, env: &Env, last: Lsn) {
+    let copies = Arc::new(objects.copy());
+    let bucket = MemBucket::new(&copies) as Arc<dyn Bucket>;
+    let log = StoredLog::newest(bucket, env.clone(), SHARD, soon(env)).await.expect("reads");
+    let log = log.expect("there is one");
+    let (first, before) = log.first();
+    let mut walk = log.walk(first);
+    let (mut copied, mut hash) = (Vec::new(), before);
+    while walk.position().0 <= last {
+        let object = walk.next(soon(env)).await.expect("reads").expect("the log goes so far");
+        copied.push(object.key);
+        let kept = object.entries.iter().filter(|entry| entry.lsn <= last);
+        hash = kept.map(|entry| entry.hash).last().unwrap_or(hash);
+    }
+    let writer = env.writer_token();
+    let one = log.first_version(writer, soon(env)).await.expect("reads");
+    let cut = log.cut((first.prev(), before), (last, hash), writer, &one).expect("fits together");
+    objects.clear();
+    copied.extend(log.chain_keys().skip(1));
+    for key in copied {
+        objects.replace(&key, copies.body(&key).expect("copied"));
+    }
+    for chain in [cut, one] {
+        objects.replace(&chain.key, chain.body);
+    }
+}
+
+/// The key of a slot of the loglet that is the active one.
+pub fn slot_key(log: &VirtualLog, lsn: u64) -> String {
+    format!("shards/1/log/{:020}/{lsn:020}", log.chain().active().id)
 }
 
 pub async fn create(bucket: &Arc<MemBucket>, env: &Env, options: LogOptions) -> Process {

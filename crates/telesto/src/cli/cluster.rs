@@ -110,7 +110,7 @@ const WARNING: &str = "\
 Nothing was changed. With --accept-loss the log ends where the archive in the bucket ends, and what the named survivors have beyond it,
 and goes on in the bucket. Commits that were acknowledged and are on lost disks only are lost for good: those of the last second before the
 nodes died, with default settings, more if the bucket could not be reached then. Name the folder of every node that is left with --survivor:
-two of three have everything.";
+two of three have everything. Stop every process that uses the bucket first, also those with --cluster off, which cannot be asked.";
 
 /// Everybody, and what they answered.
 struct Asked {
@@ -124,13 +124,18 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-async fn ask(place: &Place) -> Result<Asked, String> {
+async fn opened(place: &Place) -> Result<(Env, Arc<OpenBucket>), String> {
     let env = telesto_runtime::env();
     let options = Options {
         encryption_key_file: place.encryption_key_file.clone(),
         ..Options::new(&place.bucket)
     };
     let bucket = open_bucket(&env, &options).await.map_err(text)?;
+    Ok((env, bucket))
+}
+
+async fn ask(place: &Place) -> Result<Asked, String> {
+    let (env, bucket) = opened(place).await?;
     let as_bucket: Arc<dyn Bucket> = Arc::clone(&bucket) as _;
     let reading = Directory::read(&env, &as_bucket, place.join_token_file.as_ref());
     let directory = reading.await.map_err(text)?;
@@ -256,7 +261,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             Ok(())
         }
         Command::Recover { survivor, accept_loss, place } => {
-            recover(&ask(&place).await?, &survivor, accept_loss).await
+            recover(&place, &survivor, accept_loss).await
         }
         Command::Remove { node, force, place } => {
             let asked = ask(&place).await?;
@@ -289,8 +294,13 @@ pub async fn run(command: Command) -> Result<(), String> {
     }
 }
 
-async fn recover(asked: &Asked, survivors: &[PathBuf], accept_loss: bool) -> Result<(), String> {
-    if let Some(status) = asked.answers().next() {
+async fn recover(place: &Place, survivors: &[PathBuf], accept_loss: bool) -> Result<(), String> {
+    let (env, bucket) = opened(place).await?;
+    let registered = Registry::new(Arc::clone(&bucket) as Arc<dyn Bucket>).load().await;
+    // A process with `--cluster off` is no node: it cannot be asked, and its log can be lost all the same.
+    if !registered.map_err(text)?.nodes.is_empty()
+        && let Some(status) = ask(place).await?.answers().next()
+    {
         return Err(format!(
             "node {} answers: stop every node first; if it waits for others to open the database, start those whose disks are left",
             status.record.node
@@ -299,11 +309,16 @@ async fn recover(asked: &Asked, survivors: &[PathBuf], accept_loss: bool) -> Res
     if !accept_loss {
         return Err(WARNING.to_owned());
     }
-    let forsaken = telesto::recover(&asked.env, &asked.bucket, survivors).await.map_err(text)?;
+    let forsaken = telesto::recover(&env, &bucket, survivors).await.map_err(text)?;
     println!(
         "the log goes on in the bucket from entry {}; {} entries were taken from survivors",
         forsaken.end, forsaken.salvaged
     );
+    if let Some((first, last)) = forsaken.only_in_checkpoint {
+        println!(
+            "entries {first} to {last} are in the checkpoint, and no longer in the log: none of their commits is lost; `telesto backup restore --at` cannot tell the moments between them"
+        );
+    }
     if forsaken.known_lost_below > forsaken.end {
         println!(
             "entries {} to {} were in the log and are LOST",
