@@ -112,15 +112,7 @@ impl Binder<'_> {
                 Ok(Typed::bool(negate(any, *negated)))
             }
             E::InSubquery { expr, subquery, negated } => {
-                if let Some(values) = row_of(expr) {
-                    if place.inside && !negated {
-                        self.place.set(Place { exists: true, ..place });
-                    }
-                    return self.row_in_subquery(&values, subquery, *negated, place.inside, scope);
-                }
-                let left = self.expr(expr, scope)?;
-                let joins = place.inside && !negated;
-                self.in_subquery(left, "=", false, subquery, *negated, joins, scope)
+                self.among(expr, subquery, *negated, place, scope)
             }
             E::Between { expr, negated, low, high }
                 if row_of(expr).is_some() && row_of(low).is_some() && row_of(high).is_some() =>
@@ -487,6 +479,26 @@ impl Binder<'_> {
         }
     }
 
+    /// IN, NOT IN, `= ANY` and `<> ALL` of a query.
+    fn among(
+        &self,
+        expr: &ast::Expr,
+        subquery: &ast::Query,
+        negated: bool,
+        place: Place,
+        scope: &Scope<'_>,
+    ) -> Result<Typed> {
+        let joins = place.inside && !negated;
+        if let Some(values) = row_of(expr) {
+            if joins {
+                self.place.set(Place { exists: true, ..place });
+            }
+            return self.row_in_subquery(&values, subquery, negated, place.inside, scope);
+        }
+        let left = self.expr(expr, scope)?;
+        self.in_subquery(left, "=", false, subquery, negated, joins, scope)
+    }
+
     fn quantified(
         &self,
         left: &ast::Expr,
@@ -497,6 +509,13 @@ impl Binder<'_> {
         scope: &Scope<'_>,
     ) -> Result<Typed> {
         let name = operator_name(op)?;
+        if let (ast::Expr::Subquery(query), Some(_)) = (right, row_of(left)) {
+            return match (name.as_str(), all) {
+                ("=", false) => self.among(left, query, false, place, scope),
+                ("<>", true) => self.among(left, query, true, place, scope),
+                _ => Err(fault::unsupported(&format!("a row {name} ANY or ALL (subquery)"))),
+            };
+        }
         let left = self.expr(left, scope)?;
         if let ast::Expr::Subquery(query) = right {
             if super::operators::native(&name).is_none() {
