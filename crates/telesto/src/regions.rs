@@ -101,6 +101,10 @@ struct Shared {
     hear: mpsc::Sender<String>,
     definitions: Arc<RegionDefinitions>,
     running: Mutex<Option<Arc<Regions>>>,
+    /// Held while the streams are started: the registry's watch and the carrier's may both want to.
+    starting: tokio::sync::Mutex<()>,
+    /// The streams were ended to be started anew, and that failed.
+    ended: AtomicBool,
     /// The registry that the streams run by.
     number: Mutex<u64>,
     /// The catalog does not name the regions as the registry does yet.
@@ -218,6 +222,8 @@ impl Carrier {
             hear,
             definitions: RegionDefinitions::new(database),
             running: Mutex::default(),
+            starting: tokio::sync::Mutex::default(),
+            ended: AtomicBool::new(false),
             number: Mutex::new(number),
             unnamed: AtomicBool::new(false),
             opened: Arc::default(),
@@ -315,9 +321,13 @@ impl Carrier {
         self.shared.opened.store(true, Ordering::Release);
     }
 
-    /// Whether the streams do not take anything in any more, because another process has.
+    /// Whether the streams do not take anything in any more: another process has, or they were to be started anew and that failed.
     pub(crate) fn is_superseded(&self) -> bool {
-        self.shared.running.lock().as_ref().is_some_and(|running| running.is_superseded())
+        let running = self.shared.running.lock();
+        running.as_ref().map_or_else(
+            || self.shared.ended.load(Ordering::Acquire),
+            |running| running.is_superseded(),
+        )
     }
 
     /// Starts the streams anew, from where the region's rows say that they are.
@@ -392,10 +402,21 @@ impl Shared {
 
     /// Runs the streams as `registry` says, in the place of those that run.
     async fn run(&self, registry: &Registry) -> Result<()> {
+        let _one = self.starting.lock().await;
         let before = self.running.lock().take();
         if let Some(running) = before {
             running.finish().await;
         }
+        let started = self.started(registry).await;
+        // Who looks after the carrier tries again.
+        self.ended.store(started.is_err(), Ordering::Release);
+        let regions = started?;
+        *self.switch.0.write() = Some(regions.handler());
+        *self.running.lock() = Some(regions);
+        Ok(())
+    }
+
+    async fn started(&self, registry: &Registry) -> Result<Arc<Regions>> {
         let mut config = registry.config(self.me).map_err(wrong)?;
         config.introductions = Some(self.hear.clone());
         config.opened = Arc::clone(&self.opened);
@@ -407,10 +428,7 @@ impl Shared {
             config,
             Some(Arc::clone(&self.definitions) as _),
         );
-        let regions = regions.await.map_err(wrong)?;
-        *self.switch.0.write() = Some(regions.handler());
-        *self.running.lock() = Some(regions);
-        Ok(())
+        regions.await.map_err(wrong)
     }
 
     /// Lets the catalog name the regions, where definitions are made.
