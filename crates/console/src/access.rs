@@ -153,7 +153,9 @@ impl Sessions {
         all.retain(|_, session| stands(session, now));
         let unused = |all: &BTreeMap<Hash, Session>, of: Option<&str>| {
             let those = all.values().filter(|session| of.is_none_or(|role| session.user == role));
-            those.min_by_key(|session| session.used).map(|session| session.key)
+            // One that was begun by fetching a page, and whose cookie never came back, is nobody's: a health check makes many.
+            let least = those.min_by_key(|session| (session.used > session.begun, session.used));
+            least.map(|session| session.key)
         };
         if all.values().filter(|session| session.user == user).count() >= limits::SESSIONS_OF_A_ROLE
             && let Some(key) = unused(&all, Some(user))
@@ -298,6 +300,17 @@ mod tests {
         }
         assert!(sessions.of(&with_cookie(&first)).is_none());
         assert!(sessions.of(&with_cookie(&other)).is_some());
+    }
+
+    #[tokio::test]
+    async fn sessions_that_never_came_back_go_before_those_in_use() {
+        let sessions = Sessions::new(telesto_runtime::env());
+        let (token, _) = sessions.begin("ada", None);
+        assert!(sessions.of(&with_cookie(&token)).is_some());
+        for _ in 0..3 * limits::SESSIONS_OF_A_ROLE {
+            sessions.begin("ada", None);
+        }
+        assert!(sessions.of(&with_cookie(&token)).is_some());
     }
 
     #[tokio::test]
