@@ -86,6 +86,8 @@ pub(crate) struct State {
     pub contact_before: Option<(Moment, Lsn)>,
     /// When the chain was last found to be the newest.
     pub chain_read: Option<Moment>,
+    /// When the bucket was last seen to have this database still.
+    pub database_seen: Option<Moment>,
     /// What this process is to the active loglet.
     pub role: Role,
     /// The loglet of its own that this process has ended so that another one takes the log over.
@@ -439,15 +441,17 @@ impl Inner {
     }
 
     /// The newest chain. Whether the bucket has this database still is looked at beside it: before whatever may change the chain each
-    /// time, before commits and reads each eighth of a retention.
+    /// time, before commits and reads, and as it is opened, each eighth of a retention.
     pub async fn newest_chain(&self, cause: Cause, by: Deadline) -> Result<Arc<Chain>> {
         let (started, known) = (self.now(), self.chain());
         let newer = self.store.newer_chain(cause, Chain::clone(&known), by);
-        let newest = if matches!(cause, Cause::Commit | Cause::Read) && self.has_just_read() {
+        let passing = matches!(cause, Cause::Commit | Cause::Read | Cause::Open);
+        let newest = if passing && self.has_just_seen_database() {
             newer.await?
         } else {
             let (newer, own) = join(newer, self.check_database(cause, by)).await;
             own?;
+            self.state.lock().database_seen = Some(started);
             newer?
         };
         let newest = self.adopt(newest);
@@ -455,12 +459,12 @@ impl Inner {
         Ok(newest)
     }
 
-    /// Whether the chain was read less than an eighth of a retention ago, or this process has just begun.
-    fn has_just_read(&self) -> bool {
+    /// Whether the bucket was seen to have this database less than an eighth of a retention ago.
+    fn has_just_seen_database(&self) -> bool {
         let now = self.now();
         let state = self.state.lock();
         let window = state.chain.retention() / 8;
-        state.chain_read.is_none_or(|at| at.is_recent(&now, window))
+        state.database_seen.is_some_and(|at| at.is_recent(&now, window))
     }
 
     /// Makes sure that the bucket has the version of the chain that this process knows. Versions are never deleted: where it is not there, or

@@ -24,6 +24,7 @@ use telesto_common::{Deadline, Env, Lsn, NodeId, ShardId};
 use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, TrimPoint, first_id};
 use crate::cluster::{Holders, Whose};
+use crate::contact::Moment;
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
 use crate::log::{Inner, State, VirtualLog};
@@ -176,6 +177,8 @@ impl VirtualLog {
             contact: None,
             contact_before: None,
             chain_read: None,
+            // The chain has just come from there.
+            database_seen: Some(Moment::now(&store)),
             role: Role::default(),
             resigned: None,
             supplanted: false,
