@@ -12,7 +12,7 @@ const SETUP: &[&str] = &[
     "CREATE SCHEMA lair AUTHORIZATION mallory",
     "CREATE TYPE desk.lvl AS ENUM ('low', 'mid', 'high')",
     "CREATE TABLE desk.doc (id int PRIMARY KEY, l desk.lvl, ts timestamptz, d date)",
-    "INSERT INTO desk.doc VALUES (1, 'low', '2020-06-01 01:00+00', '2020-01-01'), (2, 'mid', '2020-06-01 03:00+00', '2020-01-01'), (3, 'high', '2020-06-01 05:00+00', current_date)",
+    "INSERT INTO desk.doc VALUES (1, 'low', '2020-06-01 01:00+00', '2020-01-01'), (2, 'mid', '2020-06-01 03:00+00', '2020-01-01'), (3, 'high', '2020-06-01 05:00+00', (now() AT TIME ZONE 'America/New_York')::date)",
     "CREATE TABLE desk.entry (LIKE desk.doc INCLUDING ALL)",
     "SET search_path = desk, public",
     "SET timezone = 'America/New_York'",
