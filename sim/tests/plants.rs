@@ -33,7 +33,6 @@ mends! {
     disk_that_hangs_and_holds_everybody_is_found: "hangs-with-disk" by 37;
     time_read_before_it_is_closed_is_found: "reads-open-time" by 86;
     clock_that_is_far_off_and_taken_is_found: "any-clock" by 22;
-    checkpoint_opened_unaware_of_a_fold_is_found: "opens-unawares" by 218;
 }
 
 /// The first seed that shows a planted bug, and what it shows.

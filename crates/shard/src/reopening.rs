@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use telesto_bucket::BucketOptions;
+use telesto_common::planted::{Bug, Planted};
 use telesto_common::{Label, Lsn, NodeId, RegionId, ShardId, Timestamp, TxnId, WriterToken};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 
@@ -17,7 +18,12 @@ use crate::row::Meta;
 use crate::shard::{Base, Shard, open_newest, same};
 
 async fn shard(name: &str, engine: EngineKind) -> Arc<Shard> {
-    let env = telesto_runtime::env();
+    shard_with(name, engine, Planted::NONE).await
+}
+
+async fn shard_with(name: &str, engine: EngineKind, planted: Planted) -> Arc<Shard> {
+    let mut env = telesto_runtime::env();
+    env.planted = planted;
     let url = format!("memory://reopening-{name}");
     let bucket =
         telesto_bucket::open(&url, &BucketOptions::default(), env.clone()).expect("a bucket");
@@ -122,4 +128,61 @@ async fn fold_lets_nothing_go_that_the_view_in_use_lacks_in_memory() {
 #[tokio::test]
 async fn fold_lets_nothing_go_that_the_view_in_use_lacks_on_slatedb() {
     fold_lets_nothing_go_that_the_view_in_use_lacks("fold-slate", EngineKind::SlateDb).await;
+}
+
+/// Reads that open the checkpoint again, folds and commits, in an order drawn from `seed`: a key that was put and is not read.
+async fn lost(seed: u64, planted: Planted) -> Option<String> {
+    const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let engine = EngineKind::Memory(crate::MemoryCheckpoints::new());
+    let shard = shard_with(&format!("drawn-{seed}-{planted:?}"), engine, planted).await;
+    let mut state = seed;
+    let mut draw = |below: u64| {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 33) % below
+    };
+    apply(&shard, 1, KEYS[0]);
+    folded(&shard).await;
+    let (mut put, mut opening) = (1, None);
+    for step in 0..20 {
+        match (draw(4), opening.take()) {
+            (0, kept) => {
+                opening = kept;
+                if let Some(key) = KEYS.get(put) {
+                    put += 1;
+                    apply(&shard, put as u64, key);
+                }
+            }
+            (1, kept) => {
+                opening = kept;
+                // One whose view was replaced opens it again, and goes on with the next.
+                let _ = shard.fold().await;
+            }
+            (_, None) => {
+                let failed = shard.base();
+                let (view, meta) = opened(&shard).await;
+                opening = Some((failed, view, meta));
+            }
+            (_, Some((failed, view, meta))) => drop(shard.adopt(Some(&failed), view, &meta)),
+        }
+        for key in &KEYS[..put] {
+            match shard.get(key.as_bytes(), Timestamp(1000)).await {
+                Ok(Read::Found(_)) => {}
+                other => return Some(format!("seed {seed}, step {step}: {key} is {other:?}")),
+            }
+        }
+    }
+    None
+}
+
+#[tokio::test]
+async fn views_opened_unaware_of_a_fold_lose_rows_and_those_that_are_aware_lose_none() {
+    let unaware = Planted::only(Bug::OpensUnawares);
+    let mut found = None;
+    for seed in 1..=500 {
+        assert_eq!(lost(seed, Planted::NONE).await, None);
+        if found.is_none() {
+            found = lost(seed, unaware).await;
+        }
+    }
+    println!("{}", found.expect("found in 500 seeds"));
 }
