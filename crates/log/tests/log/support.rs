@@ -432,7 +432,7 @@ pub async fn restore(objects: &Arc<Objects>, env: &Env, last: Lsn) {
         let object = walk.next(soon(env)).await.expect("reads").expect("the log goes so far");
         copied.push(object.key);
         let kept = object.entries.iter().filter(|entry| entry.lsn <= last);
-        hash = kept.map(|entry| entry.hash).last().unwrap_or(hash);
+        hash = kept.map(|entry| entry.hash).next_back().unwrap_or(hash);
     }
     let writer = env.writer_token();
     let one = log.first_version(writer, soon(env)).await.expect("reads");

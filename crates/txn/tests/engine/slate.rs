@@ -129,7 +129,13 @@ async fn process_that_was_away_for_long_opens_in_one_go() {
     process.crash();
     let takes =
         |millis| Spread { p50: Duration::from_millis(millis), p90: Duration::from_millis(millis) };
-    let model = LatencyModel { get: takes(10), put: takes(200), ..LatencyModel::S3_STANDARD };
+    // None is slow: each of the pieces has the deadline of one, and it is their sum that has none.
+    let model = LatencyModel {
+        get: takes(10),
+        put: takes(200),
+        slow_share: 0.0,
+        ..LatencyModel::S3_STANDARD
+    };
     let before = world.now();
     let timeout = Duration::from_secs(1);
     let away = |options: &mut EngineOptions| {

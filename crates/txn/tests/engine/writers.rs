@@ -234,7 +234,8 @@ async fn process_under_contention_is_not_starved() {
         futures::join!(futures::future::join_all(hammering), asking);
     let busy_commits: u64 = busy_commits.into_iter().sum();
     assert!(commits > 100, "{commits} commits beside {busy_commits} of the busy process");
-    assert!(longest < Duration::from_secs(5), "one commit took {longest:?}");
+    // A slow request or two, and some lost races; one that is starved waits for the others to end.
+    assert!(longest < Duration::from_secs(15), "one commit took {longest:?}");
 }
 
 #[tokio::test(start_paused = true)]
