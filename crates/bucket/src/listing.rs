@@ -198,9 +198,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (temporary, file) = (folder.path().join("slot#1"), folder.path().join("slot"));
         std::fs::write(&temporary, "x").expect("file");
-        let now = std::time::SystemTime::now();
-        let day_before = now - std::time::Duration::from_secs(24 * 3600);
         let written = std::fs::File::options().write(true).open(&temporary).expect("file");
+        let now = written.metadata().and_then(|meta| meta.modified()).expect("a time");
+        let day_before = now - std::time::Duration::from_secs(24 * 3600);
         written.set_modified(day_before).expect("set time");
         std::fs::hard_link(&temporary, &file).expect("linked");
         let listed = page(folder.path(), None, None, 10).expect("lists");
