@@ -18,16 +18,16 @@ use crate::row::Meta;
 use crate::shard::{Base, Shard, open_newest, same};
 
 async fn shard(name: &str, engine: EngineKind) -> Arc<Shard> {
-    shard_with(name, engine, Planted::NONE).await
+    shard_with(name, engine, Planted::NONE, 64 << 20).await
 }
 
-async fn shard_with(name: &str, engine: EngineKind, planted: Planted) -> Arc<Shard> {
+async fn shard_with(name: &str, engine: EngineKind, planted: Planted, cached: u64) -> Arc<Shard> {
     let mut env = telesto_runtime::env();
     env.planted = planted;
     let url = format!("memory://reopening-{name}");
     let bucket =
         telesto_bucket::open(&url, &BucketOptions::default(), env.clone()).expect("a bucket");
-    let cache = Arc::new(ProcessCache::new(64 << 20));
+    let cache = Arc::new(ProcessCache::new(cached));
     let mut options = ShardOptions::new(ShardId(0), env, bucket, cache);
     options.engine = engine;
     Shard::open(options).await.expect("a shard")
@@ -134,7 +134,8 @@ async fn fold_lets_nothing_go_that_the_view_in_use_lacks_on_slatedb() {
 async fn lost(seed: u64, planted: Planted) -> Option<String> {
     const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
     let engine = EngineKind::Memory(crate::MemoryCheckpoints::new());
-    let shard = shard_with(&format!("drawn-{seed}-{planted:?}"), engine, planted).await;
+    // What the cache has would be read although the view lacks it.
+    let shard = shard_with(&format!("drawn-{seed}-{planted:?}"), engine, planted, 0).await;
     let mut state = seed;
     let mut draw = |below: u64| {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
