@@ -6,7 +6,7 @@
 //! - A loglet's id is one more than that of the one active before it; it never comes back. A trim drops loglets from
 //!   the front only.
 //! - The ids of a database are its own: those of one that is made, or restored, where another one was are others, so that a process
-//!   of that one, which does not know that its database is gone, writes where nobody reads ([`first_id`]).
+//!   of that one, which does not know that its database is gone, writes where nobody reads (`first_id`).
 //! - The trim point only grows.
 //! - **Versions are never deleted.** A writer that slept holds version *n* and would create *n+1*
 //!   anew if that had been removed, forking the chain; put-if-absent fences only as long as the

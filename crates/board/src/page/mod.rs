@@ -16,7 +16,7 @@
 //! A question that means nothing gets 400 or 404 and what there is; a history that cannot be read 500.
 //!
 //! # Limits
-//! Everyone who can connect can read. There is nothing to change. Connections are bounded ([`guests`]), so that visitors leave the board what it
+//! Everyone who can connect can read. There is nothing to change. Connections are bounded (`guests.rs`), so that visitors leave the board what it
 //! needs to ask its targets.
 
 mod guests;

@@ -12,13 +12,13 @@
 
 use std::time::Duration;
 
-use telesto_common::DatabaseId;
 use telesto_common::key::{Direction, KeyReader};
+use telesto_common::{DatabaseId, TxnId};
 
 use super::Session;
 use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::codec::read_index_key;
-use crate::error::{Error, Result, SqlState};
+use crate::error::{Conflict, Error, Result, SqlState};
 use crate::types::TextStyle;
 use telesto_sql_catalog::{Actor, Guarded, IndexColumn, Rights};
 use telesto_sql_plan::row_security;
@@ -105,17 +105,7 @@ impl Session {
             .as_ref()
             .and_then(|catalog| describe_key(&self.told_from(catalog), &conflict.key))
             .unwrap_or_else(|| "the catalog or a key that is no table's".to_owned());
-        let detail = match conflict.refused {
-            true => format!(
-                "What transaction {} adds to {place} was refused at its commit.",
-                conflict.txn
-            ),
-            false => format!(
-                "Transaction {} committed a change of {place} after transaction {} had read or written it.",
-                conflict.other, conflict.txn
-            ),
-        };
-        let mut error = error.detail(detail);
+        let mut error = error.detail(told_of(&conflict, &place));
         if let Some(catalog) = &self.catalog
             && let Some(table) = table_of(catalog, &conflict.key)
         {
@@ -127,6 +117,23 @@ impl Session {
     fn told_from<'a>(&self, catalog: &'a CatalogSnapshot) -> Told<'a> {
         Told { catalog, actor: catalog.actor(self.settings.current_role) }
     }
+}
+
+/// What a conflict on what is called `place` is, for the client.
+fn told_of(conflict: &Conflict, place: &str) -> String {
+    if conflict.refused {
+        return format!(
+            "What transaction {} adds to {place} was refused at its commit.",
+            conflict.txn
+        );
+    }
+    // Where definitions or another region tell of a conflict, they may not say whose change it was.
+    let other = match conflict.other {
+        TxnId(0) => "Another transaction".to_owned(),
+        other => format!("Transaction {other}"),
+    };
+    let own = conflict.txn;
+    format!("{other} committed a change of {place} after transaction {own} had read or written it.")
 }
 
 /// Whom is told of a key: values that the role could not have read are left out.
@@ -240,4 +247,28 @@ fn key_of(reader: &mut KeyReader<'_>, table: &Table, index: &Index) -> Option<St
         });
     }
     Some(format!("({})=({})", names.join(", "), values.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    #[test]
+    fn transaction_that_nobody_knows_is_not_named() {
+        let told = |other, refused| {
+            let key = Bytes::from_static(b"k");
+            told_of(&Conflict { txn: TxnId(1), other, key, refused }, "t")
+        };
+        let own = TxnId(1);
+        assert_eq!(
+            told(TxnId(0), false),
+            format!(
+                "Another transaction committed a change of t after transaction {own} had read or written it."
+            )
+        );
+        assert!(told(TxnId(2), false).starts_with(&format!("Transaction {} committed", TxnId(2))));
+        assert!(told(own, true).ends_with("was refused at its commit."));
+    }
 }

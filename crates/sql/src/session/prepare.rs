@@ -411,7 +411,6 @@ impl Session {
     }
 }
 
-/// A statement that was planned for one table finds another.
 /// The error of a statement whose rows are others than a client was told.
 pub(super) fn other_rows() -> Error {
     let text = "cached plan must not change result type";
