@@ -28,11 +28,7 @@ impl Binder<'_> {
             return Ok(None);
         };
         // Its width is asked for before anything is compared.
-        let width = self.query(query, Some(scope))?.columns.len();
-        if width != row.len() {
-            let few = if width < row.len() { "few" } else { "many" };
-            return Err(fault::syntax(&format!("subquery has too {few} columns")));
-        }
+        self.as_wide(row.len(), query, scope)?;
         let names: Vec<Ident> = (1..=row.len()).map(|n| quoted(&format!("row#{n}"))).collect();
         let columns = names.iter().cloned().map(ast::Expr::Identifier).collect();
         let text = format!(
@@ -45,6 +41,24 @@ impl Binder<'_> {
             unread.or_else(|error| fault::syntax(&format!("a row and a subquery: {error}")))
         })?;
         self.scalar_subquery(&rewritten, scope).map(Some)
+    }
+
+    /// Refuses a subquery that has more or fewer columns than the `width` values beside it.
+    pub(super) fn as_wide(
+        &self,
+        width: usize,
+        query: &ast::Query,
+        scope: &Scope<'_>,
+    ) -> Result<()> {
+        // What is bound in between does not stand where the comparison stands.
+        let place = self.place.take();
+        let columns = self.query(query, Some(scope))?.columns.len();
+        self.place.set(place);
+        if columns == width {
+            return Ok(());
+        }
+        let few = if columns < width { "few" } else { "many" };
+        Err(fault::syntax(&format!("subquery has too {few} columns")))
     }
 }
 

@@ -456,6 +456,7 @@ impl Binder<'_> {
         only_true: bool,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
+        self.as_wide(values.len(), subquery, scope)?;
         // Names that no user's column has.
         let names: Vec<String> = (0..values.len()).map(|at| format!("in#{at}")).collect();
         let columns: Vec<String> = names.iter().map(|name| quoted(name)).collect();
