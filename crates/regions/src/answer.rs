@@ -70,6 +70,7 @@ impl Question {
                 shared.inbox.lock().forget(from);
                 Ok(Bytes::new())
             }
+            Self::Gaps => Ok(crate::gaps::told(shared)),
             Self::Close { at } => Ok(shared.close_for(from, at)),
             Self::Standing => {
                 let passed = shared.passed.borrow().clone().into_iter().collect();

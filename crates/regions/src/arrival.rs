@@ -11,12 +11,64 @@
 //! # Limits
 //! Looked at once a beat at least.
 
-use telesto_common::{Deadline, RegionId, Timestamp};
+use telesto_common::{Deadline, Label, RegionId, Timestamp};
 use telesto_geo::Bug;
 use telesto_txn::Database as _;
+use telesto_txn::service::Freshness;
 
 use crate::error::{Error, Result};
+use crate::regions::Regions;
 use crate::shared::{Shared, Then};
+use crate::token;
+
+impl Regions {
+    /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the
+    /// session goes on here ([`telesto_txn::TxnOptions::session`]).
+    ///
+    /// # Errors
+    /// [`Error::Token`], [`Error::UnknownRegion`]; [`Error::NotHereYet`] at `by`: the session must not go on here, or without
+    /// what it has seen; [`Error::LostWith`] when some of that is lost.
+    pub async fn attach(&self, token: &str, by: Deadline) -> Result<Label> {
+        let shared = self.shared();
+        let config = &shared.config;
+        let token = token::verify(&config.secret, config.deployment, token)?;
+        let (region, wanted) = (token.source, token.timestamp);
+        if region == config.me {
+            shared.check_kept(region, wanted, by).await?;
+        }
+        if region == config.me && shared.engine.applied().1 >= wanted {
+            // It has not moved, or is back. No look at the log's tail: what is begun with this label is new enough.
+            return Ok(token);
+        }
+        if region != config.me {
+            match shared.peers.contains_key(&region) {
+                true => {
+                    shared.take_up(region, wanted, by).await?;
+                    // Its time goes on also without what it has lost.
+                    shared.check_kept(region, wanted, by).await?;
+                }
+                // What left a lost region before its end is here; what did not is nowhere.
+                false if shared.config.lost.contains(&region) => self.was_passed(region, wanted)?,
+                false => return Err(Error::UnknownRegion(region)),
+            }
+        }
+        let snapshot = shared.store.begin(Freshness::Tail, None).await?;
+        shared.store.release(&snapshot).await;
+        let passed = snapshot.snapshot;
+        if region == config.me && passed < wanted {
+            return Err(shared.not_here(region, wanted, passed));
+        }
+        Ok(Label::update(config.me, passed))
+    }
+
+    fn was_passed(&self, region: RegionId, wanted: Timestamp) -> Result<()> {
+        let passed = self.passed().get(&region).copied().unwrap_or_default();
+        if passed < wanted {
+            return Err(Error::LostWith { region, wanted, passed });
+        }
+        Ok(())
+    }
+}
 
 impl Shared {
     /// Waits as [`Shared::wait_for`] does, for somebody who commits here afterwards: a session that has seen that state of `region`, or a

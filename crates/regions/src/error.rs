@@ -132,9 +132,9 @@ pub enum Error {
         /// Up to where it is here.
         passed: telesto_common::Timestamp,
     },
-    /// The session has seen what was lost with its region.
+    /// The session has seen what was lost: with its region, or by its region.
     #[error(
-        "region {region} was lost, and what the session has seen there up to {wanted} had left it up to {passed} only; begin a new session without the token to go on without the rest"
+        "what the session has seen in region {region} up to {wanted} was lost behind {passed}; begin a new session without the token to go on without that"
     )]
     LostWith {
         /// The session's region.

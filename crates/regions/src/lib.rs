@@ -32,6 +32,7 @@ mod error;
 mod fold;
 mod forward;
 mod forwarded;
+mod gaps;
 mod home;
 mod inbox;
 mod kept_tokens;

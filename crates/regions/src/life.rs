@@ -44,6 +44,7 @@ pub(crate) async fn begin(shared: &Shared) -> Result<()> {
             "not all regions have said where they stand: columns that merge are counted apart until they have"
         );
         put(shared, Some(life)).await?;
+        shared.keep_suspects().await?;
     }
     // All have said it by now, perhaps; then nobody else takes the usual life up again.
     settle(shared).await?;
@@ -68,10 +69,13 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 async fn settle(shared: &Shared) -> Result<()> {
-    if shared.is_certain() && shared.store.row(life_row(), None).await?.is_some() {
+    if !shared.is_certain() {
+        return Ok(());
+    }
+    if shared.store.row(life_row(), None).await?.is_some() {
         put(shared, None).await?;
     }
-    Ok(())
+    shared.clear_suspects().await
 }
 
 async fn put(shared: &Shared, life: Option<u64>) -> Result<()> {

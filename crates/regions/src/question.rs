@@ -48,6 +48,8 @@ pub(crate) enum Question {
     /// Close your time up to here for the asker, which has something that waits for it, and go on with that for a moment. 0: would you? The
     /// answer is what prevents it; empty: nothing. See [`crate::times`].
     Close { at: Timestamp },
+    /// Of which times have you lost commits? See [`crate::gaps`].
+    Gaps,
 }
 
 /// Where a list of rows goes on.
@@ -122,6 +124,7 @@ const ROWS_OF_KEYS: u8 = 9;
 const ROWS_OF_RANGE: u8 = 10;
 const UNCHANGED: u8 = 11;
 pub(crate) const CLOSE: u8 = 12;
+const GAPS: u8 = 13;
 
 /// Of a label: the key has a value.
 const THERE: u8 = 1;
@@ -147,6 +150,7 @@ impl Question {
                 from.put(&mut out);
             }
             Self::Anew => out.put_u8(ANEW),
+            Self::Gaps => out.put_u8(GAPS),
             Self::Close { at } => {
                 out.put_u8(CLOSE);
                 out.put_u64_le(at.0);
@@ -200,6 +204,7 @@ impl Question {
             HAVE => Self::Have { of: RegionId(cursor.u16()?), from: Place::take(&mut cursor)? },
             ANEW => Self::Anew,
             STANDING => Self::Standing,
+            GAPS => Self::Gaps,
             DIGEST => Self::Digest { range: take_range(&mut cursor)? },
             LABELS => Self::Labels { range: take_range(&mut cursor)? },
             LABELS_OF => {
@@ -470,6 +475,7 @@ mod tests {
                 Question::Known { of },
                 Question::Anew,
                 Question::Standing,
+                Question::Gaps,
                 Question::Close { at: Timestamp(number) },
                 Question::Digest { range: range.clone() },
                 Question::Rows {

@@ -35,6 +35,7 @@ use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
+use crate::gaps::Gaps;
 use crate::life;
 use crate::measured::{self, Reports};
 use crate::purge;
@@ -144,6 +145,7 @@ impl Regions {
             me: config.me,
             timeout: config.timeout,
         };
+        let gaps = Gaps::at_opening(&store, engine.applied().1).await?;
         let (inbox, stored) = stored_inbox(&store, &tables, &config).await?;
         let logged = inbox.known().clone();
         let passed = inbox.passed();
@@ -180,6 +182,8 @@ impl Regions {
             times: Times::default(),
             committing: Committing::default(),
             certain: watch::Sender::default(),
+            gaps: Mutex::new(gaps),
+            gaps_elsewhere: Mutex::default(),
             owed: Mutex::default(),
             taking_back: Mutex::default(),
             config,
@@ -356,46 +360,6 @@ impl Regions {
         let token = self.told_token(session).await.map_err(|error| error.to_string())?;
         self.migrate(session, id).map_err(|error| error.to_string())?;
         Ok(token)
-    }
-
-    /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the
-    /// session goes on here ([`telesto_txn::TxnOptions::session`]).
-    ///
-    /// # Errors
-    /// [`Error::Token`], [`Error::UnknownRegion`]; [`Error::NotHereYet`] at `by`: the session must not go on here, or without
-    /// what it has seen.
-    pub async fn attach(&self, token: &str, by: Deadline) -> Result<Label> {
-        let shared = &self.shared;
-        let config = &shared.config;
-        let token = token::verify(&config.secret, config.deployment, token)?;
-        let (region, wanted) = (token.source, token.timestamp);
-        if region == config.me && shared.engine.applied().1 >= wanted {
-            // It has not moved, or is back. No look at the log's tail: what is begun with this label is new enough.
-            return Ok(token);
-        }
-        if region != config.me {
-            match shared.peers.contains_key(&region) {
-                true => drop(shared.take_up(region, wanted, by).await?),
-                // What left a lost region before its end is here; what did not is nowhere.
-                false if shared.config.lost.contains(&region) => self.was_passed(region, wanted)?,
-                false => return Err(Error::UnknownRegion(region)),
-            }
-        }
-        let snapshot = shared.store.begin(Freshness::Tail, None).await?;
-        shared.store.release(&snapshot).await;
-        let passed = snapshot.snapshot;
-        if region == config.me && passed < wanted {
-            return Err(shared.not_here(region, wanted, passed));
-        }
-        Ok(Label::update(config.me, passed))
-    }
-
-    fn was_passed(&self, region: RegionId, wanted: Timestamp) -> Result<()> {
-        let passed = self.passed().get(&region).copied().unwrap_or_default();
-        if passed < wanted {
-            return Err(Error::LostWith { region, wanted, passed });
-        }
-        Ok(())
     }
 
     /// Waits until every peer that can be reached has said where it stands in this region's log, and what this region had lost was taken

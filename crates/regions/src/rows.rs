@@ -25,6 +25,11 @@ pub(crate) fn ahead() -> Bytes {
     own_row(6)
 }
 
+/// Times of which commits were lost.
+pub(crate) fn gaps() -> Bytes {
+    own_row(8)
+}
+
 /// A position of the region's own log with its past.
 pub(crate) fn base() -> Bytes {
     own_row(3)

@@ -27,6 +27,7 @@ use crate::committing::Committing;
 use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
+use crate::gaps::Gaps;
 use crate::inbox::{Inbox, Remote, Way};
 use crate::measured::{Meter, Reports};
 use crate::past::Past;
@@ -117,6 +118,9 @@ pub(crate) struct Shared {
     pub certain: watch::Sender<BTreeSet<RegionId>>,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
+    /// What is known of losses of this region's log, and of others' since which incarnation of theirs.
+    pub gaps: Mutex<Gaps>,
+    pub gaps_elsewhere: Mutex<BTreeMap<RegionId, (u64, Gaps)>>,
     /// How many transactions for this region peers had committed when it found that it had lost some of its own: they are to come again.
     pub owed: Mutex<BTreeMap<RegionId, u64>>,
 }

@@ -131,6 +131,7 @@ pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
     }
     // Others have been told that nothing up to there is to come any more.
     shared.close_time(passed).await?;
+    shared.keep_gaps(passed).await?;
     let mut found = Found::default();
     collect(shared, from, me, &mut found).await?;
     wait_until_here(shared, &known.past).await;

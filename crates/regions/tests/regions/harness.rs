@@ -453,7 +453,7 @@ impl Sites {
         self.quiet_within(0..self.sites.len()).await;
     }
 
-    async fn attach(&self, to: usize, token: &str) -> telesto_regions::Result<Label> {
+    pub async fn attach(&self, to: usize, token: &str) -> telesto_regions::Result<Label> {
         let running = self.at(to);
         let by = running.env.deadline(Duration::from_secs(5));
         running.regions.attach(token, by).await

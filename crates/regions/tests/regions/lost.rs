@@ -8,7 +8,7 @@ use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::Bug;
 use telesto_log::record::Write;
 use telesto_net::sim::Weather;
-use telesto_regions::Rules;
+use telesto_regions::{Error, Rules};
 use telesto_testkit::World;
 use telesto_txn::service::{CheckedWrite, CommitRequest, CommitWrites, RemoteWrites};
 use telesto_txn::{Database as _, Reads};
@@ -76,6 +76,7 @@ fn region_that_lost_commits_takes_them_back_and_goes_on() {
         }
         sites.quiet().await;
         let backup = sites.backup(0);
+        let kept = sites.at(0).regions.token(Label::default());
         put_both(&sites, 0, ["a10", "b10"], "taken back").await;
         write(&sites.at(0).engine, &[("a3", None)], Label::default()).await.expect("commits");
         sites.quiet().await;
@@ -85,7 +86,10 @@ fn region_that_lost_commits_takes_them_back_and_goes_on() {
         // It waits in region 2 for what that has not got.
         sites.put(1, "c11", "effect").await;
         sites.put(0, "d12", "nobody has it").await;
+        let lost = sites.at(0).regions.token(Label::default());
         sites.kill(0);
+        // A restore takes its time.
+        world.sleep(Duration::from_millis(1)).await;
         sites.restore(0, &backup).await;
         sites.start(0, 0..3).await;
         sites.put(0, "a13", "new").await;
@@ -103,6 +107,20 @@ fn region_that_lost_commits_takes_them_back_and_goes_on() {
         assert_eq!(sites.get(0, "a3").await, None, "a delete is taken back, too");
         assert_eq!(sites.get(0, "d12").await, None);
         assert!(sites.at(0).regions.incarnation() > 0);
+        let new = sites.at(0).regions.token(Label::default());
+        for region in 0..3 {
+            for token in [&kept, &new] {
+                sites.attach(region, token).await.expect("that is there");
+            }
+            let attached = sites.attach(region, &lost).await;
+            assert!(matches!(attached, Err(Error::LostWith { .. })), "{region}: {attached:?}");
+        }
+        // It knows that as it opens again, too.
+        sites.kill(0);
+        sites.start(0, 0..3).await;
+        let attached = sites.attach(0, &lost).await;
+        assert!(matches!(attached, Err(Error::LostWith { .. })), "{attached:?}");
+        sites.attach(0, &new).await.expect("that is there");
         let reports = reports(&sites, 0);
         assert!(reports.iter().any(|text| text.contains("had lost commits")), "{reports:?}");
         for region in 0..3 {
