@@ -10,13 +10,13 @@
 //!   in the ordinary way.
 
 use bytes::Bytes;
-use telesto_sql_catalog::codec::addition::{Term, encode_addition};
+use telesto_sql_catalog::codec::addition::{RowAdditions, Term, encode_addition};
 use telesto_sql_catalog::codec::encode_row;
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_types::Row;
 use telesto_sql_types::error::Result;
-use telesto_txn::ReadFor;
+use telesto_txn::{Additions as _, ReadFor};
 
 use crate::access::Keys;
 use crate::dml::{Adding, Target, UpdatePlan, number};
@@ -57,6 +57,12 @@ impl UpdatePlan {
         }
         let Some(addition) = encode_addition(&self.info.table, &terms)? else { return Ok(false) };
         let value = encode_row(&self.info.table, &key, &new)?;
+        // Whoever carries it out adds to another row, and has to get by it what this statement gets.
+        let Ok(carried_out) = RowAdditions.add(&stored, &addition) else { return Ok(false) };
+        let carried_out = self.info.codec.decode(&key, &carried_out)?;
+        if encode_row(&self.info.table, &key, &carried_out)? != value {
+            return Ok(false);
+        }
         exec.txn.add(key, value, addition).await?;
         Ok(true)
     }

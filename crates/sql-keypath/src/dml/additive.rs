@@ -80,18 +80,39 @@ fn is_whole(ty: &SqlType) -> bool {
     matches!(ty, SqlType::Int2 | SqlType::Int4 | SqlType::Int8)
 }
 
-/// `expr` without casts among integers, or to numeric.
-fn bare(expr: &Expr, numeric: bool) -> &Expr {
+/// Whether a cast from one of these types to the other leaves every value as it is.
+fn keeps_values(from: &SqlType, to: &SqlType) -> bool {
+    match (from, to) {
+        (SqlType::Int2, SqlType::Int2 | SqlType::Int4 | SqlType::Int8)
+        | (SqlType::Int4, SqlType::Int4 | SqlType::Int8)
+        | (SqlType::Int8, SqlType::Int8) => true,
+        (SqlType::Int2 | SqlType::Int4 | SqlType::Int8, SqlType::Numeric(None))
+        | (SqlType::Numeric(_), SqlType::Numeric(None)) => true,
+        (SqlType::Numeric(one), SqlType::Numeric(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// `expr` without casts that leave every value as it is. A cast that rounds or refuses does so with the row as it is by then.
+fn bare(expr: &Expr) -> &Expr {
+    match &expr.node {
+        Node::Cast(inner, _) if keeps_values(&inner.ty, &expr.ty) => bare(inner),
+        _ => expr,
+    }
+}
+
+/// What is assigned to a column of type `ty`, before the cast that the assignment makes: an addition keeps to the column's bounds, and to
+/// its scale.
+fn assigned<'a>(expr: &'a Expr, ty: &SqlType) -> &'a Expr {
+    let numeric = |ty: &SqlType| matches!(ty, SqlType::Numeric(_));
     match &expr.node {
         Node::Cast(inner, _)
-            if is_whole(&inner.ty) && is_whole(&expr.ty)
-                || numeric
-                    && matches!(inner.ty, SqlType::Numeric(_))
-                    && matches!(expr.ty, SqlType::Numeric(_)) =>
+            if expr.ty == *ty
+                && (is_whole(&inner.ty) && is_whole(ty) || numeric(&inner.ty) && numeric(ty)) =>
         {
-            bare(inner, numeric)
+            bare(inner)
         }
-        _ => expr,
+        _ => bare(expr),
     }
 }
 
@@ -102,10 +123,9 @@ fn adding(info: &CompiledTable, column: usize, expr: &Expr) -> Option<Adding> {
     if !numeric && !is_whole(ty) {
         return None;
     }
-    let Node::Call(function, arguments, _) = &bare(expr, numeric).node else { return None };
+    let Node::Call(function, arguments, _) = &assigned(expr, ty).node else { return None };
     let [left, right] = arguments.as_slice() else { return None };
-    let is_column =
-        |side: &Expr| matches!(bare(side, numeric).node, Node::Column(at) if at == column);
+    let is_column = |side: &Expr| matches!(bare(side).node, Node::Column(at) if at == column);
     let (value, negative) = match function.name {
         "+" if is_column(left) => (right, false),
         "+" if is_column(right) => (left, false),
@@ -181,13 +201,8 @@ fn is_constant(expr: &Expr) -> bool {
 
 /// The column that is compared, as it is or widened.
 fn column_of(expr: &Expr) -> Option<usize> {
-    match &expr.node {
-        Node::Column(at) => Some(*at),
-        Node::Cast(inner, _)
-            if is_whole(&inner.ty) && (is_whole(&expr.ty) || expr.ty == SqlType::Numeric(None)) =>
-        {
-            column_of(inner)
-        }
+    match bare(expr).node {
+        Node::Column(at) => Some(at),
         _ => None,
     }
 }
