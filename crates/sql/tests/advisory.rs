@@ -221,6 +221,24 @@ async fn executing_a_block_again_takes_its_locks_once() {
 }
 
 #[tokio::test]
+async fn lock_whose_taking_failed_is_nobodys() {
+    let database = database();
+    let (one, other) = (engine(&database).await, engine(&database).await);
+    let (mut a, mut b) = (session(&one).await, session(&other).await);
+    // A lock that stays: its beats say that the process lives.
+    assert_eq!(run(&mut a, "select pg_advisory_lock(1)").await, [""]);
+    database.lose_next_answer();
+    assert_eq!(run(&mut a, "select pg_advisory_lock(7)").await, ["08007"]);
+    until(&mut b, "select pg_try_advisory_lock(7)", &["t"]).await;
+    assert_eq!(run(&mut a, "select pg_try_advisory_lock(7)").await, ["f"]);
+    // And what was to be given up is given up.
+    database.lose_next_answer();
+    assert_eq!(run(&mut b, "select pg_advisory_unlock(7)").await, ["t"]);
+    until(&mut a, "select pg_try_advisory_lock(7)", &["t"]).await;
+    assert_eq!(run(&mut b, "select pg_try_advisory_lock(7)").await, ["f"]);
+}
+
+#[tokio::test]
 async fn a_process_taken_for_dead_cannot_commit_under_its_locks() {
     let database = database();
     let (one, other) = (engine(&database).await, engine(&database).await);

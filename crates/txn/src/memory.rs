@@ -35,6 +35,8 @@ struct State {
     newest: Timestamp,
     lsn: Lsn,
     sinks: Vec<Weak<dyn MessageSink>>,
+    /// The answer to the next commit that writes gets lost.
+    loses_answer: bool,
 }
 
 impl State {
@@ -69,6 +71,11 @@ impl MemoryDatabase {
     #[must_use]
     pub fn new(env: Env) -> Self {
         Self { env, state: Arc::default() }
+    }
+
+    /// The next commit that writes takes effect, and is told to be of unknown outcome.
+    pub fn lose_next_answer(&self) {
+        self.state.lock().loses_answer = true;
     }
 }
 
@@ -389,6 +396,10 @@ impl Transaction for MemoryTransaction {
             for sink in state.sinks.iter().filter_map(Weak::upgrade) {
                 sink.messages(&messages);
             }
+        }
+        if std::mem::take(&mut state.loses_answer) {
+            let reason = "its answer was lost".to_owned();
+            return Err(Error::OutcomeUnknown { txn: self.id, reason });
         }
         Ok(Committed {
             timestamp,

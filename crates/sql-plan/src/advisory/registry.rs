@@ -10,7 +10,8 @@
 //! - The row is changed to take a lock when the caller's spend caps let it, on its account; to give it up always, as a job.
 //!
 //! # On failure
-//! An error of the row's transaction goes to those who wait for it; a release that fails is tried again.
+//! An error of the row's transaction goes to those who wait for it, and the row is written until it is known to name who has the lock:
+//! what failed may have taken effect. A release that fails is tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -56,6 +57,8 @@ struct Entry {
     waiting: Vec<Waiting>,
     /// How the row names this process.
     remote: Option<LockMode>,
+    /// The row may name it otherwise: what was to change it failed, and may have taken effect.
+    unsure: bool,
     settling: bool,
     /// How often the row was found taken.
     refusals: u64,
@@ -293,11 +296,13 @@ impl AdvisoryLocks {
     /// # Errors
     /// 55000 when they were.
     pub async fn fence(self: &Arc<Self>, txn: &Arc<dyn Transaction>) -> Result<()> {
-        if self.remote.fence(txn).await? {
-            return Ok(());
+        match self.remote.fence(txn).await? {
+            None => Ok(()),
+            Some(life) => {
+                self.lose(life);
+                Err(lost())
+            }
         }
-        self.lose();
-        Err(lost())
     }
 
     /// What pg_locks shows.
@@ -326,7 +331,7 @@ impl AdvisoryLocks {
             if entry.settling {
                 return;
             }
-            if entry.needed() == entry.remote {
+            if entry.needed() == entry.remote && !entry.unsure {
                 if entry.holds.is_empty() && entry.waiting.is_empty() && entry.remote.is_none() {
                     state.locks.remove(&key);
                 }
@@ -349,7 +354,7 @@ impl AdvisoryLocks {
                 let mut state = self.state.lock();
                 let Some(entry) = state.locks.get_mut(&key) else { return };
                 let wanted = entry.needed();
-                if wanted == entry.remote {
+                if wanted == entry.remote && !entry.unsure {
                     entry.settling = false;
                     for hold in entry.holds.iter_mut().filter(|hold| Some(hold.mode) <= wanted) {
                         hold.granted |= hold.failed.is_none();
@@ -368,7 +373,7 @@ impl AdvisoryLocks {
                     pause = LEAST_PAUSE;
                     let mut state = self.state.lock();
                     if let Some(entry) = state.locks.get_mut(&key) {
-                        entry.remote = wanted;
+                        (entry.remote, entry.unsure) = (wanted, false);
                         for hold in entry.holds.iter_mut().filter(|hold| Some(hold.mode) <= wanted)
                         {
                             hold.granted = true;
@@ -387,10 +392,11 @@ impl AdvisoryLocks {
                         entry.refusals += 1;
                     }
                 }
-                Err(RemoteError::Lost) => self.lose(),
+                Err(RemoteError::Lost(life)) => self.lose(life),
                 Err(RemoteError::Failed(error)) => {
                     tracing::warn!(%error, "an advisory lock could not be changed");
                     if let Some(entry) = self.state.lock().locks.get_mut(&key) {
+                        entry.unsure = true;
                         for hold in entry.holds.iter_mut().filter(|hold| !hold.granted) {
                             hold.failed = Some(error.clone());
                         }
@@ -416,7 +422,7 @@ impl AdvisoryLocks {
             }
             match self.remote.beat().await {
                 Ok(()) => {}
-                Err(RemoteError::Lost) => self.lose(),
+                Err(RemoteError::Lost(life)) => self.lose(life),
                 Err(RemoteError::Failed(error)) => {
                     tracing::warn!(%error, "a beat of the advisory locks' holder failed");
                 }
@@ -424,15 +430,18 @@ impl AdvisoryLocks {
         }
     }
 
-    fn lose(&self) {
+    /// This process was taken for dead in that life. Whoever finds it out later takes nothing from those who have locks of the next one.
+    fn lose(&self, life: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;
+        if !self.remote.begin_anew(life) {
+            return;
+        }
         for entry in state.locks.values_mut() {
             entry.remote = None;
             state.lost.extend(entry.holds.iter().filter(|h| h.granted).map(|h| h.session));
             entry.holds.retain(|hold| !hold.granted);
         }
-        self.remote.begin_anew();
         self.changed.notify_waiters();
     }
 }

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyWriter};
-use telesto_common::{DatabaseId, Env, TableId};
+use telesto_common::{DatabaseId, Env, TableId, Timestamp};
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
 use super::{LockKey, LockMode};
@@ -39,8 +39,8 @@ const VERSION: u8 = 1;
 /// What went wrong.
 #[derive(Debug)]
 pub enum RemoteError {
-    /// Another process has taken this one for dead.
-    Lost,
+    /// Another process has taken this one for dead, in this life of it.
+    Lost(u64),
     /// The database's error.
     Failed(Error),
 }
@@ -68,15 +68,24 @@ struct Watched {
     since: Duration,
 }
 
+/// What the others know this process by.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    /// Of this process: how often it has begun anew.
+    number: u64,
+    /// The name that the rows have.
+    me: u128,
+    /// The commit that made it known; `None`: none yet.
+    known: Option<Timestamp>,
+}
+
 /// This process among those of the bucket.
 #[derive(Debug)]
 pub struct Remote {
     database: Arc<dyn Database>,
     env: Env,
     of: DatabaseId,
-    me: Mutex<u128>,
-    /// The commit that made this process known; `None`: none yet.
-    known: Mutex<Option<telesto_common::Timestamp>>,
+    life: Mutex<Life>,
     watched: Mutex<BTreeMap<String, Watched>>,
 }
 
@@ -112,11 +121,20 @@ fn beat_bytes(beat: u64) -> Bytes {
     Bytes::from(out)
 }
 
+async fn check_alive(
+    txn: &Arc<dyn Transaction>,
+    life: Life,
+) -> std::result::Result<bool, RemoteError> {
+    let alive = txn.get(&process_key(ALIVE, life.me), ReadFor::Constraint).await?.is_some();
+    let lost = life.known.is_some() && !alive;
+    if lost { Err(RemoteError::Lost(life.number)) } else { Ok(alive) }
+}
+
 impl Remote {
     /// The locks of a database as they are kept in the bucket.
     pub fn new(database: Arc<dyn Database>, env: Env, of: DatabaseId) -> Self {
-        let me = Mutex::new(env.random_u128());
-        Self { database, env, of, me, known: Mutex::default(), watched: Mutex::default() }
+        let life = Mutex::new(Life { number: 0, me: env.random_u128(), known: None });
+        Self { database, env, of, life, watched: Mutex::default() }
     }
 
     fn lock_key(&self, key: LockKey) -> Bytes {
@@ -127,10 +145,14 @@ impl Remote {
         out.finish()
     }
 
-    /// Makes this process one nobody knows: it has lost its locks.
-    pub fn begin_anew(&self) {
-        *self.me.lock() = self.env.random_u128();
-        *self.known.lock() = None;
+    /// Makes this process one nobody knows: it has lost its locks of this life. `false`: that life was over already.
+    pub fn begin_anew(&self, of: u64) -> bool {
+        let mut life = self.life.lock();
+        if life.number != of {
+            return false;
+        }
+        *life = Life { number: of + 1, me: self.env.random_u128(), known: None };
+        true
     }
 
     /// Makes this process have `key` as `wanted`; `None`: not at all. False when others are in the way.
@@ -141,11 +163,17 @@ impl Remote {
     ) -> std::result::Result<bool, RemoteError> {
         loop {
             let txn = self.database.begin(TxnOptions::default()).await?;
-            let changed = self.change(&txn, key, wanted).await;
+            let life = *self.life.lock();
+            let changed = self.change(&txn, key, wanted, life).await;
             match changed {
                 Ok(true) => match txn.commit().await {
                     Ok(committed) => {
-                        self.known.lock().get_or_insert(committed.timestamp);
+                        let mut now = self.life.lock();
+                        if now.number != life.number {
+                            // The row has a name that never beats again.
+                            return Err(RemoteError::Lost(life.number));
+                        }
+                        now.known.get_or_insert(committed.timestamp);
                         return Ok(true);
                     }
                     Err(telesto_txn::Error::Conflict { .. }) => self.pause().await,
@@ -186,8 +214,9 @@ impl Remote {
         txn: &Arc<dyn Transaction>,
         key: LockKey,
         wanted: Option<LockMode>,
+        life: Life,
     ) -> std::result::Result<bool, RemoteError> {
-        let me = *self.me.lock();
+        let me = life.me;
         let mine = format!("{me:032x}");
         let row = self.lock_key(key);
         let mut holders = match txn.get(&row, ReadFor::Constraint).await? {
@@ -195,7 +224,7 @@ impl Remote {
                 .map_err(|error| Error::corrupt(format!("an advisory lock: {error}")))?,
             None => Holders::default(),
         };
-        let alive = self.check_alive(txn, me).await?;
+        let alive = check_alive(txn, life).await?;
         holders.0.remove(&mine);
         if let Some(wanted) = wanted {
             let in_the_way: Vec<String> = holders
@@ -226,16 +255,6 @@ impl Remote {
             txn.put(row, Bytes::from(value)).await?;
         }
         Ok(true)
-    }
-
-    async fn check_alive(
-        &self,
-        txn: &Arc<dyn Transaction>,
-        me: u128,
-    ) -> std::result::Result<bool, RemoteError> {
-        let known = self.known.lock().is_some();
-        let alive = txn.get(&process_key(ALIVE, me), ReadFor::Constraint).await?.is_some();
-        if known && !alive { Err(RemoteError::Lost) } else { Ok(alive) }
     }
 
     async fn write_beat(&self, txn: &Arc<dyn Transaction>, me: u128) -> Result<()> {
@@ -277,10 +296,10 @@ impl Remote {
     /// Says that this process lives.
     pub async fn beat(&self) -> std::result::Result<(), RemoteError> {
         loop {
-            let me = *self.me.lock();
+            let life = *self.life.lock();
             let txn = self.database.begin(TxnOptions::default()).await?;
-            self.check_alive(&txn, me).await?;
-            self.write_beat(&txn, me).await?;
+            check_alive(&txn, life).await?;
+            self.write_beat(&txn, life.me).await?;
             match txn.commit().await {
                 Ok(_) => return Ok(()),
                 Err(telesto_txn::Error::Conflict { .. }) => self.pause().await,
@@ -289,13 +308,13 @@ impl Remote {
         }
     }
 
-    /// Lets the commit of `txn` fail if this process was taken for dead. False: it is known to have been.
-    pub async fn fence(&self, txn: &Arc<dyn Transaction>) -> Result<bool> {
-        let me = *self.me.lock();
-        let known = *self.known.lock();
-        let alive = txn.get(&process_key(ALIVE, me), ReadFor::Constraint).await?.is_some();
+    /// Lets the commit of `txn` fail if this process was taken for dead in the life that it has now. A life in which it is known to have been.
+    pub async fn fence(&self, txn: &Arc<dyn Transaction>) -> Result<Option<u64>> {
+        let life = *self.life.lock();
+        let alive = txn.get(&process_key(ALIVE, life.me), ReadFor::Constraint).await?.is_some();
         // A snapshot from before this process was known does not have the row: the commit will find it changed, and the
         // block is executed again at a newer one.
-        Ok(alive || known.is_none_or(|since| txn.snapshot() < since))
+        let lost = !alive && life.known.is_some_and(|since| txn.snapshot() >= since);
+        Ok(lost.then_some(life.number))
     }
 }

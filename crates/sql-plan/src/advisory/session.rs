@@ -206,7 +206,9 @@ impl AdvisorySession {
         if fenced.is_err() && self.locks.take_lost(self.id) {
             self.held.lock().clear();
         }
-        fenced
+        fenced?;
+        // Another session may have found out meanwhile: the name that was looked at is then the next one's.
+        self.check()
     }
 }
 
