@@ -315,7 +315,9 @@ async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
         token.cancel_query_raw(socket, NoTls).await.expect("asked");
     });
     assert_eq!(slept.map(|_| ()).map_err(code), Err(Some("57014".to_owned())));
-    let done = here.query_one("SELECT pg_terminate_backend($1)", &[&pid]).await.expect("asked");
+    // As scripts say it.
+    let named = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'far' AND pid <> pg_backend_pid()";
+    let done = here.query_one(named, &[]).await.expect("asked");
     assert!(done.get::<_, bool>(0));
     let nobody = here.query_one("SELECT pg_cancel_backend(1)", &[]).await.expect("asked");
     assert!(!nobody.get::<_, bool>(0), "nobody has that process id");

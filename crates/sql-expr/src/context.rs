@@ -184,7 +184,7 @@ const PENDING: &str =
     "a function that waits cannot be used here: call it in a subquery or a WITH query";
 
 fn pending() -> Error {
-    Error::unsupported(PENDING)
+    Error::new(SqlState::FEATURE_NOT_SUPPORTED, PENDING)
 }
 
 impl<'a> EvalContext<'a> {

@@ -118,11 +118,11 @@ pub const TABLE: &[Function] = &[
     function("pg_cancel_backend", &[Int4], Bool, |a, c| {
         signal(&a[0], "cancel", c, |exec, pid| exec.cancel_backend(pid))
     })
-    .volatile(),
+    .waiting(),
     function("pg_terminate_backend", &[Int4], Bool, |a, c| {
         signal(&a[0], "terminate", c, |exec, pid| exec.terminate_backend(pid))
     })
-    .volatile(),
+    .waiting(),
     function("pg_is_in_recovery", &[], Bool, |_, _| Ok(bool_datum(false))).stable(),
     function("pg_indexam_has_property", &[Oid, Text], Bool, |a, _| {
         // Of btree, the one access method of indexes.
