@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! GET /health ──> what is known, at once
-//!          └────> if that is old: a strict read in the background, as a client's would be
+//!          └────> if that is old: a strict read, as a client's would be, which is waited for while it is not slow
 //! ```
 //!
 //! # Invariants
-//! - Answered without waiting for anything but a lock, without a password, however many requests are under way.
+//! - Answered within [`SLOW`], without a password, however many requests are under way. What was found longer ago than [`FRESH`] is
+//!   told to nobody as the present state.
 //! - "ok" means: a strict read succeeded lately or nothing says that it would not, and the last write got through.
 //!
 //! # On failure
@@ -29,6 +30,7 @@ use serde_json::json;
 use telesto_common::Env;
 use telesto_sql::SqlEngine;
 use telesto_txn::TxnOptions;
+use tokio::sync::Notify;
 
 use super::HttpState;
 
@@ -46,6 +48,8 @@ pub struct Health {
     engine: Arc<SqlEngine>,
     started: Duration,
     reads: Mutex<Reads>,
+    /// A strict read has ended.
+    ended: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +65,7 @@ impl Health {
     #[must_use]
     pub fn new(env: Env, engine: Arc<SqlEngine>) -> Arc<Self> {
         let started = env.clock.monotonic();
-        Arc::new(Self { env, engine, started, reads: Mutex::default() })
+        Arc::new(Self { env, engine, started, reads: Mutex::default(), ended: Notify::new() })
     }
 
     /// What keeps the last write from having got through.
@@ -69,24 +73,46 @@ impl Health {
         self.engine.write_trouble().map(|error| error.to_string())
     }
 
-    /// What keeps strict reads from being answered; has one made if the last is old.
-    pub(super) fn reads(self: &Arc<Self>) -> Option<String> {
+    /// What keeps strict reads from being answered; has one made if the last is old, and waits for it for a while.
+    pub(super) async fn reads(self: &Arc<Self>) -> Option<String> {
+        let ended = self.ended.notified();
+        let mut ended = std::pin::pin!(ended);
+        ended.as_mut().enable();
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let ended = self.env.within_timeout(SLOW, "a strict read for /health", ended);
+        // What has come meanwhile, or that nothing has, is told below.
+        let _ = ended.await;
+        if let Some(known) = self.known() {
+            return known;
+        }
+        let since = self.reads.lock().asking.unwrap_or_default();
+        Some(Self::waited(self.env.clock.monotonic().saturating_sub(since)))
+    }
+
+    /// What is known, if it is new enough; has a strict read made if it is not.
+    fn known(self: &Arc<Self>) -> Option<Option<String>> {
         let now = self.env.clock.monotonic();
         let mut reads = self.reads.lock();
         let fresh = |at: Duration| now.saturating_sub(at) < FRESH;
-        if reads.asking.is_none() && !reads.last.as_ref().is_some_and(|(at, _)| fresh(*at)) {
+        let last = reads.last.as_ref().filter(|(at, _)| fresh(*at)).map(|(_, error)| error.clone());
+        if reads.asking.is_none() && last.is_none() {
             reads.asking = Some(now);
             let health = Arc::clone(self);
             self.env.spawn("health", async move { health.ask().await });
         }
-        match (reads.asking, &reads.last) {
-            (Some(since), _) if now.saturating_sub(since) >= SLOW => Some(format!(
-                "the newest state has been waited for for {} s; see that the bucket and the log's owner answer",
-                now.saturating_sub(since).as_secs()
-            )),
-            (_, Some((_, error))) => error.clone(),
-            (_, None) => None,
+        match reads.asking.map(|since| now.saturating_sub(since)) {
+            Some(waited) if waited >= SLOW => Some(Some(Self::waited(waited))),
+            _ => last,
         }
+    }
+
+    fn waited(so_long: Duration) -> String {
+        format!(
+            "the newest state has been waited for for {} s; see that the bucket and the log's owner answer",
+            so_long.as_secs()
+        )
     }
 
     async fn ask(self: Arc<Self>) {
@@ -101,6 +127,8 @@ impl Health {
         let mut reads = self.reads.lock();
         reads.asking = None;
         reads.last = Some((self.env.clock.monotonic(), error));
+        drop(reads);
+        self.ended.notify_waiters();
     }
 }
 
@@ -109,7 +137,7 @@ pub async fn get(State(state): State<HttpState>) -> impl IntoResponse {
     let health = &state.health;
     let (lsn, timestamp) = state.database.applied();
     let uptime = health.env.clock.monotonic().saturating_sub(health.started);
-    let reads = health.reads();
+    let reads = health.reads().await;
     let writes = health.writes();
     let well = reads.is_none() && writes.is_none();
     let ok = || "ok".to_owned();
@@ -123,4 +151,80 @@ pub async fn get(State(state): State<HttpState>) -> impl IntoResponse {
         "uptime_seconds": uptime.as_secs(),
     });
     (if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, Json(body))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use telesto_common::{Lsn, Timestamp, TxnId};
+    use telesto_sql::SqlOptions;
+    use telesto_testkit::World;
+    use telesto_txn::memory::MemoryDatabase;
+    use telesto_txn::{ClusterView, Database, MessageSink, Outcome, Result, Space, Transaction};
+
+    use super::*;
+
+    /// A database that begins nothing while the others of its log are away.
+    #[derive(Debug)]
+    struct Gated {
+        inner: MemoryDatabase,
+        env: Env,
+        away: AtomicBool,
+    }
+
+    #[async_trait]
+    impl Database for Gated {
+        async fn begin(&self, options: TxnOptions) -> Result<Arc<dyn Transaction>> {
+            while self.away.load(Ordering::Acquire) {
+                self.env.clock.sleep(Duration::from_millis(100)).await;
+            }
+            self.inner.begin(options).await
+        }
+
+        async fn outcome(&self, txn: TxnId) -> Result<Outcome> {
+            self.inner.outcome(txn).await
+        }
+
+        fn hear(&self, sink: Weak<dyn MessageSink>) {
+            self.inner.hear(sink);
+        }
+
+        fn applied(&self) -> (Lsn, Timestamp) {
+            self.inner.applied()
+        }
+
+        async fn space(&self) -> Result<Space> {
+            self.inner.space().await
+        }
+
+        fn cluster(&self) -> ClusterView {
+            self.inner.cluster()
+        }
+    }
+
+    #[test]
+    fn first_who_asks_after_the_others_went_away_hears_of_it() {
+        World::run(1, false, async |world| {
+            let env = world.env.clone();
+            let inner = MemoryDatabase::new(env.clone());
+            let away = AtomicBool::new(false);
+            let gated = Arc::new(Gated { inner, env: env.clone(), away });
+            let database = Arc::clone(&gated) as Arc<dyn Database>;
+            let options = SqlOptions::default();
+            let engine = SqlEngine::open(database, env.clone(), options).await.expect("opens");
+            let health = Health::new(env, engine);
+            assert_eq!(health.reads().await, None);
+            gated.away.store(true, Ordering::Release);
+            assert_eq!(health.reads().await, None, "what was found just now");
+            world.sleep(Duration::from_secs(60)).await;
+            let told = health.reads().await.expect("trouble");
+            assert!(told.contains("waited for for 2 s"), "{told}");
+            gated.away.store(false, Ordering::Release);
+            world.sleep(Duration::from_secs(60)).await;
+            assert_eq!(health.reads().await, None, "and that they are back");
+        });
+    }
 }

@@ -100,6 +100,8 @@ pub struct HttpState {
     config: Arc<ServerConfig>,
     metrics: Option<PrometheusHandle>,
     requests: Arc<Semaphore>,
+    /// Of visitors of the console who have shown no session.
+    strangers: Arc<Semaphore>,
     proving: Arc<Semaphore>,
     /// Of the status port.
     scrapes: Arc<Semaphore>,
@@ -129,6 +131,7 @@ impl HttpState {
             ready: ready::Readiness::new(env.clone(), Arc::clone(&health), config.standing.clone()),
             health,
             requests: Arc::new(Semaphore::new(config.limits.max_requests)),
+            strangers: Arc::new(Semaphore::new((config.limits.max_requests / 4).max(1))),
             proving: Arc::clone(&clients.proving),
             scrapes: Arc::new(Semaphore::new(SCRAPES)),
             sending: Arc::new(Semaphore::new(kib(config.limits.wire_memory_bytes) as usize)),
@@ -199,12 +202,25 @@ async fn guard_console(State(state): State<HttpState>, request: Request, next: N
     let handled = within(&state, async {
         auth::check_host(&state.config.auth, request.headers())?;
         let request = with_form(request).await?;
-        let permit = admission(&state)?;
+        // A page is sent as slowly as its reader likes: what anybody gets takes no place of those who have a session or a password. Who
+        // shows a session that is none is sent away at once.
+        let permit = match is_for_anybody(&request) {
+            true => Arc::clone(&state.strangers).try_acquire_owned().map_err(|_| busy())?,
+            false => admission(&state)?,
+        };
         Ok(sent(&state, next.run(request).await, permit))
     });
     let response = handled.await;
     measure(&state, "console", begun, &response);
     response
+}
+
+/// Whether the console answers this to somebody without a session.
+fn is_for_anybody(request: &Request) -> bool {
+    let path = request.uri().path();
+    path.starts_with("/assets/")
+        || path.starts_with("/login")
+        || !request.headers().contains_key(header::COOKIE)
 }
 
 /// Before and after every handler: authentication, admission, deadline, measurement.

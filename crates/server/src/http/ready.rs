@@ -133,7 +133,7 @@ impl Readiness {
     pub async fn look(&self) -> Found {
         let part = self.part().await;
         Found {
-            reads: self.health.reads(),
+            reads: self.health.reads().await,
             writes: self.health.writes(),
             stopping: self.stopping.get().is_some_and(CancellationToken::is_cancelled),
             part,
