@@ -34,5 +34,5 @@ pub use client::{CallLimits, Client};
 pub use error::{Error, Result};
 pub use frame::{MAX_FRAME_BYTES, Service};
 pub use hello::{Caller, Class, VERSIONS, Versions};
-pub use serve::{Handler, Router, serve};
+pub use serve::{Handler, MAX_RUNNING, Router, serve};
 pub use transport::{Peer, Pipe, Transport, framed};

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - Requests begin in the order in which they came: each is run until it first waits before the next one is looked at.
-//! - At most [`MAX_RUNNING`] run at a time; while so many do, nothing more is read, and the other side's queue fills up.
+//! - At most [`MAX_RUNNING`] run at a time; while so many do, nothing more is read, and the other side's queue fills up. It hears every
+//!   [`TOCKS`] that this side lives, though its ticks are not read.
 //!
 //! # On failure
 //! A request whose deadline passed is not answered: nobody waits for it. A connection that says nothing for [`SILENCE`]
@@ -29,6 +30,8 @@ use crate::transport::Pipe;
 pub const MAX_RUNNING: usize = 256;
 /// A connection that says nothing for so long is dead: a living one ticks.
 pub const SILENCE: Duration = Duration::from_secs(10);
+/// How often the other side hears of this one while nothing is read.
+const TOCKS: Duration = Duration::from_millis(250);
 /// Time for the hello, and for the other side to take a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -103,12 +106,18 @@ pub async fn serve(
         if said {
             env.within_timeout(PATIENCE, "a node takes no replies", sender.flush()).await??;
         }
+        let full = running.len() >= MAX_RUNNING;
+        let now = env.clock.monotonic();
+        if full {
+            // Who is not listened to is not silent.
+            heard = now;
+        }
         let silent = Deadline::at(heard + SILENCE);
-        if silent.passed(env.clock.monotonic()) {
+        if silent.passed(now) {
             return Err(Error::Broken { peer, reason: "it has been silent for long".into() });
         }
         let event = {
-            let full = running.len() >= MAX_RUNNING;
+            let until = if full { env.deadline(TOCKS) } else { silent };
             let came =
                 async { if full { std::future::pending().await } else { receiver.next().await } };
             let done = async {
@@ -118,7 +127,8 @@ pub async fn serve(
                 }
             };
             futures::pin_mut!(came, done);
-            match env.within(silent, "a node's next request", select(came, done)).await {
+            match env.within(until, "a node's next request", select(came, done)).await {
+                Err(_) if full => Event::Answered(Some(Frame::Tock)),
                 Err(_) => Event::Nothing,
                 Ok(Either::Left((None, _))) => return Ok(()),
                 Ok(Either::Left((Some(frame), _))) => Event::Came(frame?),

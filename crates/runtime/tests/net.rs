@@ -8,8 +8,8 @@ use telesto_common::{Deadline, Env, Incarnation, NodeId};
 use telesto_net::{
     CallLimits, Caller, Class, Client, Error, Handler, Peer, Result, Router, Service, Transport,
 };
-use telesto_runtime::net::{Certificates, JoinToken, Tcp};
-use tokio::net::TcpListener;
+use telesto_runtime::net::{Certificates, JoinToken, MAX_STRANGERS, Tcp};
+use tokio::net::{TcpListener, TcpStream};
 
 const ECHO: Service = Service(1);
 
@@ -136,5 +136,34 @@ async fn connections_end_with_what_serves_them() {
     while client.call(ECHO, Bytes::from_static(b"again"), by()).await.is_ok() {
         assert!(!until.passed(env.clock.monotonic()), "it goes on to answer");
         env.clock.sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn strangers_who_say_nothing_make_room_for_others() {
+    let env = telesto_runtime::env();
+    let of = |id| Some(Certificates::from_token(&token("a"), NodeId(id)).expect("made"));
+    let address = start(&env, of(2)).await;
+    let mut strangers = Vec::new();
+    for _ in 0..MAX_STRANGERS * 3 {
+        strangers.push(TcpStream::connect(&address).await.expect("connects"));
+    }
+    let answer = ask(&env, of(1), &address, 1).await.expect("a node is served");
+    assert_eq!(&answer[..], b"hello");
+    let is_open = |stranger: &TcpStream| {
+        let read = stranger.try_read(&mut [0]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    // All together they are given up after ten seconds; the oldest ones at once.
+    let until = env.deadline(Duration::from_secs(60));
+    loop {
+        let open: Vec<bool> = strangers.iter().map(is_open).collect();
+        assert!(!until.passed(env.clock.monotonic()), "{open:?}");
+        if !open[..MAX_STRANGERS].contains(&true) {
+            let left = open.iter().filter(|open| **open).count();
+            assert!((1..=MAX_STRANGERS).contains(&left) && open[open.len() - 1], "{open:?}");
+            return;
+        }
+        env.clock.sleep(Duration::from_millis(1)).await;
     }
 }

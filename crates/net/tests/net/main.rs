@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 use telesto_common::{Deadline, Env, Incarnation, NodeId};
 use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{
-    CallLimits, Caller, Class, Client, Error, Handler, MAX_FRAME_BYTES, Peer, Router, Service,
-    VERSIONS, Versions, framed, serve,
+    CallLimits, Caller, Class, Client, Error, Handler, MAX_FRAME_BYTES, MAX_RUNNING, Peer, Router,
+    Service, VERSIONS, Versions, framed, serve,
 };
 use telesto_testkit::World;
 
@@ -41,7 +41,18 @@ impl Handler for Echo {
 fn start(net: &SimNet, env: &Env, address: &str, me: Caller, versions: Versions) -> Arc<Echo> {
     let longest = Duration::from_millis(50);
     let echo = Arc::new(Echo { env: env.clone(), longest, begun: Mutex::default() });
-    let router = Router::default().with(ECHO, Arc::clone(&echo) as Arc<dyn Handler>);
+    listen(net, env, address, (me, versions), Arc::clone(&echo) as Arc<dyn Handler>);
+    echo
+}
+
+fn listen(
+    net: &SimNet,
+    env: &Env,
+    address: &str,
+    (me, versions): (Caller, Versions),
+    handler: Arc<dyn Handler>,
+) {
+    let router = Router::default().with(ECHO, handler);
     let mut incoming = net.listen(address);
     let on = env.clone();
     env.spawn("accepting", async move {
@@ -52,7 +63,43 @@ fn start(net: &SimNet, env: &Env, address: &str, me: Caller, versions: Versions)
             });
         }
     });
-    echo
+}
+
+/// Answers as a bucket does that has a bad day.
+#[derive(Debug)]
+struct Slow(Env);
+
+#[async_trait::async_trait]
+impl Handler for Slow {
+    async fn handle(&self, _: Caller, _: Class, request: Bytes, _: Deadline) -> Bytes {
+        self.0.clock.sleep(Duration::from_secs(15)).await;
+        request
+    }
+}
+
+#[test]
+fn connection_stays_while_as_many_requests_run_as_may() {
+    World::run(3, false, async |world| {
+        let net = SimNet::new(world.env.clone());
+        let server = world.process("b", 1);
+        let slow = Arc::new(Slow(server.env.clone())) as Arc<dyn Handler>;
+        listen(&net, &server.env, "b", (node(2, 1), VERSIONS), slow);
+        let asking = world.process("a", 1);
+        let client = client(&net, &asking.env);
+        let calls: Vec<_> = (0..MAX_RUNNING as u32 + 50)
+            .map(|n| {
+                let (client, env) = (client.clone(), asking.env.clone());
+                asking.run(async move {
+                    let by = env.deadline(Duration::from_secs(60));
+                    let body = Bytes::copy_from_slice(&n.to_le_bytes());
+                    client.call(ECHO, body, by).await.map(|_| ())
+                })
+            })
+            .collect();
+        for answer in futures::future::join_all(calls).await {
+            assert_eq!(answer, Some(Ok(())));
+        }
+    });
 }
 
 fn client(net: &SimNet, env: &Env) -> Client {

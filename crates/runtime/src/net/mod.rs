@@ -12,7 +12,9 @@
 //! connection that does not finish its handshake in `PATIENCE` is dropped.
 //!
 //! # Limits
-//! At most [`MAX_CONNECTIONS`] connections are served at a time; further ones are closed.
+//! At most [`MAX_CONNECTIONS`] connections are served at a time; further ones are closed. Of those that have not proved yet who they are at
+//! most [`MAX_STRANGERS`]: the one that has taken longest goes when another one comes, so that whoever connects and says nothing takes no
+//! place from nodes, whose handshake takes milliseconds.
 
 mod certificates;
 
@@ -20,6 +22,7 @@ pub use certificates::{Certificates, JoinToken};
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -35,6 +38,8 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections from other nodes that are served at a time.
 pub const MAX_CONNECTIONS: usize = 4096;
+/// Connections that are in their handshake at a time.
+pub const MAX_STRANGERS: usize = 64;
 
 /// Makes connections over TCP.
 #[derive(Clone, Debug)]
@@ -65,22 +70,25 @@ impl Tcp {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
-                tracing::warn!(%from, "too many connections from nodes; this one is closed");
-                continue;
-            };
-            let (own, router) = (self.clone(), router.clone());
-            serving.0.retain(|task| !task.is_finished());
-            serving.0.push(self.env.spawn("serving a node", async move {
+            serving.make_room();
+            let (own, router, permits) = (self.clone(), router.clone(), Arc::clone(&permits));
+            let known = Arc::new(AtomicBool::new(false));
+            let knows = Arc::clone(&known);
+            let task = self.env.spawn("serving a node", async move {
                 let served = async {
                     let pipe = own.accept(stream, from).await?;
+                    let Ok(_permit) = permits.try_acquire() else {
+                        tracing::warn!(%from, "too many connections from nodes; this one is closed");
+                        return Ok(());
+                    };
+                    knows.store(true, Ordering::Release);
                     telesto_net::serve(&own.env, pipe, me, VERSIONS, &router).await
                 };
                 if let Err(error) = served.await {
                     tracing::debug!(%from, %error, "a connection from a node ended");
                 }
-                drop(permit);
-            }));
+            });
+            serving.0.push(Connected { task, known });
         }
     }
 
@@ -103,13 +111,33 @@ impl Tcp {
     }
 }
 
-/// The connections of a listener; they end with it.
-struct Serving(Vec<Arc<dyn Task>>);
+struct Connected {
+    task: Arc<dyn Task>,
+    /// Its handshake is done.
+    known: Arc<AtomicBool>,
+}
+
+/// The connections of a listener, in the order in which they came; they end with it.
+struct Serving(Vec<Connected>);
+
+impl Serving {
+    /// Ends the oldest handshake if there are as many as there may be.
+    fn make_room(&mut self) {
+        self.0.retain(|connected| !connected.task.is_finished());
+        let mut strangers = self.0.iter().filter(|one| !one.known.load(Ordering::Acquire));
+        let oldest = strangers.next();
+        if let Some(oldest) = oldest
+            && strangers.count() + 1 >= MAX_STRANGERS
+        {
+            oldest.task.abort();
+        }
+    }
+}
 
 impl Drop for Serving {
     fn drop(&mut self) {
-        for task in &self.0 {
-            task.abort();
+        for connected in &self.0 {
+            connected.task.abort();
         }
     }
 }

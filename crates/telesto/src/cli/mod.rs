@@ -10,6 +10,7 @@ mod board;
 mod cluster;
 mod dump;
 mod encrypt;
+mod files_open;
 mod geo;
 mod hand_over;
 mod keys;

@@ -21,6 +21,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
+use super::files_open;
 use super::hand_over::{self, Successor};
 use super::neighbours::cluster;
 use super::prober::{Prober, Wanted};
@@ -61,6 +62,7 @@ pub async fn run(
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let env = telesto_runtime::env_of(&Handle::current(), sessions, commits);
     let mut server_config = server_config(&env, settings)?;
+    files_open::allow(server_config.limits.max_connections);
     telesto_server::config::check_exposure(&server_config).map_err(text)?;
     let prober = Wanted::of(&env, settings, &mut server_config)?;
     let options = options(settings, &server_config)?;
