@@ -26,6 +26,7 @@ mod pages;
 mod query;
 mod routes;
 mod show;
+mod turns;
 mod visit;
 
 pub use model::board::address as board_address;

@@ -42,5 +42,7 @@ pub const PAGE_TIME: Duration = Duration::from_secs(10);
 pub const RUNS: usize = 4;
 /// Runs at once of a role that comes without a log-in.
 pub const RUNS_OF_A_ROLE: usize = 8;
+/// What is read at once for the pages of one role.
+pub const READS_OF_A_ROLE: usize = 8;
 /// Rows of a page of the data browser.
 pub const PAGE: usize = 100;

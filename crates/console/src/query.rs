@@ -15,6 +15,7 @@
 //! [`limits::PAGE_TIME`], [`limits::ROWS`], [`limits::BYTES`].
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde::Serialize;
 use telesto_server::Inside;
@@ -24,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Problem;
 use crate::limits;
+use crate::routes::Console;
+use crate::turns::Turns;
 
 /// What `pg_stat_activity` shows for what pages ask.
 pub const APPLICATION: &str = "telesto console";
@@ -97,6 +100,7 @@ impl Table {
 #[derive(Clone, Debug)]
 pub struct Reader {
     inside: Inside,
+    turns: Arc<Turns>,
     pub user: String,
     role: Option<u32>,
     client: SocketAddr,
@@ -104,8 +108,9 @@ pub struct Reader {
 
 impl Reader {
     /// As `user`, and where passwords are asked for as `role` alone: see [`Ask::role`].
-    pub fn new(inside: Inside, user: &str, role: Option<u32>, client: SocketAddr) -> Self {
-        Self { inside, user: user.to_owned(), role, client }
+    pub fn new(console: &Console, user: &str, role: Option<u32>, client: SocketAddr) -> Self {
+        let (inside, turns) = (console.inside.clone(), Arc::clone(&console.turns));
+        Self { inside, turns, user: user.to_owned(), role, client }
     }
 
     /// The rows of one query.
@@ -127,7 +132,9 @@ impl Reader {
             max_bytes: limits::BYTES,
             cancel: CancellationToken::new(),
         };
+        let turn = self.turns.next(&self.user).await?;
         let Answer { results, error, .. } = self.inside.run(ask).await?;
+        drop(turn);
         match error {
             Some(error) => Err(Problem::from(&error)),
             None => Ok(Table::of(results.into_iter().next_back().unwrap_or_default(), sql)),

@@ -25,6 +25,7 @@ use axum::routing::{get, post};
 use telesto_server::{Inside, Mount};
 
 use crate::access::Sessions;
+use crate::turns::Turns;
 use crate::{api, assets, limits, pages};
 
 /// What the console is told.
@@ -44,6 +45,7 @@ pub struct Console {
     pub inside: Inside,
     pub options: Arc<Options>,
     pub sessions: Arc<Sessions>,
+    pub turns: Arc<Turns>,
 }
 
 /// The console for a server to mount.
@@ -51,7 +53,9 @@ pub struct Console {
 pub fn mount(options: Options) -> Mount {
     Box::new(move |inside| {
         let sessions = Arc::new(Sessions::new(inside.env().clone()));
-        router(Console { inside, options: Arc::new(options), sessions })
+        let most = inside.config().limits.max_connections;
+        let turns = Arc::new(Turns::new(inside.env().clone(), most));
+        router(Console { inside, options: Arc::new(options), sessions, turns })
     })
 }
 

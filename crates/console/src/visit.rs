@@ -56,12 +56,7 @@ pub struct Visitor {
 
 impl Visitor {
     pub fn reader(&self) -> Reader {
-        Reader::new(
-            self.console.inside.clone(),
-            &self.session.user,
-            self.session.role(),
-            self.client,
-        )
+        Reader::new(&self.console, &self.session.user, self.session.role(), self.client)
     }
 
     /// Whether a form with this token was sent by the visitor from a page of ours.
@@ -150,7 +145,7 @@ pub struct Caller {
 
 impl Caller {
     pub fn reader(&self) -> Reader {
-        Reader::new(self.console.inside.clone(), &self.user, self.role, self.client)
+        Reader::new(&self.console, &self.user, self.role, self.client)
     }
 }
 
@@ -159,6 +154,8 @@ impl FromRequestParts<Console> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, console: &Console) -> Result<Self, Problem> {
         let headers = &parts.headers;
+        // Reading costs, too, and another site's page has nothing to ask here.
+        same_site(headers)?;
         let console = console.clone();
         let client = Peer::of(&parts.extensions).address;
         if let Some(session) = standing(&console, headers).await {

@@ -312,6 +312,11 @@ async fn statement_that_writes_is_refused_unless_the_visitor_switched() {
         "SELECT nextval('s')",
         "SELECT setval('s', 7)",
         "TRUNCATE t",
+        "CREATE UNIQUE INDEX CONCURRENTLY ON t ((1))",
+        "CREATE INDEX ON t (a)",
+        "REINDEX TABLE CONCURRENTLY t",
+        "REINDEX TABLE t",
+        "REINDEX DATABASE CONCURRENTLY telesto",
     ] {
         let answer = node.sql(&visitor, &json!({ "sql": sql })).await.json();
         let code = answer["error"]["code"].as_str().unwrap_or("none").to_owned();

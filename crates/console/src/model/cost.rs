@@ -28,6 +28,8 @@ use super::Part;
 use crate::query::{Reader, Table};
 
 const HOUR: f64 = 3600.0;
+/// Seconds of which an hour is told, at least.
+const LEAST_MEASURED: f64 = 60.0;
 
 /// Dollars.
 #[derive(Clone, Debug, Serialize)]
@@ -101,7 +103,7 @@ pub async fn load(reader: &Reader, wish: Wish) -> Cost {
                       sum(dollars) / nullif(sum(commits), 0)::float8 * 1000 AS per_1000_transactions, \
                       sum(seconds) AS measured_seconds FROM telesto_history";
     let numbers = "SELECT name, sum(value) AS value FROM telesto_metrics WHERE name IN ('telesto_uptime_seconds', \
-                   'telesto_txn_folds_total', 'telesto_txn_looks_total', 'telesto_txn_looks_shared_total') GROUP BY name";
+                   'telesto_txn_folds_total', 'telesto_txn_looks_total') GROUP BY name";
     let medium = "SELECT medium FROM telesto_logs ORDER BY shard LIMIT 1";
     let there = reader
         .relations(&["telesto_bill", "telesto_costs", "telesto_caps"])
@@ -150,16 +152,15 @@ fn what_if(numbers: &Table, causes: &Table, look_price: f64, wish: Wish) -> What
             .sum::<f64>()
     };
     let hours = number("telesto_uptime_seconds") / HOUR;
-    if hours <= 0.0 {
+    // What a node spends as it starts says nothing of an hour.
+    if hours * HOUR < LEAST_MEASURED {
         return WhatIf { relaxed: wish.relaxed, interval: wish.interval, ..WhatIf::default() };
     }
     let folds = number("telesto_txn_folds_total");
     let now = spent(&|_| true) / hours;
     let folding =
         (spent(&|cause| matches!(cause, "checkpoint" | "compaction" | "gc")) / hours).min(now);
-    let sent =
-        (number("telesto_txn_looks_total") - number("telesto_txn_looks_shared_total")).max(0.0);
-    let looks = (sent * look_price / hours).min(now - folding);
+    let looks = (number("telesto_txn_looks_total") * look_price / hours).min(now - folding);
     let measured_interval = (folds > 0.0).then(|| hours * HOUR / folds);
     let wished_folding = match (measured_interval, wish.interval) {
         (Some(measured), Some(wished)) if wished > 0.0 => folding * measured / wished,
@@ -215,8 +216,7 @@ mod tests {
             &[
                 &["telesto_uptime_seconds", hours],
                 &["telesto_txn_folds_total", "360"],
-                &["telesto_txn_looks_total", "6000"],
-                &["telesto_txn_looks_shared_total", "1000"],
+                &["telesto_txn_looks_total", "5000"],
             ],
         )
     }
