@@ -20,6 +20,7 @@ use bytes::Bytes;
 use object_store::ObjectStore;
 
 use crate::error::Result;
+use crate::scope::Jobs;
 
 /// What caused a bucket request; requests and dollars are attributed to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +98,11 @@ pub trait Bucket: Debug + Send + Sync {
     /// the way sent twice; the writer must look.
     async fn put_unless_taken(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome> {
         self.put_if_absent(cause, key, body).await
+    }
+
+    /// Where what has no account counts; `None`: nobody counts it.
+    fn jobs(&self) -> Option<&Arc<Jobs>> {
+        None
     }
 
     /// Up to `limit` objects under `prefix` (a whole path segment) with keys greater than `after`, in order.

@@ -36,6 +36,7 @@ use crate::local::DurableRead;
 use crate::metered::Metered;
 use crate::open::{OpenBucket, path};
 use crate::outcome::{Failure, classify, shown, undecipherable};
+use crate::scope::Jobs;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(40);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
@@ -187,6 +188,10 @@ fn micros(meta: &ObjectMeta) -> u64 {
 
 #[async_trait]
 impl Bucket for OpenBucket {
+    fn jobs(&self) -> Option<&Arc<Jobs>> {
+        Some(self.meter().jobs())
+    }
+
     async fn get(
         &self,
         cause: Cause,

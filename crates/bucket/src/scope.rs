@@ -179,6 +179,12 @@ impl Jobs {
         self.causes.lock()[cause as usize] += charge;
     }
 
+    /// As [`Self::add`], of what is no request of this process: see [`ScopeMeter::add_extra`].
+    pub fn add_extra(&self, cause: Cause, charge: Charge) {
+        *self.extras.lock() += charge;
+        self.add(cause, charge);
+    }
+
     /// What was used for each cause.
     #[must_use]
     pub fn all(&self) -> [Charge; Cause::ALL.len()] {
@@ -254,6 +260,14 @@ impl ScopeMeter {
         let scope = Self::default();
         scope.counts.lock().cause = Some(cause);
         Arc::new(scope)
+    }
+
+    /// The same, of a bucket whose jobs are known before anything is requested.
+    #[must_use]
+    pub fn shared_of(jobs: Option<&Arc<Jobs>>, cause: Cause) -> Arc<Self> {
+        let scope = Self::shared(cause);
+        scope.counts.lock().home = jobs.cloned();
+        scope
     }
 
     /// A scope of a bucket's, whose prices it knows before anything is requested.

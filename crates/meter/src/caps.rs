@@ -456,6 +456,14 @@ impl Purse {
         }
     }
 
+    /// Whether this process has spent more than it was granted, and there may be more to be had.
+    #[must_use]
+    pub fn owes(&self, now_micros: u64) -> bool {
+        let mut held = self.held.lock();
+        self.turn(&mut held, now_micros);
+        !held.dry && held.spent > held.granted
+    }
+
     /// How much to ask for, if it is time to: less than half a slice is left, or than `price`, which is to be spent.
     #[must_use]
     pub fn wants(&self, price: Dollars, now_micros: u64) -> Option<Dollars> {

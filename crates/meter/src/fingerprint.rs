@@ -13,7 +13,8 @@
 //!
 //! # Limits
 //! Told by the text, not by the tree: `SELECT a FROM t` and `SELECT a FROM public.t` are two statements, and so are lists
-//! of different lengths, as in PostgreSQL 15.
+//! of different lengths, as in PostgreSQL 15. Of a text only the first [`READ_BYTES`] are looked at: what is asked of every statement before
+//! anything else may not take long.
 
 use std::hash::Hasher as _;
 
@@ -21,6 +22,15 @@ use rustc_hash::FxHasher;
 
 /// Longest text that is shown, bytes.
 const SHOWN_BYTES: usize = 2048;
+
+/// Bytes of a text that are looked at.
+const READ_BYTES: usize = 64 << 10;
+
+/// What is looked at of a statement, which ends before its semicolon.
+fn looked_at(sql: &str) -> &str {
+    let sql = &sql[..sql.floor_char_boundary(READ_BYTES)];
+    sql.trim_end_matches(|c: char| c == ';' || c.is_ascii_whitespace())
+}
 
 /// A piece of a statement.
 enum Piece<'a> {
@@ -38,7 +48,7 @@ enum Piece<'a> {
 #[must_use]
 pub fn fingerprint(sql: &str) -> i64 {
     let mut hasher = FxHasher::default();
-    pieces(sql, |piece, _| match piece {
+    pieces(looked_at(sql), |piece, _| match piece {
         Piece::Word(word) => {
             for byte in word.bytes() {
                 hasher.write_u8(byte.to_ascii_lowercase());
@@ -58,6 +68,7 @@ pub fn fingerprint(sql: &str) -> i64 {
 /// The statement with parameters in place of its literals, comments and needless white space left out.
 #[must_use]
 pub fn normalized(sql: &str) -> String {
+    let sql = looked_at(sql);
     let mut next = 1 + greatest_parameter(sql);
     let mut out = String::new();
     pieces(sql, |piece, spaced| {
@@ -250,9 +261,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn long_text_is_looked_at_to_a_bound_only() {
+        let long = |end: &str| format!("SELECT {}é{end}", "c, ".repeat(READ_BYTES));
+        assert_eq!(fingerprint(&long("a")), fingerprint(&long("b")));
+        assert_eq!(normalized(&long("a")).len(), SHOWN_BYTES);
+        assert_ne!(fingerprint("SELECT a"), fingerprint("SELECT b"));
+    }
+
+    #[test]
     fn statements_that_differ_in_values_only_are_one() {
         let same = [
             "SELECT a FROM t WHERE id = 7 AND s = 'x'",
+            "SELECT a FROM t WHERE id = 7 AND s = 'x' ;\n",
             "select a  from t where id=123.5e-3 and s = 'it''s'",
             "SELECT a FROM t /* why */ WHERE id = 7 -- so\n AND s = E'\\'q'",
             "SELECT a FROM t WHERE id = 0x7f AND s = $q$ ' $q$",

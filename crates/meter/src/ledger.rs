@@ -228,21 +228,23 @@ pub struct Ledger(Mutex<Books>);
 impl Ledger {
     /// The account of a statement of `principal`.
     pub fn entry(&self, principal: &Principal, query_id: i64, sql: &str) -> Arc<Entry> {
+        let query_id = if query_id == 0 { 1 } else { query_id };
+        if let Some(found) = self.0.lock().known(principal, query_id) {
+            return found;
+        }
+        // Everybody waits for the books: the text is made without them.
+        let text: Arc<str> = normalized(sql).into();
         let mut books = self.0.lock();
-        books.asked += 1;
-        let asked = books.asked;
-        let rest = books.rest(principal);
-        let key = (Arc::clone(&rest.principal), if query_id == 0 { 1 } else { query_id });
-        if let Some(found) = books.entries.get(&key) {
-            found.used.store(asked, Ordering::Relaxed);
-            return Arc::clone(found);
+        if let Some(found) = books.known(principal, query_id) {
+            return found;
         }
         if books.entries.len() >= ENTRIES {
             books.evict();
         }
-        let entry = Entry::new(Arc::clone(&key.0), key.1, normalized(sql).into());
-        entry.used.store(asked, Ordering::Relaxed);
-        books.entries.insert(key, Arc::clone(&entry));
+        let principal = Arc::clone(&books.rest(principal).principal);
+        let entry = Entry::new(Arc::clone(&principal), query_id, text);
+        entry.used.store(books.asked, Ordering::Relaxed);
+        books.entries.insert((principal, query_id), Arc::clone(&entry));
         entry
     }
 
@@ -280,6 +282,15 @@ impl Ledger {
 }
 
 impl Books {
+    /// The account of a statement, if it has one.
+    fn known(&mut self, principal: &Principal, query_id: i64) -> Option<Arc<Entry>> {
+        self.asked += 1;
+        let key = (Arc::clone(&self.rest(principal).principal), query_id);
+        let found = self.entries.get(&key)?;
+        found.used.store(self.asked, Ordering::Relaxed);
+        Some(Arc::clone(found))
+    }
+
     fn rest(&mut self, principal: &Principal) -> Arc<Entry> {
         if let Some(rest) = self.rests.get(principal) {
             return Arc::clone(rest);

@@ -95,12 +95,15 @@ pub fn lines(dimension: Dimension, entries: &[(Arc<Entry>, Stats)], jobs: &[Job]
     }
     let mut shared: Charge = jobs.iter().filter(|job| job.shared).map(|job| job.charge).sum();
     let mut background: Charge = jobs.iter().filter(|job| !job.shared).map(|job| job.charge).sum();
-    let weights: Vec<u64> =
+    let mut weights: Vec<u64> =
         by_name.values().map(|stats| stats.charge.get(Resource::Logged)).collect();
+    // What is written by no statement, as over HTTP, has its part, too.
+    weights.push(background.get(Resource::Logged));
     if weights.iter().all(|weight| *weight == 0) {
         background += std::mem::take(&mut shared);
     }
-    let shares = by_weight(&shared, &weights);
+    let mut shares = by_weight(&shared, &weights);
+    background += shares.pop().unwrap_or_default();
     let mut out: Vec<Line> = by_name
         .into_iter()
         .zip(shares)
@@ -161,7 +164,10 @@ mod tests {
             let jobs: Vec<Job> = jobs
                 .into_iter()
                 .map(|(amount, shared)| {
-                    let charge = Charge::of(Resource::Gets, amount).and(Resource::Sent, amount / 7);
+                    let logged = if written { amount / 5 } else { 0 };
+                    let charge = Charge::of(Resource::Gets, amount)
+                        .and(Resource::Sent, amount / 7)
+                        .and(Resource::Logged, logged);
                     bill += charge;
                     Job { name: "job", charge, shared }
                 })

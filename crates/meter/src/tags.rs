@@ -15,6 +15,8 @@
 
 /// Longest text of tags kept, bytes.
 const KEPT_BYTES: usize = 256;
+/// Longest comment that may be one of tags, bytes.
+const READ_BYTES: usize = 8 << 10;
 
 /// Keys whose values are new with every request.
 const TRACES: [&str; 3] = ["traceparent", "tracestate", "request_id"];
@@ -31,6 +33,9 @@ pub fn tags(sql: &str) -> Option<String> {
             &rest[..rest.find("*/")?]
         }
     };
+    if comment.len() > READ_BYTES {
+        return None;
+    }
     let comment = comment.trim().strip_suffix('\'')?;
     let mut pairs = Vec::new();
     for pair in comment.split("',") {

@@ -17,7 +17,8 @@
 //!
 //! # Limits
 //! A process learns of caps from the catalog that its statements read: one that is under way meets a new cap at its next statement.
-//! What a cap refuses it refuses for up to five seconds after another process has changed or dropped it.
+//! What a cap refuses it refuses for up to five seconds after another process has changed or dropped it. What is no statement's is counted
+//! within ten seconds, in the window in which it is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -163,8 +164,8 @@ impl CapBook {
         Arc::clone(&self.state.lock().all)
     }
 
-    /// The purses that a statement is paid from. `jobs`: what the bucket's jobs have cost by now, which counts for the database.
-    fn paying(&self, payer: &Payer<'_>, jobs: Dollars) -> Vec<Arc<Purse>> {
+    /// Counts for the database what the bucket's jobs have cost since it was counted last. All purses.
+    fn count(&self, jobs: Dollars) -> Arc<[Arc<Purse>]> {
         let now = self.env.clock.wall_micros();
         let mut state = self.state.lock();
         let more = jobs.less(state.jobs);
@@ -176,6 +177,12 @@ impl CapBook {
             let whole = |purse: &&Arc<Purse>| matches!(purse.cap.subject, Subject::Database(_));
             purses.iter().filter(whole).for_each(|purse| purse.spend(more, now));
         }
+        purses
+    }
+
+    /// The purses that a statement is paid from. `jobs`: what the bucket's jobs have cost by now, which counts for the database.
+    fn paying(&self, payer: &Payer<'_>, jobs: Dollars) -> Vec<Arc<Purse>> {
+        let purses = self.count(jobs);
         purses.iter().filter(|purse| purse.cap.subject.covers(payer)).cloned().collect()
     }
 
@@ -350,6 +357,26 @@ impl Accounts {
     pub fn learn_caps(&self, catalog: &CatalogSnapshot, at: Timestamp) {
         if self.caps().active() || catalog.caps().next().is_some() {
             self.caps().learn(catalog, at, self.jobs_cost());
+        }
+    }
+
+    /// Whether this process knows of a cap.
+    #[must_use]
+    pub fn counts_for_caps(&self) -> bool {
+        self.caps().active()
+    }
+
+    /// Counts what the bucket's jobs have cost for caps of the database, and takes slices for it, whether clients run statements here or not.
+    pub async fn count_jobs(&self) {
+        let caps = self.caps();
+        if !caps.active() {
+            return;
+        }
+        let now = caps.env.clock.wall_micros();
+        for purse in caps.count(self.jobs_cost()).iter().filter(|purse| purse.owes(now)) {
+            if let Err(error) = caps.fill(purse, Dollars::ZERO).await {
+                tracing::debug!(%error, cap = %purse.cap.name, "no slice of a spend cap was had");
+            }
         }
     }
 

@@ -24,6 +24,7 @@ mod elsewhere;
 mod explain;
 #[doc(hidden)]
 pub mod fuzz;
+mod job_costs;
 mod online;
 pub mod regions;
 pub mod session;

@@ -375,6 +375,52 @@ async fn two_processes_share_a_cap_and_a_warning_one_only_counts() {
     close(second).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_node_spends_without_statements_counts_for_the_database() {
+    let folder = tempfile::tempdir().expect("folder");
+    let first = database(folder.path()).await;
+    let mut admin = session(&first, "telesto", "admin").await;
+    run(&mut admin, "CREATE TABLE t (id int PRIMARY KEY, v int)").await;
+    run(&mut admin, "INSERT INTO t VALUES (1, 0)").await;
+    // 200 PUTs an hour.
+    let set = "SELECT telesto_cap_set('all', 'database', 'telesto', 0.001, 'hour', 'enforce')";
+    run(&mut admin, set).await;
+    run(&mut admin, "UPDATE t SET v = 1 WHERE id = 1").await;
+    // Another process, which no client of SQL uses: what it writes is in no session's scope, as over HTTP.
+    let second = database(folder.path()).await;
+    for _ in 0..1000 {
+        if second.sql.accounts().counts_for_caps() {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    assert!(second.sql.accounts().counts_for_caps(), "it knows of the cap without a statement");
+    for n in 0..300_u32 {
+        let options = telesto_txn::TxnOptions::default();
+        let txn = telesto_txn::Database::begin(&*second.engine, options).await.expect("begun");
+        let key = bytes::Bytes::from(format!("\u{ff}\u{ff}key {n}"));
+        txn.put(key, bytes::Bytes::from_static(b"value")).await.expect("put");
+        txn.commit().await.expect("committed");
+    }
+    second.sql.accounts().count_jobs().await;
+    let (_, jobs, _) = books(&second);
+    assert!(jobs.get(Resource::Logged) > 300 * 5, "its share of what the log costs: {jobs:?}");
+    adds_up(&second).await;
+    let write = "UPDATE t SET v = v + 1 WHERE id = 1";
+    let mut done = 0;
+    let error = loop {
+        match tried(&mut admin, write).await {
+            Ok(_) => done += 1,
+            Err(error) => break error,
+        }
+        assert!(done < 60, "the first process had at most a few slices");
+    };
+    refused(Err(error), "\"all\"");
+    drop(admin);
+    close(first).await;
+    close(second).await;
+}
+
 /// Two sessions of a capped role that has nothing left; the second one has become another role before.
 async fn bob_has_spent_all(opened: &Opened, admin: &mut Session) -> (Session, Session) {
     for sql in [

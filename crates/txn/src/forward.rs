@@ -168,12 +168,16 @@ impl LocalService {
                     // What comes next in this session waits for the entry.
                     local.log.learn_committed(loglet, lsn.next(), deadline).await;
                 }
-                if let (Some(scope), Ok(CommitReply::Committed { cost, .. })) =
-                    (current_scope(), &answer)
-                {
-                    scope.add_extra(
-                        cost.charge().and(Resource::Logged, sent).and(Resource::Peers, sent),
-                    );
+                if let Ok(CommitReply::Committed { cost, .. }) = &answer {
+                    // The way to the owner, and what the owner's copies cost: the owner has lent both out.
+                    let copies = local.logged(sent);
+                    let charge = cost.charge().and(Resource::Peers, sent) + copies;
+                    match current_scope() {
+                        Some(scope) => scope.add_extra(charge),
+                        None => local.bucket.jobs().into_iter().for_each(|jobs| {
+                            jobs.add_extra(Cause::Commit, charge);
+                        }),
+                    }
                 }
                 weigh(answer, again)
             }

@@ -242,6 +242,7 @@ impl SqlEngine {
             places: Arc::default(),
         });
         engine.visits.of(&engine);
+        crate::job_costs::count(&engine);
         Ok(engine)
     }
 

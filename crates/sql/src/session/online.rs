@@ -117,7 +117,8 @@ impl Session {
             };
         }
         // The ordinary path refuses it, or drops at once and leaves the entries to the sweep.
-        if self.settings.default_read_only || matches!(asked, Asked::Drop) {
+        let reads_only = self.settings.default_read_only || self.settings.confined;
+        if reads_only || matches!(asked, Asked::Drop) {
             return Ok(None);
         }
         self.admit_late().await?;

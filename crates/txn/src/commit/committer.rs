@@ -278,7 +278,8 @@ impl Committer {
         let since = clock.monotonic();
         stage("queue", since.saturating_sub(first.since));
         let _held = Held::committing(&self.local, first.request.txn);
-        Some(Group { live, by, since, scope: ScopeMeter::shared(Cause::Commit), _held })
+        let scope = ScopeMeter::shared_of(self.local.bucket.jobs(), Cause::Commit);
+        Some(Group { live, by, since, scope, _held })
     }
 
     async fn commit(&mut self, group: Group) {

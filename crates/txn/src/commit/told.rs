@@ -34,9 +34,8 @@ impl Committer {
             let cost = scope.cost(&share);
             let payer = live[*position].payer.as_deref();
             scope.give(share, payer);
-            if let Some(payer) = payer {
-                payer.add_extra(self.local.logged(*bytes));
-            }
+            // Without a payer it stays the group's, and with that a job's.
+            payer.unwrap_or(&scope).add_extra(self.local.logged(*bytes));
             answers.insert(*position, CommitReply::Committed { timestamp: *timestamp, lsn, cost });
         }
         metrics::histogram!("telesto_txn_group_size").record(survivors.len() as f64);
