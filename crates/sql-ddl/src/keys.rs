@@ -136,8 +136,9 @@ impl Ddl<'_> {
             }
         }
         if let Some(deferral) = deferral(using.characteristics.as_ref(), primary)? {
-            // Rows that share a key for a while need entries of their own.
-            self.remove_index(table, index.id, true).await?;
+            // Rows that share a key for a while need entries of their own, in which no referenced row is looked up.
+            self.needed_by_no_key(table, index.id)?;
+            self.remove_index(table, index.id, false).await?;
             table.indexes.retain(|i| i.id != index.id);
             let options = IndexOptions {
                 constraint: true,
@@ -153,8 +154,8 @@ impl Ddl<'_> {
         if primary {
             // Rows lie in the order of their primary key: they move, and the index is theirs from then on.
             self.rewrite(table);
-            self.release_key(table, index.id, true)?;
             table.indexes.retain(|i| i.id != index.id);
+            self.repoint_keys(table, index.id, 0);
             table.primary =
                 Some(telesto_sql_catalog::Index { id: 0, name, constraint_oid, ..index });
             return Ok(());
@@ -166,6 +167,21 @@ impl Ddl<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses to make a constraint deferrable that foreign keys rely on.
+    fn needed_by_no_key(&self, table: &Table, index: u32) -> Result<()> {
+        let referencing = self.catalog().referencing(table.id).iter();
+        let own = table.foreign_keys.iter().filter(|key| key.referenced == table.id);
+        let mut keys = referencing.map(|(_, key)| &**key).chain(own);
+        match keys.find(|key| key.referenced_index == index) {
+            Some(key) => Err(Error::unsupported(format!(
+                "a deferrable constraint of an index that foreign key \"{}\" relies on",
+                key.name
+            ))
+            .hint("Make it NOT DEFERRABLE, or drop the foreign key first.")),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn alter_constraint(

@@ -176,7 +176,7 @@ impl Ddl<'_> {
     }
 
     fn put_query(&mut self, view: &View, query: &Query) {
-        self.kept_views.insert(view.oid);
+        self.kept.insert(view.oid);
         self.change.put(Object::View(View { query: query.to_string(), ..view.clone() }));
     }
 
