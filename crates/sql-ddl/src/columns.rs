@@ -2,7 +2,7 @@
 
 use super::constraint::columns_in;
 use super::rewrite::Using;
-use super::{Ddl, parse_expr};
+use super::{After, Ddl, parse_expr};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Generated, Table};
 use telesto_sql_expr::bound::Node;
@@ -266,7 +266,13 @@ impl Ddl<'_> {
         let catalog = std::sync::Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let mut parameters = ParameterTypes::default();
-        let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
+        // Rows are read as they were before the first column that the statement gives another type.
+        let moved = self.after.iter().find_map(|step| match step {
+            After::Rewrite(id, old, _) if *id == table.id => Some(&**old),
+            _ => None,
+        });
+        let scope =
+            Scope { relations: vec![relation(moved.unwrap_or(table), &table.name, 0, true)] };
         let mut binder = Binder::new(&scope, &mut parameters, &context, "transform expressions");
         let bound = binder.bind(using)?;
         binder.coerce(bound, ty, CastContext::Assignment).map(|_| ()).map_err(|error| {
