@@ -101,6 +101,7 @@ impl Ddl<'_> {
                 };
                 table.columns[position].generated = None;
                 self.change.put(Object::Table(table.clone()));
+                self.needed_by_nothing(sequence)?;
                 self.forget_sequence(sequence).await
             }
         }
@@ -154,6 +155,13 @@ impl Ddl<'_> {
                 "rule _RETURN on view {} depends on column \"{name}\"",
                 self.shown_name(view.schema, &view.name)
             )));
+        }
+        if let Some((on, policy)) = self.policies_using_column(table, position).await?.first() {
+            return Err(Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "cannot alter type of a column used in a policy definition",
+            )
+            .detail(format!("{} depends on column \"{name}\"", self.shown_policy(*on, policy))));
         }
         if let Some(user) = generated_using(table, position)? {
             return Err(Error::new(

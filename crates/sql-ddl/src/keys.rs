@@ -1,11 +1,12 @@
-//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, and the columns that ON DELETE of a foreign key sets.
+//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, comments of constraints, and the columns that
+//! ON DELETE of a foreign key sets.
 
 use super::Ddl;
 use super::alter::no_constraint;
 use super::constraint::{deferral, may_defer};
 use super::index::IndexOptions;
 use super::names::fold;
-use telesto_sql_catalog::Table;
+use telesto_sql_catalog::{IndexColumn, Table};
 use telesto_sql_parser::marks::SET_COLUMN;
 use telesto_sql_parser::sqlparser::ast::{ConstraintUsingIndex, Ident};
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -51,6 +52,32 @@ pub(super) fn delete_columns(table: &Table, key: &[usize], names: &[String]) -> 
     Ok(out)
 }
 
+/// The comments of constraints that are gone go.
+pub(super) fn forget_comments(table: &mut Table) {
+    let mut comments = std::mem::take(&mut table.constraint_comments);
+    comments.retain(|(name, _)| super::constraint::has_constraint(table, name));
+    table.constraint_comments = comments;
+}
+
+/// Refuses a list of a constraint's columns that has one twice.
+///
+/// # Errors
+/// 42701.
+pub(super) fn each_once(table: &Table, columns: &[IndexColumn], constraint: &str) -> Result<()> {
+    for (at, column) in columns.iter().enumerate() {
+        if columns[..at].iter().any(|before| before.column == column.column) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_COLUMN,
+                format!(
+                    "column \"{}\" appears twice in {constraint} constraint",
+                    column.name(table)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The index that a constraint is to be made of.
 ///
 /// # Errors
@@ -85,7 +112,7 @@ fn index_for_key(table: &Table, index_name: &str) -> Result<telesto_sql_catalog:
         return refused(format!("index \"{index_name}\" contains expressions"))
             .map_err(|error: Error| error.detail(detail));
     }
-    let unusual = |c: &telesto_sql_catalog::IndexColumn| {
+    let unusual = |c: &IndexColumn| {
         c.direction == telesto_common::key::Direction::Descending || c.nulls_first.is_some()
     };
     if let Some(at) = index.columns.iter().position(unusual) {
