@@ -7,7 +7,7 @@ use telesto_common::TableId;
 use super::dependents::Dependents;
 use super::going::{Going, Targets};
 use super::names::{split, undefined_table};
-use super::{Ddl, build};
+use super::{After, Ddl, build};
 use telesto_sql_catalog::regions::Home;
 use telesto_sql_catalog::statistics::statistics_key;
 use telesto_sql_catalog::store::Object;
@@ -151,6 +151,11 @@ impl Ddl<'_> {
         for oid in owned {
             self.forget_sequence(oid).await?;
         }
+        // A domain that went may have taken a column of its key.
+        self.after.retain(|step| match step {
+            After::Rewrite(id, ..) | After::Fill(id, _) => *id != table.id,
+            After::Empty(..) => true,
+        });
         self.release(table, None).await?;
         self.change.remove(table.id.0);
         Ok(())

@@ -16,7 +16,7 @@
 //! # Limits
 //! A constant is looked for where a text has it as a literal beside a cast to regclass, or as the sequence of `nextval` and its kin,
 //! as PostgreSQL does; elements of an array's text are not. In an index's text it is a number that names
-//! nothing: the index stays.
+//! nothing: the index stays. Texts of older catalogs that still have a relation's name are not found.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
