@@ -4,7 +4,10 @@
 //! The actions of one ALTER TABLE run in PostgreSQL's passes, whatever order they are written in: what is dropped goes first,
 //! then types, then new columns, then constraints.
 
+use super::dependents::Dependents;
+use super::going::Going;
 use super::index::uses_column;
+use super::keys::forget_comments;
 use super::names::{fold, split, undefined_column, undefined_table};
 use super::{After, Ddl};
 use telesto_sql_catalog::store::Object;
@@ -113,6 +116,7 @@ impl Ddl<'_> {
                 self.recheck_foreign_keys(&table, &std::mem::take(&mut retyped))?;
             }
             self.alter_step(&mut table, action).await?;
+            forget_comments(&mut table);
             self.change.put(Object::Table(table.clone()));
             if let Action::Column { name, change: ColumnChange::Type { .. } } = action {
                 retyped.extend(table.column_position(&fold(name)));
@@ -363,7 +367,6 @@ impl Ddl<'_> {
             index.include.contains(&position)
                 || index.columns.iter().any(|column| column.column == position)
         };
-        self.policies_allow_drop(table, &name)?;
         self.drop_what_needs_column(table, position, cascade).await?;
         let mut indexes = Vec::new();
         for index in table.known_indexes().filter(|i| i.id != 0) {
@@ -428,8 +431,7 @@ impl Ddl<'_> {
     ) -> Result<()> {
         let name = table.columns[position].name.clone();
         let shown = self.shown_name(table.schema, &table.name);
-        let mut needs =
-            super::dependents::Dependents::of(format!("column {name} of table {shown}"));
+        let mut needs = Dependents::of(format!("column {name} of table {shown}"));
         let mut generated = Vec::new();
         for (at, column) in table.visible_columns() {
             if let Some(Generated::Stored(text)) = &column.generated
@@ -450,18 +452,12 @@ impl Ddl<'_> {
                 needs.add(format!("constraint {} on table {child}", key.name));
             }
         }
-        let views = self.views_using_column(table, position).await;
-        for view in &views {
-            needs.add(format!("view {}", self.shown_name(view.schema, &view.name)));
-        }
-        let more = self.views_upon(&views);
-        for (view, on) in &more {
-            needs.add_on(format!("view {}", self.shown_name(view.schema, &view.name)), on.clone());
-        }
+        let mut going = Going::default();
+        self.add_going_with_column(table, position, (&mut needs, &mut going)).await?;
         needs.settle(cascade, &self.context.notices)?;
-        for view in views.iter().chain(more.iter().map(|(view, _)| view)) {
-            self.change.remove(view.oid);
-        }
+        self.change.put(Object::Table(table.clone()));
+        self.remove_going(going).await?;
+        self.reread(table)?;
         for column in generated {
             Box::pin(self.alter_drop_column(table, &column, true, true)).await?;
         }
@@ -477,10 +473,7 @@ impl Ddl<'_> {
                 table.foreign_keys.retain(|key| key.oid != oid);
                 continue;
             }
-            let Some(child) = self.catalog().table(child).cloned() else { continue };
-            let mut child = (*child).clone();
-            child.foreign_keys.retain(|key| key.oid != oid);
-            self.change.put(Object::Table(child));
+            self.remove_foreign_key(child, oid);
         }
         self.change.put(Object::Table(table.clone()));
         Ok(())
@@ -500,6 +493,14 @@ impl Ddl<'_> {
             return Ok(());
         }
         if table.primary.as_ref().is_some_and(|primary| primary.name == name) {
+            let shown = self.shown_name(table.schema, &table.name);
+            let mut needs = Dependents::of(format!("constraint {name} on table {shown}"));
+            let mut going = Going::default();
+            self.add_going_with_primary(table, (&mut needs, &mut going)).await?;
+            needs.settle(cascade, &self.context.notices)?;
+            self.change.put(Object::Table(table.clone()));
+            self.remove_going(going).await?;
+            self.reread(table)?;
             self.release_key(table, 0, cascade)?;
             self.reread_own_keys(table);
             self.rewrite(table);

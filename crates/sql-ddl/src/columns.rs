@@ -2,7 +2,7 @@
 
 use super::constraint::columns_in;
 use super::rewrite::Using;
-use super::{Ddl, parse_expr};
+use super::{After, Ddl, parse_expr};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Generated, Table};
 use telesto_sql_expr::bound::Node;
@@ -101,6 +101,7 @@ impl Ddl<'_> {
                 };
                 table.columns[position].generated = None;
                 self.change.put(Object::Table(table.clone()));
+                self.needed_by_nothing(sequence)?;
                 self.forget_sequence(sequence).await
             }
         }
@@ -154,6 +155,13 @@ impl Ddl<'_> {
                 "rule _RETURN on view {} depends on column \"{name}\"",
                 self.shown_name(view.schema, &view.name)
             )));
+        }
+        if let Some((on, policy)) = self.policies_using_column(table, position).await?.first() {
+            return Err(Error::new(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "cannot alter type of a column used in a policy definition",
+            )
+            .detail(format!("{} depends on column \"{name}\"", self.shown_policy(*on, policy))));
         }
         if let Some(user) = generated_using(table, position)? {
             return Err(Error::new(
@@ -266,7 +274,13 @@ impl Ddl<'_> {
         let catalog = std::sync::Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let mut parameters = ParameterTypes::default();
-        let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
+        // Rows are read as they were before the first column that the statement gives another type.
+        let moved = self.after.iter().find_map(|step| match step {
+            After::Rewrite(id, old, _) if *id == table.id => Some(&**old),
+            _ => None,
+        });
+        let scope =
+            Scope { relations: vec![relation(moved.unwrap_or(table), &table.name, 0, true)] };
         let mut binder = Binder::new(&scope, &mut parameters, &context, "transform expressions");
         let bound = binder.bind(using)?;
         binder.coerce(bound, ty, CastContext::Assignment).map(|_| ()).map_err(|error| {

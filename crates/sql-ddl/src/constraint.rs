@@ -1,7 +1,7 @@
 //! Constraints, for CREATE TABLE and ALTER TABLE.
 
 use super::index::{IndexOptions, not_distinct};
-use super::keys::{delete_columns, take_set_columns};
+use super::keys::{delete_columns, each_once, take_set_columns};
 use super::names::{fold, free_name, quote, split, undefined_column};
 use super::{After, Ddl};
 use telesto_sql_catalog::{
@@ -141,6 +141,7 @@ impl Ddl<'_> {
             TableConstraint::Unique(unique) => {
                 let deferral = deferral(unique.characteristics.as_ref(), false)?;
                 let (columns, include) = self.key_columns(table, &unique.columns)?;
+                each_once(table, &columns, "unique")?;
                 let included = include.iter().map(|at| table.columns[*at].name.as_str());
                 let list: Vec<_> = columns.iter().map(|c| c.name(table)).chain(included).collect();
                 let list = list.join("_");
@@ -203,6 +204,7 @@ impl Ddl<'_> {
             ));
         }
         let (columns, include) = self.key_columns(table, &key.columns)?;
+        each_once(table, &columns, "primary key")?;
         let name = match key.name.as_ref() {
             Some(name) => self.constraint_name(table, Some(name), ("", "pkey"))?,
             None => {
@@ -451,6 +453,12 @@ impl Ddl<'_> {
 fn referenced_key(other: &Table, columns: &[usize], whole: bool) -> Result<u32> {
     let mut wanted = columns.to_vec();
     wanted.sort_unstable();
+    if wanted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Error::new(
+            SqlState::INVALID_FOREIGN_KEY,
+            "foreign key referenced-columns list must not contain duplicates",
+        ));
+    }
     let referenced_index = other
         .all_indexes()
         .filter(|index| index.is_key() && index.predicate.is_none())

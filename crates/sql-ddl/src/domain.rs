@@ -44,7 +44,7 @@ impl Ddl<'_> {
         let condition = |binder: &mut telesto_sql_expr::Binder<'_>, bound| {
             binder.implicit(bound, &SqlType::Bool).map(drop)
         };
-        Ok(self.settled(expr, &scope, condition)?.to_string())
+        Ok(self.settled(&self.with_oids(expr)?, &scope, condition)?.to_string())
     }
 
     /// The form in which a default is stored.
@@ -52,7 +52,8 @@ impl Ddl<'_> {
         let assigned = |binder: &mut telesto_sql_expr::Binder<'_>, bound| {
             binder.coerce(bound, base, telesto_sql_expr::CastContext::Assignment).map(drop)
         };
-        Ok(self.settled(expr, &telesto_sql_expr::Scope::default(), assigned)?.to_string())
+        let expr = self.with_oids(expr)?;
+        Ok(self.settled(&expr, &telesto_sql_expr::Scope::default(), assigned)?.to_string())
     }
 
     fn new_check(

@@ -1,16 +1,17 @@
 //! DROP and TRUNCATE.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use telesto_common::TableId;
 
 use super::dependents::Dependents;
+use super::going::{Going, Targets};
 use super::names::{split, undefined_table};
-use super::{Ddl, build};
+use super::{After, Ddl, build};
 use telesto_sql_catalog::regions::Home;
 use telesto_sql_catalog::statistics::statistics_key;
 use telesto_sql_catalog::store::Object;
-use telesto_sql_catalog::{Guarded, Relation, Table, sequence};
+use telesto_sql_catalog::{Guarded, Relation, Table, View, sequence};
 use telesto_sql_parser::sqlparser::ast::{
     CascadeOption, ObjectName, ObjectType, Truncate, TruncateIdentityOption,
 };
@@ -23,13 +24,6 @@ pub(super) fn depends(what: &str, detail: String) -> Error {
     )
     .detail(detail)
     .hint("Use DROP ... CASCADE to drop the dependent objects too.")
-}
-
-/// What one statement drops.
-#[derive(Default)]
-pub(super) struct Targets {
-    pub(super) tables: BTreeSet<TableId>,
-    pub(super) views: BTreeSet<u32>,
 }
 
 impl Ddl<'_> {
@@ -77,7 +71,7 @@ impl Ddl<'_> {
                             self.drop_sequence(&sequence, cascade).await?;
                         }
                         (ObjectType::View, Some(Relation::View(view))) => {
-                            self.drop_view(&view, &targets, cascade)?;
+                            self.drop_view(&view, &targets, cascade).await?;
                         }
                         (_, Some(_)) => {
                             let article = if word == "index" { "an" } else { "a" };
@@ -116,8 +110,7 @@ impl Ddl<'_> {
         targets: &Targets,
         cascade: bool,
     ) -> Result<()> {
-        let gone: Vec<u32> = targets.tables.iter().map(|table| table.0).collect();
-        let relation = Relation::Table(std::sync::Arc::new(table.clone()));
+        let relation = Relation::Table(Arc::new(table.clone()));
         let shown = self.shown_name(table.schema, &table.name);
         let mut needs = Dependents::of(format!("table {shown}"));
         let referencing: Vec<_> = self
@@ -133,122 +126,67 @@ impl Ddl<'_> {
                 needs.add(format!("constraint {} on table {other}", key.name));
             }
         }
-        // Sequences that go with the table may be used by others' defaults.
+        // Sequences that go with the table may be used by others.
         let owned: Vec<u32> = self
             .catalog()
             .sequences()
             .filter(|s| s.owned_by.is_some_and(|(owner, _)| owner == table.id))
             .map(|s| s.oid)
             .collect();
+        let mut targets = targets.clone();
+        targets.tables.insert(table.id);
+        let mut going = Going::default();
+        self.add_going(&relation, &targets, (&mut needs, &mut going))?;
         for oid in &owned {
-            for (other, _, text) in self.defaults_with(*oid) {
-                if other != table.id && !targets.tables.contains(&other) {
-                    let sequence = self.catalog().sequence(*oid).map_or_else(String::new, |s| {
-                        format!("sequence {}", self.shown_name(s.schema, &s.name))
-                    });
-                    needs.add_on(text, sequence);
-                }
+            if let Some(sequence) = self.catalog().sequence(*oid).cloned() {
+                let sequence = Relation::Sequence(sequence);
+                self.add_going(&sequence, &targets, (&mut needs, &mut going))?;
             }
         }
-        let views =
-            self.views_that_go(self.views_on(table.schema, &table.name), targets, &mut needs);
-        let policies = self.policies_that_go(&relation, &views, &gone, &mut needs);
         needs.settle(cascade, &self.context.notices)?;
-        self.remove_policies(policies);
+        self.remove_going(going).await?;
         for (other, key) in referencing {
-            let Some(other) = self.catalog().table(other).cloned() else { continue };
-            let mut other = (*other).clone();
-            other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
-            self.change.put(Object::Table(other));
-        }
-        for view in views {
-            self.change.remove(view);
+            self.remove_foreign_key(other, key.oid);
         }
         for oid in owned {
-            self.forget_defaults_with(oid);
             self.forget_sequence(oid).await?;
         }
+        // A domain that went may have taken a column of its key.
+        self.after.retain(|step| match step {
+            After::Rewrite(id, ..) | After::Fill(id, _) => *id != table.id,
+            After::Empty(..) => true,
+        });
         self.release(table, None).await?;
         self.change.remove(table.id.0);
         Ok(())
     }
 
-    /// Adds these views, and those over them, to what goes; their OIDs.
-    fn views_that_go(
-        &self,
-        views: Vec<std::sync::Arc<telesto_sql_catalog::View>>,
-        targets: &Targets,
-        needs: &mut Dependents,
-    ) -> Vec<u32> {
-        let direct: Vec<_> =
-            views.into_iter().filter(|view| !targets.views.contains(&view.oid)).collect();
-        for view in &direct {
-            needs.add(format!("view {}", self.shown_name(view.schema, &view.name)));
-        }
-        let mut oids: Vec<u32> = direct.iter().map(|view| view.oid).collect();
-        for (view, on) in self.views_upon(&direct) {
-            if !targets.views.contains(&view.oid) {
-                needs.add_on(format!("view {}", self.shown_name(view.schema, &view.name)), on);
-                oids.push(view.oid);
-            }
-        }
-        oids
-    }
-
-    /// Drops the views over this one.
-    pub(super) fn drop_views_on(&mut self, schema: u32, name: &str) {
-        let direct = self.views_on(schema, name);
+    /// Drops what goes with a view that is dropped as something else goes.
+    pub(super) async fn remove_view(&mut self, view: &Arc<View>) -> Result<()> {
+        let mut going = Going::default();
         let mut needs = Dependents::of(String::new());
-        for view in self.views_that_go(direct, &Targets::default(), &mut needs) {
-            self.change.remove(view);
-        }
-    }
-
-    pub(super) fn drop_view(
-        &mut self,
-        view: &telesto_sql_catalog::View,
-        targets: &Targets,
-        cascade: bool,
-    ) -> Result<()> {
-        let gone: Vec<u32> = targets.tables.iter().map(|table| table.0).collect();
-        let relation = Relation::View(std::sync::Arc::new(view.clone()));
-        let shown = self.shown_name(view.schema, &view.name);
-        let mut needs = Dependents::of(format!("view {shown}"));
-        let views = self.views_that_go(self.views_on(view.schema, &view.name), targets, &mut needs);
-        let policies = self.policies_that_go(&relation, &views, &gone, &mut needs);
-        needs.settle(cascade, &self.context.notices)?;
-        self.remove_policies(policies);
-        for view in views {
-            self.change.remove(view);
-        }
+        let relation = Relation::View(Arc::clone(view));
+        self.add_going(&relation, &Targets::default(), (&mut needs, &mut going))?;
+        self.remove_going(going).await?;
         self.change.remove(view.oid);
         Ok(())
     }
 
-    /// Columns whose defaults use the sequence: table, position, and how PostgreSQL calls it.
-    fn defaults_with(&self, sequence: u32) -> Vec<(TableId, usize, String)> {
-        let by_oid = format!("'{sequence}'");
-        let mut out = Vec::new();
-        for table in self.catalog().tables() {
-            for (at, column) in table.visible_columns() {
-                if column.default.as_ref().is_some_and(|text| text.contains(&by_oid)) {
-                    let shown = self.shown_name(table.schema, &table.name);
-                    let text = format!("default value for column {} of table {shown}", column.name);
-                    out.push((table.id, at, text));
-                }
-            }
-        }
-        out
-    }
-
-    fn forget_defaults_with(&mut self, sequence: u32) {
-        for (table, at, _) in self.defaults_with(sequence) {
-            if let Some(table) = self.catalog().table(table) {
-                let mut table = (**table).clone();
-                table.columns[at].default = None;
-                self.change.put(Object::Table(table));
-            }
-        }
+    pub(super) async fn drop_view(
+        &mut self,
+        view: &View,
+        targets: &Targets,
+        cascade: bool,
+    ) -> Result<()> {
+        let relation = Relation::View(Arc::new(view.clone()));
+        let shown = self.shown_name(view.schema, &view.name);
+        let mut needs = Dependents::of(format!("view {shown}"));
+        let mut going = Going::default();
+        self.add_going(&relation, targets, (&mut needs, &mut going))?;
+        needs.settle(cascade, &self.context.notices)?;
+        self.remove_going(going).await?;
+        self.change.remove(view.oid);
+        Ok(())
     }
 
     pub(super) async fn forget_sequence(&mut self, oid: u32) -> Result<()> {
@@ -277,19 +215,11 @@ impl Ddl<'_> {
             .hint(format!("You can drop column {column} of table {of} instead.")));
         }
         let mut needs = Dependents::of(format!("sequence {shown}"));
-        for (_, _, text) in self.defaults_with(sequence.oid) {
-            needs.add(text);
-        }
-        let views = self.views_that_go(
-            self.views_on(sequence.schema, &sequence.name),
-            &Targets::default(),
-            &mut needs,
-        );
+        let mut going = Going::default();
+        let relation = Relation::Sequence(Arc::new(sequence.clone()));
+        self.add_going(&relation, &Targets::default(), (&mut needs, &mut going))?;
         needs.settle(cascade, &self.context.notices)?;
-        for view in views {
-            self.change.remove(view);
-        }
-        self.forget_defaults_with(sequence.oid);
+        self.remove_going(going).await?;
         self.forget_sequence(sequence.oid).await
     }
 
@@ -360,112 +290,8 @@ impl Ddl<'_> {
         }
         needs.settle(cascade, &self.context.notices)?;
         for (other, key) in keys {
-            let Some(other) = self.catalog().table(other).cloned() else { continue };
-            let mut other = (*other).clone();
-            other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
-            self.change.put(Object::Table(other));
+            self.remove_foreign_key(other, key.oid);
         }
-        Ok(())
-    }
-
-    pub(super) async fn drop_schema(
-        &mut self,
-        name: &ObjectName,
-        if_exists: bool,
-        cascade: bool,
-    ) -> Result<()> {
-        let (_, name) = split(name)?;
-        let Some(schema) = self.catalog().schema(&name).cloned() else {
-            let message = format!("schema \"{name}\" does not exist");
-            if !if_exists {
-                return Err(Error::new(SqlState::INVALID_SCHEMA_NAME, message));
-            }
-            self.context.notices.notice(format!("{message}, skipping"));
-            return Ok(());
-        };
-        if matches!(name.as_str(), "pg_catalog" | "information_schema") {
-            return Err(Error::new(
-                SqlState::DEPENDENT_OBJECTS_STILL_EXIST,
-                format!("cannot drop schema {name} because it is required by the database system"),
-            ));
-        }
-        let tables: Vec<_> =
-            self.catalog().tables().filter(|t| t.schema == schema.oid).cloned().collect();
-        let sequences: Vec<_> =
-            self.catalog().sequences().filter(|s| s.schema == schema.oid).cloned().collect();
-        let views: Vec<_> =
-            self.catalog().views().filter(|v| v.schema == schema.oid).cloned().collect();
-        let types: Vec<_> =
-            self.catalog().user_types().filter(|t| t.schema == schema.oid).cloned().collect();
-        let mut needs = Dependents::of(format!("schema {name}"));
-        let targets = Targets {
-            tables: tables.iter().map(|t| t.id).collect(),
-            views: views.iter().map(|v| v.oid).collect(),
-        };
-        // In the order they were made, as PostgreSQL tells them.
-        let mut members: Vec<(u32, String)> = Vec::new();
-        for table in &tables {
-            let shown = self.shown_name(table.schema, &table.name);
-            members.push((table.id.0, format!("table {shown}")));
-        }
-        for sequence in &sequences {
-            if sequence.owned_by.is_none() {
-                let shown = self.shown_name(sequence.schema, &sequence.name);
-                members.push((sequence.oid, format!("sequence {shown}")));
-            }
-        }
-        for view in &views {
-            let shown = self.shown_name(view.schema, &view.name);
-            members.push((view.oid, format!("view {shown}")));
-        }
-        for ty in &types {
-            members.push((ty.oid, format!("type {}", self.shown_name(ty.schema, &ty.name))));
-        }
-        members.sort();
-        for (_, member) in members {
-            needs.add(member);
-        }
-        let mut others = Vec::new();
-        for table in &tables {
-            let on = format!("table {}", self.shown_name(table.schema, &table.name));
-            for (other, key) in self.catalog().referencing(table.id) {
-                if !targets.tables.contains(other)
-                    && let Some(other) = self.catalog().table(*other)
-                {
-                    let other = self.shown_name(other.schema, &other.name);
-                    needs.add_on(format!("constraint {} on table {other}", key.name), on.clone());
-                }
-            }
-            let direct = self.views_on(table.schema, &table.name);
-            others.extend(self.views_that_go(direct, &targets, &mut needs));
-        }
-        needs.settle(cascade, &self.context.notices)?;
-        for view in others {
-            self.change.remove(view);
-        }
-        for view in views {
-            self.change.remove(view.oid);
-        }
-        // What goes has been told: the tables themselves say nothing more.
-        for table in tables {
-            for (other, key) in self.catalog().referencing(table.id).to_vec() {
-                let Some(other) = self.catalog().table(other).cloned() else { continue };
-                let mut other = (*other).clone();
-                other.foreign_keys.retain(|foreign| foreign.oid != key.oid);
-                self.change.put(Object::Table(other));
-            }
-            self.drop_table(&table, &targets, true).await?;
-        }
-        for sequence in sequences {
-            if self.catalog().sequence(sequence.oid).is_some() {
-                self.forget_defaults_with(sequence.oid);
-                self.forget_sequence(sequence.oid).await?;
-            }
-        }
-        for ty in types {
-            self.remove_type(&ty, true).await?;
-        }
-        self.change.remove(schema.oid);
         Ok(())
     }
 

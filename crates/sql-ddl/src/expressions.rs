@@ -149,7 +149,11 @@ impl Ddl<'_> {
         Ok(settled?.to_string())
     }
 
-    fn with_oids(&self, expr: &Expr) -> Result<Expr> {
+    /// An expression in which names of relations are their OIDs.
+    ///
+    /// # Errors
+    /// 42P01 of a relation that there is not.
+    pub(super) fn with_oids(&self, expr: &Expr) -> Result<Expr> {
         let catalog = Arc::new(self.catalog().clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let mut expr = expr.clone();

@@ -1,11 +1,12 @@
-//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, and the columns that ON DELETE of a foreign key sets.
+//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, comments of constraints, and the columns that
+//! ON DELETE of a foreign key sets.
 
 use super::Ddl;
 use super::alter::no_constraint;
 use super::constraint::{deferral, may_defer};
 use super::index::IndexOptions;
 use super::names::fold;
-use telesto_sql_catalog::Table;
+use telesto_sql_catalog::{IndexColumn, Table};
 use telesto_sql_parser::marks::SET_COLUMN;
 use telesto_sql_parser::sqlparser::ast::{ConstraintUsingIndex, Ident};
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -51,6 +52,32 @@ pub(super) fn delete_columns(table: &Table, key: &[usize], names: &[String]) -> 
     Ok(out)
 }
 
+/// The comments of constraints that are gone go.
+pub(super) fn forget_comments(table: &mut Table) {
+    let mut comments = std::mem::take(&mut table.constraint_comments);
+    comments.retain(|(name, _)| super::constraint::has_constraint(table, name));
+    table.constraint_comments = comments;
+}
+
+/// Refuses a list of a constraint's columns that has one twice.
+///
+/// # Errors
+/// 42701.
+pub(super) fn each_once(table: &Table, columns: &[IndexColumn], constraint: &str) -> Result<()> {
+    for (at, column) in columns.iter().enumerate() {
+        if columns[..at].iter().any(|before| before.column == column.column) {
+            return Err(Error::new(
+                SqlState::DUPLICATE_COLUMN,
+                format!(
+                    "column \"{}\" appears twice in {constraint} constraint",
+                    column.name(table)
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// The index that a constraint is to be made of.
 ///
 /// # Errors
@@ -85,7 +112,7 @@ fn index_for_key(table: &Table, index_name: &str) -> Result<telesto_sql_catalog:
         return refused(format!("index \"{index_name}\" contains expressions"))
             .map_err(|error: Error| error.detail(detail));
     }
-    let unusual = |c: &telesto_sql_catalog::IndexColumn| {
+    let unusual = |c: &IndexColumn| {
         c.direction == telesto_common::key::Direction::Descending || c.nulls_first.is_some()
     };
     if let Some(at) = index.columns.iter().position(unusual) {
@@ -136,8 +163,9 @@ impl Ddl<'_> {
             }
         }
         if let Some(deferral) = deferral(using.characteristics.as_ref(), primary)? {
-            // Rows that share a key for a while need entries of their own.
-            self.remove_index(table, index.id, true).await?;
+            // Rows that share a key for a while need entries of their own, in which no referenced row is looked up.
+            self.needed_by_no_key(table, index.id)?;
+            self.remove_index(table, index.id, false).await?;
             table.indexes.retain(|i| i.id != index.id);
             let options = IndexOptions {
                 constraint: true,
@@ -153,8 +181,8 @@ impl Ddl<'_> {
         if primary {
             // Rows lie in the order of their primary key: they move, and the index is theirs from then on.
             self.rewrite(table);
-            self.release_key(table, index.id, true)?;
             table.indexes.retain(|i| i.id != index.id);
+            self.repoint_keys(table, index.id, 0);
             table.primary =
                 Some(telesto_sql_catalog::Index { id: 0, name, constraint_oid, ..index });
             return Ok(());
@@ -166,6 +194,21 @@ impl Ddl<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Refuses to make a constraint deferrable that foreign keys rely on.
+    fn needed_by_no_key(&self, table: &Table, index: u32) -> Result<()> {
+        let referencing = self.catalog().referencing(table.id).iter();
+        let own = table.foreign_keys.iter().filter(|key| key.referenced == table.id);
+        let mut keys = referencing.map(|(_, key)| &**key).chain(own);
+        match keys.find(|key| key.referenced_index == index) {
+            Some(key) => Err(Error::unsupported(format!(
+                "a deferrable constraint of an index that foreign key \"{}\" relies on",
+                key.name
+            ))
+            .hint("Make it NOT DEFERRABLE, or drop the foreign key first.")),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn alter_constraint(

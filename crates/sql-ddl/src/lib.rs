@@ -21,7 +21,9 @@ mod default_privileges;
 mod dependents;
 mod domain;
 mod drop;
+mod drop_schema;
 mod expressions;
+mod going;
 mod grant;
 mod index;
 mod keys;
@@ -94,8 +96,9 @@ struct Ddl<'a> {
     maker: Owner,
     /// Where keys of tables are had from.
     keys: Option<Arc<TableKeys>>,
-    /// Views, whosever they are, that were written anew to stay what they are.
-    kept_views: BTreeSet<u32>,
+    /// Objects, whosever they are, that were written anew to stay what they are: views, and tables whose keys rely on an index
+    /// with another number.
+    kept: BTreeSet<u32>,
 }
 
 /// Executes a definition.
@@ -129,9 +132,9 @@ pub async fn execute(
     ddl.keys = cache.table_keys().cloned();
     let tag = ddl.dispatch(statement).await?;
     ddl.leave_moved_rows().await?;
-    let Ddl { change, after, using, actor, kept_views, .. } = ddl;
+    let Ddl { change, after, using, actor, kept, .. } = ddl;
     let touched: Vec<u32> =
-        change.touched().iter().copied().filter(|oid| !kept_views.contains(oid)).collect();
+        change.touched().iter().copied().filter(|oid| !kept.contains(oid)).collect();
     access::check_change(&context.catalog, change.catalog(), &touched, &actor, reach)?;
     base.get_or_insert_with(|| Arc::clone(&context.catalog));
     let (before, mut context) = (context, context.clone());
@@ -201,7 +204,7 @@ impl<'a> Ddl<'a> {
             actor: context.catalog.actor(context.settings.current_role),
             maker: Owner(context.settings.current_role),
             keys: None,
-            kept_views: BTreeSet::new(),
+            kept: BTreeSet::new(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! - Each function is part of one transaction, which changes the catalog with the record of the build or the note of the drop.
 //! - An index gets a new number whenever it is built anew: entries of an earlier build are never mistaken for its own.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use telesto_common::TableId;
@@ -196,27 +197,37 @@ impl Ddl<'_> {
         } else {
             return Ok(false);
         }
-        for key in table.foreign_keys.iter_mut() {
-            if key.referenced == table.id && key.referenced_index == old {
-                key.referenced_index = new;
-            }
-        }
-        let id = table.id;
         self.leave_to_sweep(&table, Some(old));
+        self.repoint_keys(&mut table, old, new);
         self.change.put(Object::Table(table));
-        let referencing: Vec<TableId> =
-            self.catalog().referencing(id).iter().map(|(other, _)| *other).collect();
-        for other in referencing.into_iter().filter(|other| *other != id) {
-            let Some(other) = self.catalog().table(other) else { continue };
-            let mut other = (**other).clone();
-            for key in other.foreign_keys.iter_mut() {
+        Ok(true)
+    }
+
+    /// Foreign keys that rely on the index `old` of the table rely on `new` from then on, whosever tables they are of.
+    pub(super) fn repoint_keys(&mut self, table: &mut Table, old: u32, new: u32) {
+        let id = table.id;
+        let repoint = |of: &mut Table| {
+            for key in of.foreign_keys.iter_mut() {
                 if key.referenced == id && key.referenced_index == old {
                     key.referenced_index = new;
                 }
             }
+        };
+        repoint(table);
+        let referencing: BTreeSet<TableId> = self
+            .catalog()
+            .referencing(id)
+            .iter()
+            .filter(|(other, key)| *other != id && key.referenced_index == old)
+            .map(|(other, _)| *other)
+            .collect();
+        for other in referencing {
+            let Some(other) = self.catalog().table(other) else { continue };
+            let mut other = (**other).clone();
+            repoint(&mut other);
+            self.kept.insert(other.id.0);
             self.change.put(Object::Table(other));
         }
-        Ok(true)
     }
 
     /// Notes that the keys of an index (`None`: of the table) are to be swept.

@@ -19,7 +19,7 @@ use telesto_sql_parser::sqlparser::ast::ObjectName;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 use super::Ddl;
-use super::drop::Targets;
+use super::going::Targets;
 use super::names::split;
 
 fn moved(acl: &mut Option<Acl>, owner: &mut Owner, to: Owner) {
@@ -220,10 +220,12 @@ impl Ddl<'_> {
                 .map(|o| o.id)
                 .collect::<BTreeSet<_>>(),
             views: catalog.views().filter(|o| owned(o.owner)).map(|o| o.oid).collect(),
+            types: catalog.user_types().filter(|o| owned(o.owner)).map(|o| o.oid).collect(),
+            column: None,
         };
         for view in catalog.views().filter(|o| owned(o.owner)) {
             if self.catalog().views().any(|v| v.oid == view.oid) {
-                self.drop_view(view, &targets, cascade)?;
+                self.drop_view(view, &targets, cascade).await?;
             }
         }
         for table in catalog.tables().filter(|o| owned(o.owner)) {

@@ -8,10 +8,8 @@
 //! Where PostgreSQL would follow a rename inside of a policy's subquery the policy is to be dropped first. Roles of a policy are not told apart by DROP OWNED.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use super::Ddl;
-use super::dependents::Dependents;
 use super::names::{fold, split, undefined_table};
 use telesto_common::TableId;
 use telesto_sql_catalog::policy::{Policy, PolicyCommand};
@@ -21,7 +19,7 @@ use telesto_sql_parser::definition::RoleSpec;
 use telesto_sql_parser::names::ident;
 use telesto_sql_parser::sqlparser::ast::{
     AlterPolicy, AlterPolicyOperation, CreatePolicy, CreatePolicyCommand, CreatePolicyType,
-    DropPolicy, Expr, Ident, ObjectName, Owner, SetExpr, visit_expressions, visit_relations,
+    DropPolicy, Expr, Ident, ObjectName, Owner, Query, SetExpr, visit_expressions, visit_relations,
 };
 use telesto_sql_parser::stored::parse_stored;
 use telesto_sql_parser::view_query::parts;
@@ -42,6 +40,17 @@ fn taken(name: &str, table: &Table) -> Error {
         SqlState::DUPLICATE_OBJECT,
         format!("policy \"{name}\" for table \"{}\" already exists", table.name),
     )
+}
+
+/// An expression of a policy.
+pub(super) struct PolicyQuery {
+    /// The policy's table.
+    pub(super) on: TableId,
+    /// The policy's name.
+    pub(super) policy: String,
+    expr: Expr,
+    /// A query of which it is the condition.
+    pub(super) query: Query,
 }
 
 impl Ddl<'_> {
@@ -75,8 +84,8 @@ impl Ddl<'_> {
         Ok(out)
     }
 
-    /// The text of a policy's condition, with names that do not depend on a search path.
-    async fn policy_text(&self, table: &Table, called: &str, expr: &Expr) -> Result<String> {
+    /// The query of which a policy's expression is the condition.
+    fn query_over_row(&self, table: &Table, called: &str, expr: &Expr) -> Result<Query> {
         let schema = self.catalog().schema_name(table.schema);
         let text =
             format!("SELECT 1 FROM {}.{} AS {}", ident(schema), ident(&table.name), ident(called));
@@ -86,6 +95,12 @@ impl Ddl<'_> {
         if let SetExpr::Select(select) = &mut *query.body {
             select.selection = Some(expr.clone());
         }
+        Ok(query)
+    }
+
+    /// The text of a policy's condition, with names that do not depend on a search path.
+    async fn policy_text(&self, table: &Table, called: &str, expr: &Expr) -> Result<String> {
+        let query = self.query_over_row(table, called, expr)?;
         self.may_name(&query)?;
         let pinned = self.pinned(query).await?;
         let pinned = self.settled_query(pinned).await?;
@@ -265,25 +280,62 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Refuses to drop a column that a policy names.
+    /// The policies, with their tables, that use a column of a table.
     ///
     /// # Errors
-    /// 2BP01.
-    pub(super) fn policies_allow_drop(&self, table: &Table, column: &str) -> Result<()> {
-        let within = self.catalog().schema_name(table.schema).to_owned();
-        let mut users = self.policies_reading(table.id.0, &within, &table.name);
-        let own = table.row_security.policies.iter();
-        users.extend(own.map(|p| (p.name.clone(), table.name.clone(), expressions(p))));
-        for (policy, on, exprs) in users {
-            if exprs.iter().any(|expr| names_column(expr, column)) {
-                return Err(depends(
-                    &format!("column {column} of table {}", table.name),
-                    &policy,
-                    &on,
-                ));
+    /// 2BP01 where that cannot be told.
+    pub(super) async fn policies_using_column(
+        &self,
+        table: &Table,
+        position: usize,
+    ) -> Result<Vec<(TableId, String)>> {
+        let column = &table.columns[position].name;
+        let mut users: Vec<(TableId, String)> = Vec::new();
+        for found in self.policies_over(table)? {
+            // A condition over the row alone has no names but those of its columns.
+            if !has_relations(&found.expr) && !names_column(&found.expr, column) {
+                continue;
+            }
+            match self.query_uses_column(found.query, table, position).await {
+                Some(true) => users.push((found.on, found.policy)),
+                Some(false) => {}
+                None => {
+                    let on = self.catalog().table(found.on).map_or("", |on| on.name.as_str());
+                    let what = format!("column {column} of table {}", table.name);
+                    return Err(depends(&what, &found.policy, on));
+                }
             }
         }
-        Ok(())
+        users.dedup();
+        Ok(users)
+    }
+
+    /// The expressions of the table's policies, and of others' that read it.
+    ///
+    /// # Errors
+    /// XX000.
+    pub(super) fn policies_over(&self, table: &Table) -> Result<Vec<PolicyQuery>> {
+        let within = self.catalog().schema_name(table.schema);
+        let mut out = Vec::new();
+        for on in self.catalog().tables() {
+            for policy in &on.row_security.policies {
+                for expr in expressions(policy) {
+                    if on.id == table.id || names_relation(&expr, within, &table.name) {
+                        let query = self.query_over_row(on, &policy.called, &expr)?;
+                        let policy = policy.name.clone();
+                        out.push(PolicyQuery { on: on.id, policy, expr, query });
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// What PostgreSQL calls a policy.
+    pub(super) fn shown_policy(&self, on: TableId, policy: &str) -> String {
+        let on = self.catalog().table(on);
+        let on = on.map_or_else(String::new, |on| self.shown_name(on.schema, &on.name));
+        format!("policy {policy} on table {on}")
     }
 
     /// Refuses to rename or move a relation that a policy of another table reads.
@@ -307,7 +359,11 @@ impl Ddl<'_> {
     }
 
     /// Policies of other tables than those in `gone` that read the relation, with their tables.
-    fn policies_of_others(&self, relation: &Relation, gone: &[u32]) -> Vec<(TableId, String)> {
+    pub(super) fn policies_of_others(
+        &self,
+        relation: &Relation,
+        gone: &[u32],
+    ) -> Vec<(TableId, String)> {
         let (oid, schema, name) = match relation {
             Relation::Table(o) => (o.id.0, o.schema, &o.name),
             Relation::View(o) => (o.oid, o.schema, &o.name),
@@ -323,36 +379,6 @@ impl Ddl<'_> {
             policies.map(|policy| (table.id, policy.name.clone()))
         });
         reading.collect()
-    }
-
-    /// The policies that go with a relation, and with the views over it, when they are dropped, told to `needs`.
-    pub(super) fn policies_that_go(
-        &self,
-        relation: &Relation,
-        views: &[u32],
-        gone: &[u32],
-        needs: &mut Dependents,
-    ) -> Vec<(TableId, String)> {
-        let mut going = self.policies_of_others(relation, gone);
-        for view in self.catalog().views().filter(|view| views.contains(&view.oid)) {
-            going.extend(self.policies_of_others(&Relation::View(Arc::clone(view)), gone));
-        }
-        for (table, policy) in &going {
-            if let Some(table) = self.catalog().table(*table) {
-                let on = self.shown_name(table.schema, &table.name);
-                needs.add(format!("policy {policy} on table {on}"));
-            }
-        }
-        going
-    }
-
-    pub(super) fn remove_policies(&mut self, going: Vec<(TableId, String)>) {
-        for (table, name) in going {
-            let Some(table) = self.catalog().table(table) else { continue };
-            let mut table = (**table).clone();
-            table.row_security.policies.retain(|policy| policy.name != name);
-            self.change.put(Object::Table(table));
-        }
     }
 
     /// Refuses to rename a schema that a policy names.

@@ -89,6 +89,19 @@ impl Ddl<'_> {
             };
             return Err(Error::new(SqlState::DUPLICATE_TABLE, message));
         }
+        // Tables and views have a type of their name.
+        if matches!(relation, Relation::Table(_) | Relation::View(_))
+            && self.catalog().user_type_named(to, &new).is_some()
+        {
+            let within = match schema {
+                Some(_) => format!(" in schema \"{}\"", self.catalog().schema_name(to)),
+                None => String::new(),
+            };
+            return Err(Error::new(
+                SqlState::DUPLICATE_OBJECT,
+                format!("type \"{new}\" already exists{within}"),
+            ));
+        }
         self.policies_allow_change(relation, &[])?;
         self.rewrite_views((at, &was), (to, &new))?;
         match relation {
@@ -114,6 +127,9 @@ impl Ddl<'_> {
             }
             Relation::Index(table, index) => {
                 let mut table = (**table).clone();
+                if index.constraint_oid.is_some() {
+                    name_constraint(&mut table, &was, &new)?;
+                }
                 let building = table.building.iter_mut().map(|build| &mut build.index);
                 for found in table.primary.iter_mut().chain(&mut table.indexes).chain(building) {
                     if found.oid == index.oid {
@@ -296,19 +312,9 @@ impl Ddl<'_> {
                 format!("constraint \"{old}\" for table \"{}\" does not exist", table.name),
             ));
         }
-        if super::constraint::has_constraint(table, &new) {
-            return Err(Error::new(
-                SqlState::DUPLICATE_OBJECT,
-                format!("constraint \"{new}\" for relation \"{}\" already exists", table.name),
-            ));
-        }
+        name_constraint(table, &old, &new)?;
         if is_key {
             self.check_free(table.schema, &new, false)?;
-        }
-        for (name, _) in &mut table.constraint_comments {
-            if *name == old {
-                name.clone_from(&new);
-            }
         }
         let names = table
             .checks
@@ -331,4 +337,23 @@ impl Ddl<'_> {
         }
         Err(no_constraint(&old, table))
     }
+}
+
+/// A constraint is about to get another name: so has its comment.
+///
+/// # Errors
+/// 42710.
+fn name_constraint(table: &mut Table, old: &str, new: &str) -> Result<()> {
+    if super::constraint::has_constraint(table, new) {
+        return Err(Error::new(
+            SqlState::DUPLICATE_OBJECT,
+            format!("constraint \"{new}\" for relation \"{}\" already exists", table.name),
+        ));
+    }
+    for (name, _) in &mut table.constraint_comments {
+        if name == old {
+            new.clone_into(name);
+        }
+    }
+    Ok(())
 }

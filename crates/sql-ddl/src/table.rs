@@ -10,12 +10,13 @@ use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Column, Generated, Table, TableKind};
 use telesto_sql_expr::type_name::{DeclaredType, declared_type};
 use telesto_sql_parser::definition::Like;
+use telesto_sql_parser::definition::nulls_distinct::NULLS_NOT_DISTINCT;
 use telesto_sql_parser::rewrite::collation::check_of_column;
 use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_parser::sqlparser::ast::helpers::stmt_create_table::CreateTableBuilder;
 use telesto_sql_parser::sqlparser::ast::{
     ColumnDef, ColumnOption, ColumnOptionDef, CreateTable, CreateTableOptions, GeneratedAs,
-    IndexColumn, KeyOrIndexDisplay, OrderByExpr, OrderByOptions, PrimaryKeyConstraint, Query,
+    IndexColumn, NullsDistinctOption, OrderByExpr, OrderByOptions, PrimaryKeyConstraint, Query,
     SetExpr, Statement, TableConstraint, UniqueConstraint,
 };
 use telesto_sql_plan::Rows;
@@ -230,10 +231,18 @@ impl Ddl<'_> {
             )?;
             column.default = Some(self.nextval(&sequence));
         }
+        // The name of the next UNIQUE, if that has NULLS NOT DISTINCT.
+        let mut not_distinct = None;
         for option in &definition.options {
             let constraint_name = option.name.clone();
             match &option.option {
-                ColumnOption::Null | ColumnOption::Comment(_) | ColumnOption::CharacterSet(_) => {}
+                ColumnOption::Null | ColumnOption::CharacterSet(_) => {}
+                ColumnOption::Comment(mark) if mark == NULLS_NOT_DISTINCT => {
+                    not_distinct = Some(constraint_name);
+                }
+                ColumnOption::Comment(_) => {
+                    return Err(Error::syntax("syntax error at or near \"COMMENT\""));
+                }
                 ColumnOption::NotNull => column.not_null = true,
                 ColumnOption::Default(expr) => column.default = Some(self.stored(expr)?),
                 ColumnOption::Collation(name) => check_of_column(name)?,
@@ -246,15 +255,16 @@ impl Ddl<'_> {
                     column.not_null = true;
                 }
                 ColumnOption::Unique(unique) => {
+                    let (name, nulls_distinct) = match not_distinct.take() {
+                        Some(name) => (name, NullsDistinctOption::NotDistinct),
+                        None => (constraint_name, unique.nulls_distinct),
+                    };
+                    let columns = on_column(&definition.name);
                     constraints.push(TableConstraint::Unique(UniqueConstraint {
-                        name: constraint_name,
-                        index_name: None,
-                        index_type_display: KeyOrIndexDisplay::None,
-                        index_type: None,
-                        columns: on_column(&definition.name),
-                        index_options: Vec::new(),
-                        characteristics: unique.characteristics,
-                        nulls_distinct: unique.nulls_distinct,
+                        name,
+                        columns,
+                        nulls_distinct,
+                        ..unique.clone()
                     }));
                 }
                 ColumnOption::ForeignKey(key) => {

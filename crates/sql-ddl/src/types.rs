@@ -465,8 +465,7 @@ impl Ddl<'_> {
                 continue;
             };
             self.context.notices.notice(format!("drop cascades to view {}", view.name));
-            self.drop_views_on(view.schema, &view.name);
-            self.change.remove(oid);
+            self.remove_view(&view).await?;
         }
         if let Some(text) = self.texts_that_name_type(ty.oid)?.first() {
             return Err(Error::unsupported(format!(

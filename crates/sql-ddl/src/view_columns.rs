@@ -154,7 +154,7 @@ fn visible(table: &Table) -> Vec<String> {
 
 impl Ddl<'_> {
     /// A view's query, in which what names a relation has its schema.
-    fn query_in(&self, view: &View) -> Option<Query> {
+    pub(super) fn query_in(&self, view: &View) -> Option<Query> {
         let path = self.path();
         Some(Pin::new(self.catalog(), &path, false).pinned(&*query_of(&view.query)?))
     }
@@ -176,7 +176,7 @@ impl Ddl<'_> {
     }
 
     fn put_query(&mut self, view: &View, query: &Query) {
-        self.kept_views.insert(view.oid);
+        self.kept.insert(view.oid);
         self.change.put(Object::View(View { query: query.to_string(), ..view.clone() }));
     }
 
@@ -291,15 +291,24 @@ impl Ddl<'_> {
     ) -> Vec<Arc<View>> {
         let mut users = Vec::new();
         for view in self.views_on(table.schema, &table.name) {
-            if self.uses_column(&view, table, position).await {
+            let uses = match self.query_in(&view) {
+                Some(query) => self.query_uses_column(query, table, position).await,
+                None => None,
+            };
+            if uses.unwrap_or(true) {
                 users.push(view);
             }
         }
         users
     }
 
-    async fn uses_column(&self, view: &View, table: &Table, position: usize) -> bool {
-        let Some(mut query) = self.query_in(view) else { return true };
+    /// Whether a query uses a column of a table; `None`: it cannot be told.
+    pub(super) async fn query_uses_column(
+        &self,
+        mut query: Query,
+        table: &Table,
+        position: usize,
+    ) -> Option<bool> {
         let mut open = Open::of(&query);
         if open.stars
             && let Ok(columns) = self.view_columns(&query).await
@@ -308,7 +317,7 @@ impl Ddl<'_> {
             open = Open::of(&query);
         }
         let Some(at) = table.visible_columns().position(|(own, _)| own == position) else {
-            return false;
+            return Some(false);
         };
         let within = self.catalog().schema_name(table.schema).to_owned();
         let (names, text) = (visible(table), query.to_string());
@@ -321,14 +330,14 @@ impl Ddl<'_> {
         });
         if called.is_empty() || open.stars {
             // Not named by its schema, or with a `*` whose columns are not known.
-            return true;
+            return None;
         }
         if !open.natural && !called.iter().any(|name| has_name(&text, name)) {
-            return false;
+            return Some(false);
         }
         // A name that is a relation's, too, would mean its row where the column is ambiguous.
         if called.iter().any(|name| relations.contains(name)) {
-            return true;
+            return None;
         }
         let free = free_name("twice", &text, &names);
         let catalog = Arc::new(self.with_column_twice(table, position, &free));
@@ -344,9 +353,9 @@ impl Ddl<'_> {
             query
         };
         if self.view_columns_in(&catalog, &over(false)).await.is_err() {
-            return true;
+            return None;
         }
-        self.view_columns_in(&catalog, &over(true)).await.is_err()
+        Some(self.view_columns_in(&catalog, &over(true)).await.is_err())
     }
 
     /// The catalog with another table, which has a column twice.

@@ -55,23 +55,6 @@ impl Ddl<'_> {
             .collect()
     }
 
-    /// Views over these, over those, and so on: each with what it depends on.
-    pub(super) fn views_upon(&self, views: &[Arc<View>]) -> Vec<(Arc<View>, String)> {
-        let mut known: BTreeSet<u32> = views.iter().map(|view| view.oid).collect();
-        let mut out = Vec::new();
-        let mut left: Vec<Arc<View>> = views.to_vec();
-        while let Some(view) = left.pop() {
-            let on = format!("view {}", self.shown_name(view.schema, &view.name));
-            for user in self.views_on(view.schema, &view.name) {
-                if known.insert(user.oid) {
-                    out.push((Arc::clone(&user), on.clone()));
-                    left.push(user);
-                }
-            }
-        }
-        out
-    }
-
     fn edit_views(&mut self, edit: impl Fn(&mut Query) -> bool) {
         let changed: Vec<View> = self
             .catalog()

@@ -17,6 +17,7 @@ pub mod identity;
 pub mod included;
 mod index;
 pub mod no_inherit;
+pub mod nulls_distinct;
 mod parse;
 mod privileges;
 mod sequence;

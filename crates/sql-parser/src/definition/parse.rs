@@ -112,6 +112,7 @@ fn parse(text: &str) -> Result<Definition> {
     crate::rewrite::spelling::cut_identifiers(&mut tokens);
     crate::rewrite::spelling::spell_constants(&mut tokens);
     super::included::spell(&mut tokens);
+    super::nulls_distinct::spell(&mut tokens);
     super::no_inherit::spell(&mut tokens, crate::rewrite::spelling::Spelled::Plain)?;
     crate::rewrite::set_columns::spell(&mut tokens)?;
     crate::parse::spell_nodes(&mut tokens, true)?;
