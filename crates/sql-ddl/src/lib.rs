@@ -22,6 +22,7 @@ mod dependents;
 mod domain;
 mod drop;
 mod expressions;
+mod effectless;
 mod grant;
 mod index;
 mod keys;
