@@ -14,6 +14,7 @@ mod alter;
 mod build;
 mod by_row;
 mod columns;
+mod composite_texts;
 mod composites;
 mod constraint;
 mod curated;
@@ -312,7 +313,7 @@ impl Ddl<'_> {
                 "CREATE SEQUENCE"
             }
             Definition::AlterAttributes { name, actions } => {
-                self.alter_attributes(&name, &actions)?
+                self.alter_attributes(&name, &actions).await?
             }
             Definition::AlterSchema { name, to } => {
                 if let Some(schema) = self.catalog().schema(&names::fold(&name)) {

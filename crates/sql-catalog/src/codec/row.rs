@@ -142,12 +142,14 @@ impl RowCodec {
             .iter()
             .enumerate()
             .map(|(i, column)| {
+                let wanted = !column.dropped && wanted(i);
+                // Only of a wanted column: what cannot be read must not stand in the way of the others.
                 let missing = match &column.missing {
-                    Some(text) if !column.dropped => Datum::from_text(text, &column.ty, &style)
+                    Some(text) if wanted => Datum::from_text(text, &column.ty, &style)
                         .map_err(|error| Error::corrupt(format!("a column default: {error}")))?,
                     _ => Datum::Null,
                 };
-                Ok(Slot { ty: column.ty.clone(), missing, wanted: !column.dropped && wanted(i) })
+                Ok(Slot { ty: column.ty.clone(), missing, wanted })
             })
             .collect::<Result<Arc<[Slot]>>>()?;
         let width = table.columns.len();
