@@ -12,6 +12,7 @@ use telesto_sql_parser::sqlparser::ast::{
     ConstraintCharacteristics, ConstraintReferenceMatchKind, DeferrableInitial, Expr,
     ForeignKeyConstraint, Ident, PrimaryKeyConstraint, ReferentialAction, TableConstraint,
 };
+use telesto_sql_parser::stored::parse_over_row;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 fn action(action: Option<ReferentialAction>) -> ForeignKeyAction {
@@ -170,7 +171,7 @@ impl Ddl<'_> {
                 self.check_condition(table, &check.expr)?;
                 let expression = self.stored_condition(table, &check.expr)?;
                 if !fresh && !not_valid {
-                    self.check_rows(table, &name, &expression);
+                    self.check_rows(table, &name, &expression)?;
                 }
                 let oid = self.change.oid();
                 table.checks.push(CheckConstraint { oid, name, expression, validated: !not_valid });
@@ -248,8 +249,9 @@ impl Ddl<'_> {
     }
 
     /// Every row must fulfil a check in the end.
-    pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) {
+    pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) -> Result<()> {
         let target = self.qualified(table);
+        let expression = parse_over_row(expression)?;
         self.after.push(After::Empty(
             format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
             Error::new(
@@ -261,6 +263,7 @@ impl Ddl<'_> {
             )
             .constraint(name),
         ));
+        Ok(())
     }
 
     pub(super) fn qualified(&self, table: &Table) -> String {
