@@ -12,12 +12,16 @@
 //! - Every text that bound before the change binds behind it.
 //!
 //! # On failure
-//! 0A000 names the text with a constant that cannot be written again: one whose type is neither a cast's nor the column's. A
-//! value that could not be read before stays as it is.
+//! 0A000 names the text with a constant that cannot be written again: a row that is neither cast nor a column's whole default, and
+//! one of a domain. A value that could not be read before stays as it is.
+//!
+//! # Limits
+//! Each string with a parenthesis in it costs one binding, which tells the type that it is read as.
 
 use std::ops::ControlFlow;
 
 use super::composites::any_expression;
+use super::label_text::{each_constant, renamed, with_constant};
 use super::type_text::{places, view_query};
 use super::{Ddl, parse_expr};
 use telesto_sql_catalog::codec::value::{Input, get_value, put_value};
@@ -25,11 +29,13 @@ use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::user_oid;
 use telesto_sql_catalog::{Table, TypeKind, UserType, View};
 use telesto_sql_expr::Scope;
+use telesto_sql_expr::stored_literals::{answered, asking_for_rows};
 use telesto_sql_expr::types::{UserTypes, named};
 use telesto_sql_parser::sqlparser::ast::{
     Array, DataType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Statement, Value,
     VisitMut, VisitorMut, visit_expressions,
 };
+use telesto_sql_parser::syntax::read_type;
 use telesto_sql_plan::compiled_table::relation;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::interrupt;
@@ -106,6 +112,18 @@ fn may_be_row(expr: &Expr) -> bool {
     string_of(&mut value.clone()).is_some_and(|text| text.contains('('))
 }
 
+/// The string constants that may be values with fields, by their places.
+fn rows_as_text<T: VisitMut + Clone>(tree: &T) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    each_constant(&mut tree.clone(), |at, text| {
+        if text.contains('(') {
+            found.push((at, text.to_owned()));
+        }
+        None
+    });
+    found
+}
+
 impl Change<'_> {
     fn is_of(&self, ty: &SqlType) -> bool {
         user_oid(ty).is_some_and(|outer| self.before.catalog.is_nested_in(self.oid, outer))
@@ -115,6 +133,13 @@ impl Change<'_> {
     fn types(&self, data_type: &DataType) -> Option<(SqlType, SqlType)> {
         let before = named(data_type, &self.before).ok().filter(|ty| self.is_of(ty))?;
         Some((before, named(data_type, &self.after).ok()?))
+    }
+
+    /// What a constant becomes, by the answer to the question which type it is read as; `None`: it is no value of this one.
+    fn told(&self, answer: Result<()>, text: &str) -> Option<String> {
+        let (_, settled) = answered(&answer.err()?)?;
+        let (from, to) = self.types(&read_type(&settled.ty).ok()?)?;
+        retold(text, &from, &to)
     }
 
     /// Writes an expression that is read as a value of the type.
@@ -195,7 +220,7 @@ fn refused(ty: &str, what: &str) -> Error {
     Error::unsupported(format!(
         "ALTER TYPE {ty} while {what} has a constant that is read by the fields it has now"
     ))
-    .hint("Cast the constant to its type, or drop what has it and make it again afterwards.")
+    .hint("Cast the row to its type, or drop what has it and make it again afterwards.")
 }
 
 impl Ddl<'_> {
@@ -211,6 +236,7 @@ impl Ddl<'_> {
         let mut change = Change { oid, before: users(&before), after: users(&after) };
         let mut changed = self.tables_with_fields(&mut change, &name, moves)?;
         self.domains_without(&change, &name)?;
+        let shared = std::sync::Arc::new(before.clone());
         let mut views = Vec::new();
         for view in before.views() {
             let query = view_query(view)?;
@@ -223,6 +249,15 @@ impl Ddl<'_> {
             }
             let mut written = query.clone();
             if moves {
+                let mut told = Vec::new();
+                for (at, text) in rows_as_text(&query) {
+                    interrupt::pace().await?;
+                    let asking = with_constant(&query, at, &asking_for_rows(at, &text));
+                    let Statement::Query(asking) = asking else { continue };
+                    let bound = self.view_columns_in(&shared, &asking).await.map(drop);
+                    told.extend(change.told(bound, &text).map(|text| (at, text)));
+                }
+                written = renamed(&query, &told).unwrap_or(written);
                 let _ = VisitMut::visit(&mut written, &mut change);
             }
             if written != query {
@@ -235,12 +270,11 @@ impl Ddl<'_> {
         for object in changed {
             self.change.put(object);
         }
-        let before = std::sync::Arc::new(before);
         for (view, was, is) in views {
             interrupt::pace().await?;
             let (Statement::Query(was), Statement::Query(is)) = (was, is) else { continue };
             if self.view_columns(&is).await.is_err()
-                && self.view_columns_in(&before, &was).await.is_ok()
+                && self.view_columns_in(&shared, &was).await.is_ok()
             {
                 return Err(refused(&name, &format!("view {view}")));
             }
@@ -296,6 +330,13 @@ impl Ddl<'_> {
             }
             let mut is = was.clone();
             if moves {
+                let mut told = Vec::new();
+                for (at, text) in rows_as_text(&was) {
+                    let asking = with_constant(&was, at, &asking_for_rows(at, &text));
+                    let bound = self.bound_in(before, &asking, &was_over, old.of.as_ref());
+                    told.extend(change.told(bound, &text).map(|text| (at, text)));
+                }
+                is = renamed(&was, &told).unwrap_or(is);
                 let _ = VisitMut::visit(&mut is, change);
                 if let (Some(from), Some(to)) = (&old.of, &place.of)
                     && change.is_of(from)

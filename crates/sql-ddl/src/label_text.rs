@@ -107,7 +107,10 @@ impl<'a> Renamed<'a> {
 }
 
 /// Looks at each string constant, in the order in which they stand; what `edit` gives takes its place.
-fn each_constant(tree: &mut impl VisitMut, edit: impl FnMut(usize, &str) -> Option<String>) {
+pub(super) fn each_constant(
+    tree: &mut impl VisitMut,
+    edit: impl FnMut(usize, &str) -> Option<String>,
+) {
     struct Walk<F>(usize, F);
     impl<F: FnMut(usize, &str) -> Option<String>> VisitorMut for Walk<F> {
         type Break = ();
@@ -137,7 +140,7 @@ fn each_constant(tree: &mut impl VisitMut, edit: impl FnMut(usize, &str) -> Opti
 }
 
 /// The text with another constant at a place.
-fn with_constant<T: VisitMut + Clone>(tree: &T, place: usize, text: &str) -> T {
+pub(super) fn with_constant<T: VisitMut + Clone>(tree: &T, place: usize, text: &str) -> T {
     let mut tree = tree.clone();
     each_constant(&mut tree, |at, _| (at == place).then(|| text.to_owned()));
     tree
@@ -276,7 +279,7 @@ fn expr_with_label(
 }
 
 /// The text with what its constants become.
-fn renamed<T: VisitMut + Clone>(tree: &T, named: &[(usize, String)]) -> Option<T> {
+pub(super) fn renamed<T: VisitMut + Clone>(tree: &T, named: &[(usize, String)]) -> Option<T> {
     if named.is_empty() {
         return None;
     }
