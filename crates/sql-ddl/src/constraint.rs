@@ -320,15 +320,7 @@ impl Ddl<'_> {
                 })
                 .collect::<Result<_>>()?
         };
-        let temporary =
-            [&*table, &other].map(|table| telesto_sql_catalog::temp::is_temporary(table.id.0));
-        if temporary[0] != temporary[1] {
-            let word = if temporary[0] { "temporary" } else { "permanent" };
-            return Err(Error::new(
-                SqlState::INVALID_TABLE_DEFINITION,
-                format!("constraints on {word} tables may reference only {word} tables"),
-            ));
-        }
+        last_alike(table, &other)?;
         self.may_reference(&other, &referenced_columns)?;
         if columns.len() != referenced_columns.len() {
             return Err(Error::new(
@@ -551,6 +543,27 @@ impl Ddl<'_> {
             .map(|t| (**t).clone())
             .ok_or_else(|| Error::internal("a table of a foreign key is gone"))
     }
+}
+
+/// Fails unless rows of the referenced table are there as long as those that reference them.
+fn last_alike(table: &Table, referenced: &Table) -> Result<()> {
+    use telesto_sql_catalog::model::OnCommit;
+    let temporary = [table, referenced].map(|t| telesto_sql_catalog::temp::is_temporary(t.id.0));
+    if temporary[0] != temporary[1] {
+        let word = if temporary[0] { "temporary" } else { "permanent" };
+        return Err(Error::new(
+            SqlState::INVALID_TABLE_DEFINITION,
+            format!("constraints on {word} tables may reference only {word} tables"),
+        ));
+    }
+    if referenced.on_commit == OnCommit::DeleteRows && table.on_commit != OnCommit::DeleteRows {
+        let message = "unsupported ON COMMIT and foreign key combination";
+        return Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, message).detail(format!(
+            "Table \"{}\" references \"{}\", but they do not have the same ON COMMIT setting.",
+            table.name, referenced.name
+        )));
+    }
+    Ok(())
 }
 
 /// The columns of `table` an expression names.
