@@ -6,6 +6,7 @@
 //! - A sequence made in a transaction not yet committed is advanced in that transaction itself: nobody else
 //!   can see it, and what it gave is rolled back with it.
 //! - What a session knows of a sequence that a transaction made goes when that is undone: another one may get its OID.
+//! - Who asks after a `setval` has returned gets no value from before it, whichever session of the process set it.
 //! - Every process takes a block of at least [`BLOCK`] values at once; values of different processes interleave.
 //!
 //! # Limits
@@ -74,42 +75,69 @@ fn following(sequence: &Sequence, position: Position) -> Option<i64> {
     }
 }
 
-#[derive(Debug, Default)]
+/// What the process has of a sequence.
+#[derive(Debug)]
 struct Block {
+    /// The catalog object that the values were taken for: ALTER SEQUENCE starts a new block.
+    of: Sequence,
     values: std::collections::VecDeque<i64>,
+    /// Raised when the values taken before count no longer. Blocks stay, so that no number comes twice.
+    generation: u64,
+}
+
+impl Block {
+    fn start_over(&mut self) {
+        self.values.clear();
+        self.generation += 1;
+    }
+}
+
+/// What [`SequenceCache::take`] found.
+#[derive(Debug, PartialEq, Eq)]
+enum Taken {
+    Value(i64),
+    /// None is left: a block is to be taken from the store, for this generation.
+    Empty(u64),
 }
 
 /// Values taken from the store and not yet given, of all sessions of a process.
 #[derive(Debug, Default)]
 pub struct SequenceCache {
-    /// By sequence and by the catalog object's content, so that ALTER SEQUENCE starts a new block.
-    blocks: Mutex<BTreeMap<(DatabaseId, u32), (Sequence, Block)>>,
+    blocks: Mutex<BTreeMap<(DatabaseId, u32), Block>>,
     /// The next row id of tables without primary key; 0: none was drawn yet.
     next_row_id: Mutex<i64>,
 }
 
 impl SequenceCache {
-    fn take(&self, database: DatabaseId, sequence: &Sequence) -> Option<i64> {
+    fn take(&self, database: DatabaseId, sequence: &Sequence) -> Taken {
         let mut blocks = self.blocks.lock();
-        let (known, block) = blocks.get_mut(&(database, sequence.oid))?;
-        if known != sequence {
-            blocks.remove(&(database, sequence.oid));
-            return None;
+        let block = blocks.entry((database, sequence.oid)).or_insert_with(|| Block {
+            of: sequence.clone(),
+            values: std::collections::VecDeque::new(),
+            generation: 0,
+        });
+        if block.of != *sequence {
+            block.of = sequence.clone();
+            block.start_over();
         }
-        block.values.pop_front()
+        block.values.pop_front().map_or(Taken::Empty(block.generation), Taken::Value)
     }
 
-    fn fill(&self, database: DatabaseId, sequence: &Sequence, values: Vec<i64>) {
-        let mut blocks = self.blocks.lock();
-        let entry = blocks
-            .entry((database, sequence.oid))
-            .or_insert_with(|| (sequence.clone(), Block::default()));
-        entry.0 = sequence.clone();
-        entry.1.values.extend(values);
+    /// Keeps values that were asked for in `generation`. A `setval` that has returned since, or another definition, lets
+    /// them go: whoever asks from then on must not get what came before.
+    fn fill(&self, database: DatabaseId, oid: u32, generation: u64, values: Vec<i64>) {
+        if let Some(block) = self.blocks.lock().get_mut(&(database, oid))
+            && block.generation == generation
+        {
+            block.values.extend(values);
+        }
     }
 
     fn forget(&self, database: DatabaseId, oid: u32) {
-        self.blocks.lock().remove(&(database, oid));
+        // Who takes values has made the block before.
+        if let Some(block) = self.blocks.lock().get_mut(&(database, oid)) {
+            block.start_over();
+        }
     }
 }
 
@@ -397,14 +425,17 @@ impl SequenceSession {
         let value = if Self::is_private(&scope, &sequence) {
             let values = advance(&scope.txn, &scope.catalog, &sequence, 1).await?;
             values.first().copied().ok_or_else(|| exhausted(&sequence))?
-        } else if let Some(value) = self.cache.take(database, &sequence) {
-            value
         } else {
-            let count = sequence.cache.max(BLOCK);
-            let mut values = self.alone(&scope.catalog, &sequence, Work::Take(count)).await?;
-            let first = values.remove(0);
-            self.cache.fill(database, &sequence, values);
-            first
+            match self.cache.take(database, &sequence) {
+                Taken::Value(value) => value,
+                Taken::Empty(generation) => {
+                    let work = Work::Take(sequence.cache.max(BLOCK));
+                    let mut values = self.alone(&scope.catalog, &sequence, work).await?;
+                    let first = values.remove(0);
+                    self.cache.fill(database, oid, generation, values);
+                    first
+                }
+            }
         };
         let mut given = self.given.lock();
         given.note(oid, value, &scope);
@@ -532,29 +563,59 @@ impl SequenceSession {
 mod tests {
     use super::*;
 
+    fn counting() -> Sequence {
+        Sequence {
+            oid: 1,
+            schema: 1,
+            name: "s".to_owned(),
+            owner: crate::acl::Owner::BOOTSTRAP,
+            acl: None,
+            ty: telesto_sql_types::SqlType::Int8,
+            start: 1,
+            increment: 1,
+            min: 1,
+            max: i64::MAX,
+            cache: 1,
+            cycle: false,
+            owned_by: None,
+            epoch: 0,
+            identity: false,
+            comment: None,
+        }
+    }
+
+    #[test]
+    fn values_taken_before_a_setval_returned_are_not_kept_behind_it() {
+        let (cache, database, sequence) = (SequenceCache::default(), DatabaseId(7), counting());
+        assert_eq!(cache.take(database, &sequence), Taken::Empty(0));
+        // One session has taken 1 to 32 from the store when another's setval returns.
+        cache.forget(database, sequence.oid);
+        cache.fill(database, sequence.oid, 0, (2..=32).collect());
+        assert_eq!(cache.take(database, &sequence), Taken::Empty(1));
+        cache.fill(database, sequence.oid, 1, vec![1001]);
+        assert_eq!(cache.take(database, &sequence), Taken::Value(1001));
+    }
+
+    #[test]
+    fn values_of_another_definition_are_not_kept() {
+        let (cache, database, sequence) = (SequenceCache::default(), DatabaseId(7), counting());
+        let altered = Sequence { start: 500, epoch: 1, ..counting() };
+        assert_eq!(cache.take(database, &sequence), Taken::Empty(0));
+        assert_eq!(cache.take(database, &altered), Taken::Empty(1));
+        cache.fill(database, sequence.oid, 0, vec![2, 3]);
+        cache.fill(database, altered.oid, 1, vec![501, 502]);
+        assert_eq!(cache.take(database, &altered), Taken::Value(501));
+        // What is left of a definition goes with it.
+        assert_eq!(cache.take(database, &sequence), Taken::Empty(2));
+        assert_eq!(cache.take(database, &altered), Taken::Empty(3));
+    }
+
     #[test]
     fn regions_give_different_values_and_all_of_them() {
         for (start, increment, min, max) in
             [(1, 1, 1, 5000), (7, 3, -100, 9000), (-2, -5, -9000, 0)]
         {
-            let sequence = Sequence {
-                oid: 1,
-                schema: 1,
-                name: "s".to_owned(),
-                owner: crate::acl::Owner::BOOTSTRAP,
-                acl: None,
-                ty: telesto_sql_types::SqlType::Int8,
-                start,
-                increment,
-                min,
-                max,
-                cache: 1,
-                cycle: false,
-                owned_by: None,
-                epoch: 0,
-                identity: false,
-                comment: None,
-            };
+            let sequence = Sequence { start, increment, min, max, ..counting() };
             let mut given = std::collections::BTreeSet::new();
             for region in 0..MOST_REGIONS {
                 let mut position = Position { last: start, called: false };

@@ -137,7 +137,8 @@ impl Ddl<'_> {
                 )
                 .hint("ALTER TABLE … SET the table's; its indexes go with it."))
             }
-            Action::Nothing | Action::Settings(_) => Ok(()),
+            Action::Effectless(action) => Self::effectless(relation, action),
+            Action::Settings(_) => Ok(()),
             Action::RenameTo(name) => {
                 self.may_make_in(relation)?;
                 self.rename_relation(relation, &fold(name))
@@ -188,7 +189,9 @@ impl Ddl<'_> {
 
     async fn alter_step(&mut self, table: &mut Table, action: &Action) -> Result<()> {
         match action {
-            Action::Nothing => Ok(()),
+            Action::Effectless(action) => {
+                Self::effectless(&Relation::Table(std::sync::Arc::new(table.clone())), action)
+            }
             Action::Settings(settings) => {
                 self.curate(table, settings)?;
                 self.place(table, settings).await?;

@@ -247,10 +247,10 @@ impl Ddl<'_> {
             return Err(super::index::no_key_type(ty));
         }
         for check in &table.checks {
-            let condition = parse_expr(&check.expression)?;
+            let condition = telesto_sql_parser::stored::parse_over_row(&check.expression)?;
             self.check_condition(table, &condition)?;
             if check.validated && columns_in(&condition, table).contains(&position) {
-                self.check_rows(table, &check.name, &check.expression);
+                self.check_rows(table, &check.name, &check.expression)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - No row is rewritten: values name their fields by numbers, which are never given twice.
 //! - No type is a field of itself, however deep, and none is nested deeper than [`MAX_NESTED`].
+//! - What is stored as text has the fields that its type has (`composite_texts`).
 //! - A field that a stored text reads by its name (a view, a check, an index, a default) is neither renamed nor dropped.
 //!
 //! # On failure
@@ -17,7 +18,6 @@ use std::sync::Arc;
 
 use super::Ddl;
 use super::names::{fold, split};
-use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::{MAX_NESTED, is_made_of, user_oid};
 use telesto_sql_catalog::{Composite, Guarded, TypeKind, UserType};
 use telesto_sql_expr::type_name::sql_type;
@@ -123,7 +123,7 @@ impl Ddl<'_> {
         Ok(ty)
     }
 
-    pub(super) fn alter_attributes(
+    pub(super) async fn alter_attributes(
         &mut self,
         name: &ObjectName,
         actions: &[AttributeAction],
@@ -133,14 +133,18 @@ impl Ddl<'_> {
         else {
             return Err(self.no_composite(name));
         };
-        let TypeKind::Composite(composite) = &mut ty.kind else {
+        if !matches!(ty.kind, TypeKind::Composite(_)) {
             return Err(self.no_composite(name));
-        };
+        }
         self.need_owner(Guarded::user_type(&found))?;
         for action in actions {
-            self.alter_attribute(&found, composite, action)?;
+            if let TypeKind::Composite(composite) = &mut ty.kind {
+                self.alter_attribute(&found, composite, action)?;
+            }
+            // Texts say fields by their places: they are written again with each change of these.
+            let moves = !matches!(action, AttributeAction::Type { .. });
+            self.put_fields(ty.clone(), moves).await?;
         }
-        self.change.put(Object::Type(ty));
         Ok("ALTER TYPE")
     }
 
@@ -249,9 +253,9 @@ impl Ddl<'_> {
     }
 
     /// Takes the fields of the type with OID `gone` out of a composite type, with CASCADE.
-    pub(super) fn drop_fields_of(&mut self, ty: &UserType, gone: u32) {
+    pub(super) async fn drop_fields_of(&mut self, ty: &UserType, gone: u32) -> Result<()> {
         let mut ty = ty.clone();
-        let TypeKind::Composite(composite) = &mut ty.kind else { return };
+        let TypeKind::Composite(composite) = &mut ty.kind else { return Ok(()) };
         let (name, notices) = (&ty.name, &self.context.notices);
         composite.fields.retain(|field| {
             let keep = !is_made_of(&field.ty, gone);
@@ -263,7 +267,7 @@ impl Ddl<'_> {
             }
             keep
         });
-        self.change.put(Object::Type(ty));
+        self.put_fields(ty, true).await
     }
 }
 

@@ -12,6 +12,7 @@ use telesto_sql_parser::sqlparser::ast::{
     ConstraintCharacteristics, ConstraintReferenceMatchKind, DeferrableInitial, Expr,
     ForeignKeyConstraint, Ident, PrimaryKeyConstraint, ReferentialAction, TableConstraint,
 };
+use telesto_sql_parser::stored::parse_over_row;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 fn action(action: Option<ReferentialAction>) -> ForeignKeyAction {
@@ -171,7 +172,7 @@ impl Ddl<'_> {
                 self.check_condition(table, &check.expr)?;
                 let expression = self.stored_condition(table, &check.expr)?;
                 if !fresh && !not_valid {
-                    self.check_rows(table, &name, &expression);
+                    self.check_rows(table, &name, &expression)?;
                 }
                 let oid = self.change.oid();
                 table.checks.push(CheckConstraint { oid, name, expression, validated: !not_valid });
@@ -250,8 +251,9 @@ impl Ddl<'_> {
     }
 
     /// Every row must fulfil a check in the end.
-    pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) {
+    pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) -> Result<()> {
         let target = self.qualified(table);
+        let expression = parse_over_row(expression)?;
         self.after.push(After::Empty(
             format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
             Error::new(
@@ -263,6 +265,7 @@ impl Ddl<'_> {
             )
             .constraint(name),
         ));
+        Ok(())
     }
 
     pub(super) fn qualified(&self, table: &Table) -> String {
@@ -319,15 +322,7 @@ impl Ddl<'_> {
                 })
                 .collect::<Result<_>>()?
         };
-        let temporary =
-            [&*table, &other].map(|table| telesto_sql_catalog::temp::is_temporary(table.id.0));
-        if temporary[0] != temporary[1] {
-            let word = if temporary[0] { "temporary" } else { "permanent" };
-            return Err(Error::new(
-                SqlState::INVALID_TABLE_DEFINITION,
-                format!("constraints on {word} tables may reference only {word} tables"),
-            ));
-        }
+        last_alike(table, &other)?;
         self.may_reference(&other, &referenced_columns)?;
         if columns.len() != referenced_columns.len() {
             return Err(Error::new(
@@ -556,6 +551,27 @@ impl Ddl<'_> {
             .map(|t| (**t).clone())
             .ok_or_else(|| Error::internal("a table of a foreign key is gone"))
     }
+}
+
+/// Fails unless rows of the referenced table are there as long as those that reference them.
+fn last_alike(table: &Table, referenced: &Table) -> Result<()> {
+    use telesto_sql_catalog::model::OnCommit;
+    let temporary = [table, referenced].map(|t| telesto_sql_catalog::temp::is_temporary(t.id.0));
+    if temporary[0] != temporary[1] {
+        let word = if temporary[0] { "temporary" } else { "permanent" };
+        return Err(Error::new(
+            SqlState::INVALID_TABLE_DEFINITION,
+            format!("constraints on {word} tables may reference only {word} tables"),
+        ));
+    }
+    if referenced.on_commit == OnCommit::DeleteRows && table.on_commit != OnCommit::DeleteRows {
+        let message = "unsupported ON COMMIT and foreign key combination";
+        return Err(Error::new(SqlState::FEATURE_NOT_SUPPORTED, message).detail(format!(
+            "Table \"{}\" references \"{}\", but they do not have the same ON COMMIT setting.",
+            table.name, referenced.name
+        )));
+    }
+    Ok(())
 }
 
 /// The columns of `table` an expression names.

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - Names of relations inside `'…'::regclass` and `nextval('…')` are stored as OIDs, so that a rename or another search path
 //!   does not change what a default means. Types and constants are settled, too (`settling`).
+//! - Columns of the table whose rows an expression is over are named alone: the table may get another name.
 //! - Everything stored here binds: a definition fails rather than every later statement on the table.
 
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use telesto_sql_parser::sqlparser::ast::{
     CastKind, DataType, Expr, FunctionArg, FunctionArgExpr, FunctionArguments, Value, VisitMut,
     VisitorMut,
 };
-use telesto_sql_parser::stored::parse_stored;
+use telesto_sql_parser::stored::{own_columns, parse_stored};
 use telesto_sql_plan::ParameterTypes;
 use telesto_sql_plan::compiled_table::relation;
 use telesto_sql_types::SqlType;
@@ -143,10 +144,22 @@ impl Ddl<'_> {
     /// The form in which a condition over the table's rows is stored.
     pub(super) fn stored_condition(&self, table: &Table, expr: &Expr) -> Result<String> {
         let scope = Scope { relations: vec![relation(table, &table.name, 0, true)] };
-        let settled = self.settled(&self.with_oids(expr)?, &scope, |binder, bound| {
+        let alone = self.over_own_row(table, self.with_oids(expr)?);
+        let settled = self.settled(&alone, &scope, |binder, bound| {
             binder.implicit(bound, &SqlType::Bool).map(drop)
         });
         Ok(settled?.to_string())
+    }
+
+    /// The expression with the table's columns named alone.
+    fn over_own_row(&self, table: &Table, mut expr: Expr) -> Expr {
+        let schema = self.catalog().schema_name(table.schema);
+        own_columns(&mut expr, |before| match before {
+            [name] => fold(name) == table.name,
+            [within, name] => fold(within) == schema && fold(name) == table.name,
+            _ => false,
+        });
+        expr
     }
 
     /// An expression in which names of relations are their OIDs.
@@ -185,6 +198,7 @@ impl Ddl<'_> {
         }
         self.may_be_computed(table, position)?;
         let over_row = Scope { relations: vec![relation(table, &table.name, 0, true)] };
+        let shape = table.clone();
         let column = &mut table.columns[position];
         let ty = column.ty.clone();
         let settled = |text: &str, scope: &Scope| -> Result<String> {
@@ -199,7 +213,8 @@ impl Ddl<'_> {
             *text = settled(text, &Scope::default())?;
         }
         if let Some(Generated::Stored(text)) = &mut column.generated {
-            *text = settled(text, &over_row)?;
+            let alone = self.over_own_row(&shape, parse_stored(text)?);
+            *text = settled(&alone.to_string(), &over_row)?;
         }
         Ok(())
     }

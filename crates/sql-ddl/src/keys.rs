@@ -261,7 +261,7 @@ impl Ddl<'_> {
             if !check.validated {
                 check.validated = true;
                 let expression = check.expression.clone();
-                self.check_rows(table, name, &expression);
+                self.check_rows(table, name, &expression)?;
             }
             return Ok(());
         }

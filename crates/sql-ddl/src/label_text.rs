@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use super::type_text::{places, view_query};
 use super::{Ddl, parse_expr};
-use telesto_sql_catalog::View;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::types::is_made_of;
+use telesto_sql_catalog::{CatalogSnapshot, View};
 use telesto_sql_expr::{Binder, CastContext, EvalContext, Scope};
 use telesto_sql_parser::sqlparser::ast::{Expr, Statement, Value, VisitMut, VisitorMut};
 use telesto_sql_plan::ParameterTypes;
@@ -107,7 +107,10 @@ impl<'a> Renamed<'a> {
 }
 
 /// Looks at each string constant, in the order in which they stand; what `edit` gives takes its place.
-fn each_constant(tree: &mut impl VisitMut, edit: impl FnMut(usize, &str) -> Option<String>) {
+pub(super) fn each_constant(
+    tree: &mut impl VisitMut,
+    edit: impl FnMut(usize, &str) -> Option<String>,
+) {
     struct Walk<F>(usize, F);
     impl<F: FnMut(usize, &str) -> Option<String>> VisitorMut for Walk<F> {
         type Break = ();
@@ -137,7 +140,7 @@ fn each_constant(tree: &mut impl VisitMut, edit: impl FnMut(usize, &str) -> Opti
 }
 
 /// The text with another constant at a place.
-fn with_constant<T: VisitMut + Clone>(tree: &T, place: usize, text: &str) -> T {
+pub(super) fn with_constant<T: VisitMut + Clone>(tree: &T, place: usize, text: &str) -> T {
     let mut tree = tree.clone();
     each_constant(&mut tree, |at, _| (at == place).then(|| text.to_owned()));
     tree
@@ -180,7 +183,8 @@ impl Ddl<'_> {
             let mut table = (**before).clone();
             for place in places(&mut table) {
                 let expr = parse_expr(place.text)?;
-                let bind = |expr: &Expr| self.bound_over(expr, &scope, place.of.as_ref());
+                let bind =
+                    |expr: &Expr| self.bound_in(self.catalog(), expr, &scope, place.of.as_ref());
                 if let Some(expr) = expr_with_label(&expr, label, &place.what, bind)? {
                     *place.text = expr.to_string();
                 }
@@ -205,10 +209,16 @@ impl Ddl<'_> {
         Ok(changed)
     }
 
-    /// Binds an expression over a table's rows, as what is assigned to a column of type `of`, if it is one's.
-    fn bound_over(&self, expr: &Expr, scope: &Scope, of: Option<&SqlType>) -> Result<()> {
+    /// Binds an expression over a table's rows in a catalog, as what is assigned to a column of type `of`, if it is one's.
+    pub(super) fn bound_in(
+        &self,
+        catalog: &CatalogSnapshot,
+        expr: &Expr,
+        scope: &Scope,
+        of: Option<&SqlType>,
+    ) -> Result<()> {
         interrupt::check_long()?;
-        let catalog = Arc::new(self.catalog().clone());
+        let catalog = Arc::new(catalog.clone());
         let context = EvalContext::planning(&self.context.settings, &catalog);
         let mut parameters = ParameterTypes::default();
         let mut binder = Binder::new(scope, &mut parameters, &context, "a definition");
@@ -269,7 +279,7 @@ fn expr_with_label(
 }
 
 /// The text with what its constants become.
-fn renamed<T: VisitMut + Clone>(tree: &T, named: &[(usize, String)]) -> Option<T> {
+pub(super) fn renamed<T: VisitMut + Clone>(tree: &T, named: &[(usize, String)]) -> Option<T> {
     if named.is_empty() {
         return None;
     }

@@ -14,6 +14,7 @@ mod alter;
 mod build;
 mod by_row;
 mod columns;
+mod composite_texts;
 mod composites;
 mod constraint;
 mod curated;
@@ -22,6 +23,7 @@ mod dependents;
 mod domain;
 mod drop;
 mod drop_schema;
+mod effectless;
 mod expressions;
 mod going;
 mod grant;
@@ -49,6 +51,7 @@ mod type_text;
 mod types;
 mod verifier;
 mod view_columns;
+mod view_fields;
 mod view_options;
 mod view_plain;
 mod view_stars;
@@ -314,7 +317,7 @@ impl Ddl<'_> {
                 "CREATE SEQUENCE"
             }
             Definition::AlterAttributes { name, actions } => {
-                self.alter_attributes(&name, &actions)?
+                self.alter_attributes(&name, &actions).await?
             }
             Definition::AlterSchema { name, to } => {
                 if let Some(schema) = self.catalog().schema(&names::fold(&name)) {

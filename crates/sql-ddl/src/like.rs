@@ -1,12 +1,13 @@
 //! CREATE TABLE (LIKE … INCLUDING …).
 
+use super::Ddl;
 use super::names::{fold, free_of_system_columns};
-use super::{Ddl, parse_expr};
 use telesto_sql_catalog::{
     CheckConstraint, Column, Generated, Guarded, Index, Relation, Rights, Table,
 };
 use telesto_sql_parser::definition::{Like, SequenceOption};
 use telesto_sql_parser::sqlparser::ast::Ident;
+use telesto_sql_parser::stored::parse_over_row;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 impl Ddl<'_> {
@@ -48,7 +49,9 @@ impl Ddl<'_> {
             }
             match &column.generated {
                 Some(Generated::Stored(text)) if like.generated => {
-                    table.columns[at].generated = Some(Generated::Stored(text.clone()));
+                    // The model's name means nothing here.
+                    let text = parse_over_row(text)?.to_string();
+                    table.columns[at].generated = Some(Generated::Stored(text));
                 }
                 Some(Generated::IdentityAlways(oid) | Generated::IdentityByDefault(oid))
                     if like.identity =>
@@ -100,7 +103,7 @@ impl Ddl<'_> {
         if like.constraints {
             for check in &model.checks {
                 // It must still mean the columns it names.
-                parse_expr(&check.expression)?;
+                let expression = parse_over_row(&check.expression)?.to_string();
                 if super::constraint::has_constraint(table, &check.name) {
                     return Err(Error::new(
                         SqlState::DUPLICATE_OBJECT,
@@ -108,7 +111,12 @@ impl Ddl<'_> {
                     ));
                 }
                 let oid = self.change.oid();
-                table.checks.push(CheckConstraint { oid, validated: true, ..check.clone() });
+                table.checks.push(CheckConstraint {
+                    oid,
+                    expression,
+                    validated: true,
+                    ..check.clone()
+                });
             }
         }
         if !like.indexes {

@@ -111,6 +111,11 @@ impl Ddl<'_> {
         Finder { users: UserTypes { catalog, settings: &self.context.settings }, oid }
     }
 
+    /// Whether an expression names the type.
+    pub(super) fn names_type(&self, catalog: &CatalogSnapshot, expr: &Expr, oid: u32) -> bool {
+        self.finder(catalog, oid).is_in(expr)
+    }
+
     /// What names the type in its SQL text.
     pub(super) fn texts_that_name_type(&self, oid: u32) -> Result<Vec<NamingText>> {
         let finder = self.finder(self.catalog(), oid);

@@ -444,7 +444,7 @@ impl Ddl<'_> {
         }
         for domain in made {
             if matches!(domain.kind, TypeKind::Composite(_)) {
-                self.drop_fields_of(&domain, ty.oid);
+                self.drop_fields_of(&domain, ty.oid).await?;
                 continue;
             }
             self.context.notices.notice(format!("drop cascades to type {}", domain.name));

@@ -233,7 +233,7 @@ impl Ddl<'_> {
             let mut open = Open::of(&query);
             let mut changed = open.stars || open.natural;
             if changed && let Ok(columns) = self.view_columns(&query).await {
-                query = self.kept(&query, &columns).await;
+                query = self.kept(&query, &columns).await?;
                 open = Open::of(&query);
             }
             if open.stars {
@@ -313,7 +313,8 @@ impl Ddl<'_> {
         if open.stars
             && let Ok(columns) = self.view_columns(&query).await
         {
-            query = self.kept(&query, &columns).await;
+            let Ok(kept) = self.kept(&query, &columns).await else { return true };
+            query = kept;
             open = Open::of(&query);
         }
         let Some(at) = table.visible_columns().position(|(own, _)| own == position) else {

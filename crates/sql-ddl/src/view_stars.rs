@@ -207,7 +207,18 @@ impl<'a> Pin<'a> {
                 let items: Vec<_> = from.iter().filter(of).map(written).collect();
                 (!items.is_empty()).then_some(items)
             }
-            SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::Expr(_), _) => None,
+            SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::Expr(row), _) => {
+                // Behind a relation's name in parentheses it is the relation's; all others have been written out.
+                let Expr::Nested(inner) = row else { return None };
+                let Expr::Identifier(name) = &**inner else { return None };
+                let wanted = fold(name);
+                if from.iter().any(|column| column.name == wanted) {
+                    return None;
+                }
+                let of = |column: &&Seen| column.relation.as_ref() == Some(&wanted);
+                let items: Vec<_> = from.iter().filter(of).map(written).collect();
+                (!items.is_empty()).then_some(items)
+            }
             other => Some(vec![other.clone()]),
         }
     }

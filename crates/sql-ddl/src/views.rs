@@ -190,6 +190,7 @@ impl Ddl<'_> {
     /// Those of binding.
     pub(super) async fn pinned(&self, query: Query) -> Result<Query> {
         self.view_columns(&query).await?;
+        let query = self.fields_written(&query).await?;
         let path = self.path();
         let expanded = Pin::new(self.catalog(), &path, true).pinned(&query);
         if self.view_columns(&expanded).await.is_ok() {
@@ -201,17 +202,36 @@ impl Ddl<'_> {
     }
 
     /// The query with its names pinned, as far as that leaves it the columns that it has.
-    pub(super) async fn kept(&self, query: &Query, columns: &[(String, SqlType)]) -> Query {
+    pub(super) async fn kept(&self, query: &Query, columns: &[(String, SqlType)]) -> Result<Query> {
         let path = self.path();
+        let written = self.fields_written(query).await?;
         for expand in [true, false] {
-            let pinned = Pin::new(self.catalog(), &path, expand).pinned(query);
+            let pinned = Pin::new(self.catalog(), &path, expand).pinned(&written);
             if let Ok(now) = self.view_columns(&pinned).await
                 && same(&now, columns)
             {
-                return pinned;
+                return Ok(pinned);
             }
         }
-        query.clone()
+        Ok(query.clone())
+    }
+
+    /// The text of a view's query, which is read again as whoever reads the view reads it.
+    ///
+    /// # Errors
+    /// 0A000 when it is not that query any more: a view that is stored can be read.
+    async fn view_text(&self, query: &Query, columns: &[(String, SqlType)]) -> Result<String> {
+        let text = query.to_string();
+        let again = telesto_sql_parser::syntax::read_query(&text);
+        let now = match &again {
+            Ok(again) => self.view_columns(again).await?,
+            Err(_) => Vec::new(),
+        };
+        if again.is_err() || !same(&now, columns) {
+            return Err(Error::unsupported("a view of a query that means something else as text")
+                .hint("Name the query's columns, and write its casts out."));
+        }
+        Ok(text)
     }
 
     pub(super) async fn create_view(&mut self, create: &CreateView) -> Result<()> {
@@ -273,7 +293,7 @@ impl Ddl<'_> {
                 self.keep_views_from((schema, &name), &names[..at], &names[at]).await?;
             }
         }
-        let kept = self.kept(&create.query, &own).await;
+        let kept = self.kept(&create.query, &own).await?;
         let settled = self.settled_query(kept.clone()).await?;
         let stays = self.view_columns(&settled).await.is_ok_and(|now| same(&now, &own));
         let kept = if stays { settled } else { kept };
@@ -295,7 +315,7 @@ impl Ddl<'_> {
                 Some(view) => view.acl.clone(),
                 None => self.initial_acl(telesto_sql_catalog::Granted::Table, schema),
             },
-            query: kept.to_string(),
+            query: self.view_text(&kept, &own).await?,
             columns,
             security_invoker: options.invoker,
             security_barrier: options.barrier,

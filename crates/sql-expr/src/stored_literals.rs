@@ -24,6 +24,9 @@ use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 const MARK: char = '\0';
 
+/// What a mark says in the place of the time.
+const ROWS: &str = "rows";
+
 /// First OID of what users make.
 const FIRST_OF_USERS: u32 = 16_384;
 
@@ -44,10 +47,25 @@ pub fn marked(number: usize, now: i64, text: &str) -> String {
     format!("{MARK}{number}{MARK}{now}{MARK}{text}")
 }
 
-fn unmarked(text: &str) -> Option<(&str, i64, &str)> {
+/// A literal that answers with its type when it is read as a value with fields: of a composite type, or an array of one.
+#[must_use]
+pub fn asking_for_rows(number: usize, text: &str) -> String {
+    format!("{MARK}{number}{MARK}{ROWS}{MARK}{text}")
+}
+
+/// The number of a mark, what it asks, and the text.
+fn unmarked(text: &str) -> Option<(&str, &str, &str)> {
     let mut parts = text.strip_prefix(MARK)?.splitn(3, MARK);
-    let (number, now) = (parts.next()?, parts.next()?);
-    Some((number, now.parse().ok()?, parts.next()?))
+    Some((parts.next()?, parts.next()?, parts.next()?))
+}
+
+/// Whether values of the type have fields.
+fn has_fields(ty: &SqlType) -> bool {
+    match ty {
+        SqlType::Array(element) => has_fields(element),
+        SqlType::Domain(domain) => has_fields(&domain.base),
+        ty => matches!(ty, SqlType::Composite(_)),
+    }
 }
 
 /// The literal and its constant that an error of binding answers with.
@@ -123,11 +141,18 @@ pub(super) fn reading<'t>(
     ty: &SqlType,
     context: &EvalContext<'_>,
 ) -> Result<&'t str> {
-    let Some((number, now, text)) = unmarked(shown) else { return Ok(shown) };
+    let Some((number, asked, text)) = unmarked(shown) else { return Ok(shown) };
     let answer = |kind: &str, ty: String, text: String| {
         let told = [number, kind, &ty, &text].map(|part| format!("{MARK}{part}")).concat();
         Error::new(SqlState::INVALID_TEXT_REPRESENTATION, told)
     };
+    if asked == ROWS {
+        return match has_fields(ty) {
+            true => Err(answer("rows", full_name(ty), text.to_owned())),
+            false => Ok(text),
+        };
+    }
+    let Ok(now) = asked.parse() else { return Ok(shown) };
     if matches!(ty, SqlType::RegClass | SqlType::RegType) {
         return match super::cast::reg_input(text, ty, context)? {
             Datum::Oid(oid) if oid >= FIRST_OF_USERS => {
@@ -211,7 +236,7 @@ mod tests {
     #[test]
     fn marks_are_told_apart_and_read_back() {
         let mark = marked(3, -7, "a\0b");
-        assert_eq!(unmarked(&mark), Some(("3", -7, "a\0b")));
+        assert_eq!(unmarked(&mark), Some(("3", "-7", "a\0b")));
         assert_eq!(unmarked("now"), None);
         assert!(!names_a_moment(&marked(0, 0, "now")));
         assert!(names_a_moment(" Today "));

@@ -12,7 +12,7 @@ use telesto_sql_expr::EvalContext;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::shown_names::{is_visible, relation_name, user_type_name};
 use telesto_sql_parser::rewrite::{collation, variadic};
-use telesto_sql_parser::stored::parse_stored;
+use telesto_sql_parser::stored::parse_over_row;
 use telesto_sql_plan::index_expressions;
 use telesto_sql_types::identifier::quote_ident;
 
@@ -97,7 +97,7 @@ pub(crate) fn expression_text(
     eval: Option<&EvalContext<'_>>,
 ) -> String {
     let pretty = eval.and_then(|eval| {
-        let written = parse_stored(stored).ok()?;
+        let written = parse_over_row(stored).ok()?;
         let bound = index_expressions::bind_over(table, eval, &written, "INDEX").ok()?;
         Some(index_expressions::text_over(table, &bound, true))
     });

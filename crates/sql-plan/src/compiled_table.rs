@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use telesto_common::DatabaseId;
-use telesto_sql_parser::stored::parse_stored;
+use telesto_sql_parser::stored::{parse_over_row, parse_stored};
 
 use crate::index_expressions::IndexExpressions;
 use telesto_sql_catalog::by_row::ByRow;
@@ -118,7 +118,7 @@ impl CompiledTable {
                 }
                 Some(Generated::Stored(text)) if !column.dropped => {
                     let mut binder = Binder::new(&scope, &mut parameters, &context, "GENERATED");
-                    let bound = binder.bind(&parse_stored(text)?)?;
+                    let bound = binder.bind(&parse_over_row(text)?)?;
                     generated
                         .push((at, binder.coerce(bound, &column.ty, CastContext::Assignment)?));
                 }
@@ -138,7 +138,7 @@ impl CompiledTable {
             defaults.push(default);
         }
         let mut conditions = |text: &str, clause: &'static str| {
-            Binder::new(&scope, &mut parameters, &context, clause).condition(&parse_stored(text)?)
+            Binder::new(&scope, &mut parameters, &context, clause).condition(&parse_over_row(text)?)
         };
         let checks = table.checks.iter();
         let checks = checks.map(|c| Ok((c.name.clone(), conditions(&c.expression, "CHECK")?)));
@@ -404,7 +404,7 @@ pub fn column_text(table: &Table, column: &IndexColumn, context: &EvalContext<'_
     let Some(expression) = &column.expression else {
         return table.columns[column.column].name.clone();
     };
-    let bound = parse_stored(&expression.sql)
+    let bound = parse_over_row(&expression.sql)
         .and_then(|e| crate::index_expressions::bind_over(table, context, &e, "INDEX"));
     match bound {
         Ok(bound) => {

@@ -22,7 +22,7 @@ use telesto_sql_expr::Settings;
 use telesto_sql_expr::deparse::{Deparse, looks_like_function};
 use telesto_sql_expr::{Binder, Comparison, EvalContext, Expr, Node, Scope};
 use telesto_sql_parser::sqlparser::ast;
-use telesto_sql_parser::stored::parse_stored;
+use telesto_sql_parser::stored::{own_columns, parse_over_row, parse_stored};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::identifier::quote_ident;
 use telesto_sql_types::{Datum, SqlType};
@@ -103,7 +103,12 @@ pub fn stored_text(
     let again = parse_stored(&text).and_then(|e| bind_over(table, context, &e, "INDEX"));
     match again {
         Ok(again) if crate::implication::equivalent(&again, expr, context) => text,
-        _ => written.to_string(),
+        _ => {
+            let mut written = written.clone();
+            // It has been bound over this table: whatever stands before a column is the table's name.
+            own_columns(&mut written, |_| true);
+            written.to_string()
+        }
     }
 }
 
@@ -135,12 +140,12 @@ impl IndexExpressions {
         let context = EvalContext::planning(&settings, catalog);
         for index in table.maintained_indexes() {
             if let Some(text) = &index.predicate {
-                let bound = condition_over(table, &context, &parse_stored(text)?, "WHERE")?;
+                let bound = condition_over(table, &context, &parse_over_row(text)?, "WHERE")?;
                 forms.predicates.push((index.id, bound));
             }
             let mut own = Vec::new();
             for expression in index.columns.iter().filter_map(|c| c.expression.as_ref()) {
-                let bound = bind_over(table, &context, &parse_stored(&expression.sql)?, "INDEX")?;
+                let bound = bind_over(table, &context, &parse_over_row(&expression.sql)?, "INDEX")?;
                 let place = forms.distinct.iter().position(|e| e.same_as(&bound));
                 let place = place.unwrap_or_else(|| {
                     forms.distinct.push(bound.clone());

@@ -25,6 +25,7 @@ pub mod datum;
 pub mod domains;
 pub mod enums;
 pub mod error;
+mod gone_types;
 pub mod held;
 pub mod identifier;
 pub mod interrupt;

@@ -23,8 +23,9 @@ use bytes::Bytes;
 use super::value::{Input, get_value, put_value, put_varint, skip_value};
 use crate::Table;
 use crate::table_key::TableKey;
+use crate::temp::is_temporary;
 use telesto_sql_types::Row;
-use telesto_sql_types::error::{Error, Result};
+use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{Datum, SqlType, TextStyle};
 
 pub(super) const VERSION: u8 = 1;
@@ -134,7 +135,7 @@ impl RowCodec {
     /// Decodes the columns (positions in `Table::columns`) for which `wanted` holds; others are left NULL.
     ///
     /// # Errors
-    /// XX001 when a stored default does not parse.
+    /// XX001 when a stored default does not parse; 42704 for a wanted column of a type that was dropped.
     pub fn projected(table: &Table, wanted: impl Fn(usize) -> bool) -> Result<Self> {
         let style = TextStyle::default();
         let slots = table
@@ -142,12 +143,20 @@ impl RowCodec {
             .iter()
             .enumerate()
             .map(|(i, column)| {
+                let wanted = !column.dropped && wanted(i);
+                if wanted
+                    && let Some(ty) = column.ty.gone()
+                    && is_temporary(table.id.0)
+                {
+                    return Err(gone_type(table, &column.name, ty));
+                }
+                // Only of a wanted column: what cannot be read must not stand in the way of the others.
                 let missing = match &column.missing {
-                    Some(text) if !column.dropped => Datum::from_text(text, &column.ty, &style)
+                    Some(text) if wanted => Datum::from_text(text, &column.ty, &style)
                         .map_err(|error| Error::corrupt(format!("a column default: {error}")))?,
                     _ => Datum::Null,
                 };
-                Ok(Slot { ty: column.ty.clone(), missing, wanted: !column.dropped && wanted(i) })
+                Ok(Slot { ty: column.ty.clone(), missing, wanted })
             })
             .collect::<Result<Arc<[Slot]>>>()?;
         let width = table.columns.len();
@@ -315,6 +324,16 @@ fn opened((key, table): &(TableKey, String), place: &[u8], bytes: &[u8]) -> Resu
             key.name
         ))),
     }
+}
+
+/// The type of a temporary table's column was dropped by a session that does not see the table.
+fn gone_type(table: &Table, column: &str, ty: &str) -> Error {
+    let table = &table.name;
+    Error::new(SqlState::UNDEFINED_OBJECT, format!("type \"{ty}\" does not exist"))
+        .detail(format!(
+            "It was dropped, and column \"{column}\" of temporary table \"{table}\" is of it."
+        ))
+        .hint(format!("ALTER TABLE {table} DROP COLUMN {column}, or drop the table."))
 }
 
 /// What a row has in a column.

@@ -6,13 +6,15 @@
 
 use std::sync::Arc;
 
+use telesto_common::TableId;
 use telesto_common::key::KeyRange;
 
-use super::{TEMP_FIRST_OID, TempStore, out_of_memory};
+use super::{TEMP_FIRST_OID, TempStore, is_temporary, out_of_memory};
 use crate::codec::index_prefix;
-use crate::model::OnCommit;
+use crate::model::{ForeignKey, OnCommit, Table};
 use crate::snapshot::{Stamp, TempPart};
-use crate::store::{Object, StoredObject};
+use crate::store::{Object, StoredObject, encode_object};
+use crate::types::user_oid;
 use crate::{CatalogSnapshot, Owner, Schema};
 use telesto_sql_types::error::Result;
 
@@ -45,6 +47,7 @@ pub fn merged(
     for (_, bytes) in store.range(&KeyRange::with_prefix(&StoredObject::temp_prefix())) {
         catalog.insert(StoredObject::decode(&bytes)?);
     }
+    name_gone_types(store, &mut catalog);
     catalog.restamp();
     catalog.index();
     let catalog = Arc::new(catalog);
@@ -52,10 +55,36 @@ pub fn merged(
     Ok(catalog)
 }
 
+/// Another session may drop a type that a temporary table of this one has a column of: it does not see the table. The column
+/// is then of a type of which the name is known, and nothing else.
+fn name_gone_types(store: &TempStore, catalog: &mut CatalogSnapshot) {
+    let mut known = store.types.lock();
+    let temporary = catalog.tables.iter_mut().filter(|(oid, _)| is_temporary(**oid));
+    for table in temporary.map(|(_, table)| Arc::make_mut(table)) {
+        for column in &mut table.columns {
+            let Some(oid) = user_oid(&column.ty) else { continue };
+            if let Some(ty) = catalog.types.get(&oid) {
+                known.insert(oid, ty.name.clone());
+            } else if let Some(name) = known.get(&oid) {
+                column.ty = column.ty.without_its_type(name);
+            }
+        }
+    }
+}
+
+/// The table without its foreign keys to tables that go, and without what was said of these.
+fn without_keys_to(mut table: Table, goes: impl Fn(TableId) -> bool) -> Table {
+    let (gone, kept) = table.foreign_keys.into_iter().partition(|key| goes(key.referenced));
+    table.foreign_keys = kept;
+    let gone: Vec<ForeignKey> = gone;
+    table.constraint_comments.retain(|(name, _)| gone.iter().all(|key| key.name != *name));
+    table
+}
+
 /// What ON COMMIT asks for, in the transaction about to commit.
 pub fn on_commit(store: &TempStore) -> Result<()> {
     let mut dropped = Vec::new();
-    for (key, bytes) in store.range(&KeyRange::with_prefix(&StoredObject::temp_prefix())) {
+    for (_, bytes) in store.range(&KeyRange::with_prefix(&StoredObject::temp_prefix())) {
         let Object::Table(table) = StoredObject::decode(&bytes)? else { continue };
         if table.on_commit == OnCommit::Preserve {
             continue;
@@ -67,22 +96,23 @@ pub fn on_commit(store: &TempStore) -> Result<()> {
             store.set(row, None).map_err(out_of_memory)?;
         }
         if table.on_commit == OnCommit::Drop {
-            dropped.push((key, table.id));
+            dropped.push(table.id);
         }
     }
     if dropped.is_empty() {
         return Ok(());
     }
+    let goes = |table: TableId| dropped.contains(&table);
     for (key, bytes) in store.range(&KeyRange::with_prefix(&StoredObject::temp_prefix())) {
-        let gone = match StoredObject::decode(&bytes)? {
-            Object::Sequence(sequence) => sequence
-                .owned_by
-                .is_some_and(|(owner, _)| dropped.iter().any(|(_, id)| *id == owner)),
-            _ => dropped.iter().any(|(known, _)| *known == key),
+        let left = match StoredObject::decode(&bytes)? {
+            Object::Sequence(sequence) if sequence.owned_by.is_some_and(|(of, _)| goes(of)) => None,
+            Object::Table(table) if goes(table.id) => None,
+            Object::Table(table) if table.foreign_keys.iter().any(|key| goes(key.referenced)) => {
+                Some(encode_object(&Object::Table(without_keys_to(table, goes)))?)
+            }
+            _ => continue,
         };
-        if gone {
-            store.set(key, None).map_err(out_of_memory)?;
-        }
+        store.set(key, left).map_err(out_of_memory)?;
     }
     // Another content, another stamp: the one before, turned by one, is drawn as seldom as any.
     if let Some(bytes) = store.get(&StoredObject::temp_header_key()) {

@@ -97,6 +97,8 @@ pub struct TempStore {
     inner: Mutex<Inner>,
     /// The catalog made last, by the stamps it was made of.
     merged: Mutex<Option<(u128, u128, Arc<CatalogSnapshot>)>>,
+    /// What the users' types are called that columns of its tables have been of.
+    types: Mutex<BTreeMap<u32, String>>,
 }
 
 impl TempStore {
@@ -107,6 +109,7 @@ impl TempStore {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             inner: Mutex::new(Inner { rows: BTreeMap::new(), undo: Vec::new(), held, bytes: 0 }),
             merged: Mutex::default(),
+            types: Mutex::default(),
         }))
     }
 

@@ -13,6 +13,7 @@
 
 mod attributes;
 mod create;
+mod effectless;
 pub mod identity;
 pub mod included;
 mod index;
@@ -216,9 +217,37 @@ pub enum Action {
     /// ROW LEVEL SECURITY.
     RowSecurity(RowSecurityChange),
     /// Storage, triggers and the like.
-    Nothing,
+    Effectless(Effectless),
     /// Known to PostgreSQL, not here.
     Unsupported(String),
+}
+
+/// An action that changes nothing here, with what has to be there for it.
+#[derive(Clone, Debug)]
+pub struct Effectless {
+    /// PostgreSQL's words for the action.
+    pub shown: &'static str,
+    /// What it names.
+    pub named: Named,
+}
+
+/// What an action without effect names.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "each variant is what the definition's words say")]
+pub enum Named {
+    Nothing,
+    /// CLUSTER ON.
+    ClusterIndex(Ident),
+    /// REPLICA IDENTITY USING INDEX.
+    IdentityIndex(Ident),
+    Trigger(Ident),
+    Rule(Ident),
+    Tablespace(Ident),
+    AccessMethod(Ident),
+    /// LOGGED or UNLOGGED.
+    Persistence,
+    /// A column of an index, by its number.
+    IndexColumn(i64),
 }
 
 /// What to do about row security.

@@ -70,9 +70,7 @@ impl Words<'_> {
             self.words(&["COLUMN"]);
             // ALTER INDEX … ALTER COLUMN 1 SET STATISTICS
             if kind == Kind::Index && self.is_number() {
-                self.integer()?;
-                self.rest_of_action();
-                return Ok(Action::Nothing);
+                return Ok(Action::Effectless(self.index_column()?));
             }
             let name = self.identifier()?;
             return Ok(Action::Column { name, change: self.column_change()? });
@@ -108,39 +106,11 @@ impl Words<'_> {
                 return Ok(Action::Settings(settings));
             }
         }
-        for words in [
-            &["ENABLE"][..],
-            &["DISABLE"],
-            &["NO", "FORCE"],
-            &["CLUSTER", "ON"],
-            &["SET", "WITHOUT"],
-            &["SET", "TABLESPACE"],
-            &["SET", "LOGGED"],
-            &["SET", "UNLOGGED"],
-            &["SET", "ACCESS"],
-            &["SET"],
-            &["RESET"],
-            &["REPLICA", "IDENTITY"],
-        ] {
-            if self.words(words) {
-                self.rest_of_action();
-                return Ok(Action::Nothing);
-            }
+        if let Some(action) = self.effectless()? {
+            return Ok(Action::Effectless(action));
         }
-        for (words, what) in [
-            (&["INHERIT"][..], "INHERIT"),
-            (&["NO", "INHERIT"], "NO INHERIT"),
-            (&["ATTACH"], "ATTACH PARTITION"),
-            (&["DETACH"], "DETACH PARTITION"),
-            (&["DEPENDS"], "DEPENDS ON EXTENSION"),
-            (&["NO", "DEPENDS"], "NO DEPENDS ON EXTENSION"),
-            (&["OF"], "OF"),
-            (&["NOT", "OF"], "NOT OF"),
-        ] {
-            if self.words(words) {
-                self.rest_of_action();
-                return Ok(Action::Unsupported(format!("{} … {what}", kind.tag())));
-            }
+        if let Some(what) = self.unsupported(kind)? {
+            return Ok(Action::Unsupported(format!("{} … {what}", kind.tag())));
         }
         Err(self.unexpected())
     }
@@ -156,7 +126,10 @@ impl Words<'_> {
             }
             let mut value = None;
             if !reset && self.symbol("=") {
-                let text = token_text(&self.0.next_token());
+                let mut text = token_text(&self.0.next_token());
+                if matches!(text.as_str(), "-" | "+") && self.is_number() {
+                    text += &token_text(&self.0.next_token());
+                }
                 let quoted = text.strip_prefix('\'').and_then(|text| text.strip_suffix('\''));
                 value = Some(quoted.map_or_else(|| text.clone(), |text| text.replace("''", "'")));
             }
@@ -301,11 +274,8 @@ impl Words<'_> {
                 options: self.options_in_parentheses()?,
             });
         }
-        for word in ["STATISTICS", "STORAGE", "COMPRESSION", "("] {
-            if self.words(&["SET", word]) || (word == "(" && self.peek_options()) {
-                self.rest_of_action();
-                return Ok(ColumnChange::Nothing);
-            }
+        if self.column_effectless()? {
+            return Ok(ColumnChange::Nothing);
         }
         // SET GENERATED, SET INCREMENT, RESTART: several, without commas.
         let (mut always, mut options) = (None, Vec::new());

@@ -7,7 +7,7 @@
 use std::ops::ControlFlow;
 
 use crate::sqlparser::ast::{
-    AccessExpr, Expr, Ident, Select, SelectItem, SelectItemQualifiedWildcardKind, Statement,
+    AccessExpr, Expr, Ident, Query, Select, SelectItem, SelectItemQualifiedWildcardKind, Statement,
     VisitMut, VisitorMut, WildcardAdditionalOptions, visit_expressions,
 };
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
@@ -72,6 +72,11 @@ impl VisitorMut for Stars {
     }
 }
 
+/// Gives stars behind rows in the query their form.
+pub fn restore_query(query: &mut Query) {
+    let _ = query.visit(&mut Stars);
+}
+
 /// Gives stars behind rows in the statement their form.
 pub fn restore(statement: &mut Statement) {
     let _ = statement.visit(&mut Stars);
@@ -122,6 +127,9 @@ mod tests {
             let statement = parse(sql).expect("parses").remove(0).statement.take();
             assert_eq!(statement.expect("a statement").to_string(), sql);
         }
+        let stored = "SELECT (t.c).*, (SELECT max((c).a) FROM (SELECT (u.c).* FROM u) AS x) FROM t";
+        let read = crate::syntax::read_query(stored).expect("a view's query");
+        assert_eq!(read.to_string(), stored);
         assert!(parse("SELECT count((c).*) FROM t").is_err());
         assert!(parse("SELECT (1) . * 2").is_err());
     }

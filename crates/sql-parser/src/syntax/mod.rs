@@ -87,6 +87,13 @@ fn read_sized<T>(
 ) -> std::result::Result<(T, Need), Unread> {
     let tokens = kept_tokens(text)
         .map_err(|(message, ..)| Unread::Syntax(ParserError::TokenizerError(message)))?;
+    read_tokens(tokens, work)
+}
+
+fn read_tokens<T>(
+    tokens: Vec<TokenWithSpan>,
+    work: impl FnOnce(&mut Parser<'static>) -> std::result::Result<T, ParserError>,
+) -> std::result::Result<(T, Need), Unread> {
     let depth = Depth::of(&tokens).map_err(Unread::Limit)?;
     let tree = Need::of_unbalanced(depth).provide(|| work(&mut parser(tokens, false)));
     tree.map(|tree| (tree, Need::of_unbalanced(depth))).map_err(Unread::Syntax)
@@ -105,9 +112,16 @@ pub fn read_query(text: &str) -> std::result::Result<Query, Unread> {
 /// # Errors
 /// [`Unread`].
 pub fn read_sized_query(text: &str) -> std::result::Result<(Box<Query>, Need), Unread> {
-    read_sized(text, |parser| {
+    let mut tokens = kept_tokens(text)
+        .map_err(|(message, ..)| Unread::Syntax(ParserError::TokenizerError(message)))?;
+    let stars = crate::rewrite::row_star::spell(&mut tokens);
+    read_tokens(tokens, |parser| {
         let mut query = parser.parse_query()?;
         parser.expect_token(&Token::EOF)?;
+        if stars {
+            // Views of earlier versions have such.
+            crate::rewrite::row_star::restore_query(&mut query);
+        }
         balance_query(&mut query);
         Ok(query)
     })

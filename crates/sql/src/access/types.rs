@@ -230,7 +230,7 @@ impl Types {
             | Action::OwnerTo(_)
             | Action::ViewOptions { .. }
             | Action::RowSecurity(_)
-            | Action::Nothing
+            | Action::Effectless(_)
             | Action::Unsupported(_) => {}
         }
     }

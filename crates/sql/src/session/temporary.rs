@@ -59,10 +59,16 @@ impl Session {
     }
 
     /// DISCARD TEMP.
-    pub(super) fn discard_temp(&mut self) -> Result<()> {
-        match &self.temp {
-            Some(temp) => temp.clear(self.block.as_ref().is_some_and(|block| block.txn.is_some())),
-            None => Ok(()),
+    pub(super) async fn discard_temp(&mut self) -> Result<()> {
+        let Some(temp) = self.temp.clone() else { return Ok(()) };
+        // A block's transaction may not have begun: without it nothing would undo this at ROLLBACK.
+        if self.block.is_some() {
+            self.transaction().await?;
         }
+        if let Some(block) = &mut self.block {
+            // It is no step: executed again after a conflict, the block would come without it.
+            block.repeatable = false;
+        }
+        temp.clear(self.block.is_some())
     }
 }

@@ -191,7 +191,7 @@ impl Session {
             }
         }
         if matches!(object_type, DiscardObject::ALL | DiscardObject::TEMP) {
-            self.discard_temp()?;
+            self.discard_temp().await?;
         }
         if matches!(object_type, DiscardObject::ALL | DiscardObject::SEQUENCES) {
             self.sequences.discard();
