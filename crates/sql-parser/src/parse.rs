@@ -207,9 +207,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     }
     crate::rewrite::insert_source::spell(&mut tokens);
     crate::definition::identity::spell(&mut tokens)?;
-    crate::definition::included::spell(&mut tokens);
-    crate::definition::nulls_distinct::spell(&mut tokens);
-    crate::definition::no_inherit::spell(&mut tokens, spelled)?;
+    crate::definition::spell_constraints(&mut tokens, spelled)?;
     crate::rewrite::create_as_execute::spell(&mut tokens)?;
     crate::rewrite::keywords::respell(&mut tokens);
     look(length)?;

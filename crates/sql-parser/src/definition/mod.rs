@@ -17,7 +17,7 @@ mod effectless;
 pub mod identity;
 pub mod included;
 mod index;
-pub mod no_inherit;
+mod no_inherit;
 pub mod nulls_distinct;
 mod parse;
 mod privileges;
@@ -36,6 +36,21 @@ pub use with_settings::known_storage;
 use crate::sqlparser::ast::{
     ColumnDef, CreateTable, DataType, Expr, Ident, ObjectName, Statement, TableConstraint,
 };
+use crate::sqlparser::tokenizer::TokenWithSpan;
+use telesto_sql_types::error::Result;
+
+/// Rewrites what the SQL parser does not know of constraints, in the tokens of one statement.
+///
+/// # Errors
+/// 42P17 for a check of a domain that is not inherited.
+pub(crate) fn spell_constraints(
+    tokens: &mut [TokenWithSpan],
+    spelled: crate::rewrite::spelling::Spelled,
+) -> Result<()> {
+    included::spell(tokens);
+    nulls_distinct::spell(tokens);
+    no_inherit::spell(tokens, spelled)
+}
 
 /// A definition.
 #[derive(Clone, Debug)]

@@ -111,9 +111,7 @@ fn parse(text: &str) -> Result<Definition> {
     let mut tokens = tokenize(text)?;
     crate::rewrite::spelling::cut_identifiers(&mut tokens);
     crate::rewrite::spelling::spell_constants(&mut tokens);
-    super::included::spell(&mut tokens);
-    super::nulls_distinct::spell(&mut tokens);
-    super::no_inherit::spell(&mut tokens, crate::rewrite::spelling::Spelled::Plain)?;
+    super::spell_constraints(&mut tokens, crate::rewrite::spelling::Spelled::Plain)?;
     crate::rewrite::set_columns::spell(&mut tokens)?;
     crate::parse::spell_nodes(&mut tokens, true)?;
     let first = first_words(&tokens, 3);
