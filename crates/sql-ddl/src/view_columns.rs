@@ -313,7 +313,7 @@ impl Ddl<'_> {
         if open.stars
             && let Ok(columns) = self.view_columns(&query).await
         {
-            let Ok(kept) = self.kept(&query, &columns).await else { return true };
+            let Ok(kept) = self.kept(&query, &columns).await else { return None };
             query = kept;
             open = Open::of(&query);
         }
