@@ -163,7 +163,9 @@ mod tests {
     use telesto_sql::SqlOptions;
     use telesto_testkit::World;
     use telesto_txn::memory::MemoryDatabase;
-    use telesto_txn::{ClusterView, Database, MessageSink, Outcome, Result, Space, Transaction};
+    use telesto_txn::{
+        ClusterView, Database, LogKind, MessageSink, Outcome, Result, Space, Transaction,
+    };
 
     use super::*;
 
@@ -202,6 +204,14 @@ mod tests {
 
         fn cluster(&self) -> ClusterView {
             self.inner.cluster()
+        }
+
+        async fn switch_log(&self, to: LogKind) -> Result<()> {
+            self.inner.switch_log(to).await
+        }
+
+        async fn shutdown(&self) -> Result<()> {
+            self.inner.shutdown().await
         }
     }
 
