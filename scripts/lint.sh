@@ -23,5 +23,5 @@ $twice"
 say "clippy"
 cargo clippy --workspace --all-targets --quiet -- -D warnings
 say "rustdoc"
-RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
+RUSTDOC="$PWD/scripts/rustdoc_alone.sh" RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --quiet
 echo "lint: clean"

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! # Invariants
-//! - Answered within [`SLOW`], without a password, however many requests are under way. What was found longer ago than [`FRESH`] is
+//! - Answered within `SLOW`, without a password, however many requests are under way. What was found longer ago than `FRESH` is
 //!   told to nobody as the present state.
 //! - "ok" means: a strict read succeeded lately or nothing says that it would not, and the last write got through.
 //!
