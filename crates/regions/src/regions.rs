@@ -138,13 +138,8 @@ impl Regions {
                 config.me
             )));
         }
-        let store = Store {
-            env: env.clone(),
-            service: engine.service(),
-            shard: ShardId(0),
-            me: config.me,
-            timeout: config.timeout,
-        };
+        let (service, timeout) = (engine.service(), config.timeout);
+        let store = Store { env: env.clone(), service, shard: ShardId(0), me: config.me, timeout };
         let gaps = Gaps::at_opening(&store, engine.applied().1).await?;
         let (inbox, stored) = stored_inbox(&store, &tables, &config).await?;
         let logged = inbox.known().clone();

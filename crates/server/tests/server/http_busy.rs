@@ -74,8 +74,14 @@ async fn send(address: SocketAddr, text: &str) -> TcpStream {
     socket
 }
 
+/// Of a visitor who shows a session.
 fn head(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\ncookie: s=1\r\nconnection: close\r\n\r\n")
+}
+
+/// Of one who shows none.
+fn strange(path: &str) -> String {
+    head(path).replace("cookie: s=1\r\n", "")
 }
 
 /// What comes to the end of the connection.
@@ -111,6 +117,24 @@ async fn status_is_told_while_every_place_is_taken() {
         assert!(rest(socket).await.ends_with("slow"));
     }
     assert_eq!(ask(node.http, "/quick").await, "200");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn visitors_who_show_no_session_take_no_place_of_others() {
+    let limits = Limits { max_requests: 8, ..Limits::default() };
+    let node = Node::start(limits, Auth::Trust).await;
+    let slow = strange("/slow");
+    let mut slow = [send(node.http, &slow).await, send(node.http, &slow).await];
+    node.came.acquire_many(2).await.expect("open").forget();
+    assert_eq!(status_of(node.http, &strange("/quick")).await, "503", "a quarter of the places");
+    for path in ["/quick", "/v1/kv"] {
+        assert_eq!(ask(node.http, path).await, "200", "{path}");
+    }
+    node.go.add_permits(2);
+    for socket in &mut slow {
+        assert!(rest(socket).await.ends_with("slow"));
+    }
+    assert_eq!(status_of(node.http, &strange("/quick")).await, "200");
 }
 
 #[tokio::test(flavor = "multi_thread")]
