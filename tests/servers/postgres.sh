@@ -5,7 +5,7 @@
 #   postgres.sh stop  PORT [DIR]    stops it and removes DIR
 #   postgres.sh url   PORT          prints its URL
 #
-# User `postgres`, database `postgres`, no password, C collation, UTC, fsync off unless FSYNC=on.
+# User `postgres`, database `postgres`, no password, C collation, UTC, fsync off unless FSYNC=on, compiled expressions unless JIT=off.
 # DIR defaults to a folder of its own under $TMPDIR. Nothing outside DIR is touched; a server that Debian's
 # package may have started on 5432 is left alone.
 set -eu
@@ -65,7 +65,7 @@ start)
         as_owner $bin/initdb -D "$dir/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >/dev/null
     fi
     as_owner $bin/pg_ctl -D "$dir/data" -l "$dir/log" -w -t 30 -o "-p $port -k $dir -c listen_addresses=127.0.0.1 \
-        -c fsync=${FSYNC:-off} -c timezone=UTC -c log_timezone=UTC -c max_connections=50" start >/dev/null || {
+        -c fsync=${FSYNC:-off} -c jit=${JIT:-on} -c timezone=UTC -c log_timezone=UTC -c max_connections=50" start >/dev/null || {
         tail -n 20 "$dir/log" >&2
         exit 1
     }
