@@ -124,12 +124,13 @@ impl Serving {
     /// Ends the oldest handshake if there are as many as there may be.
     fn make_room(&mut self) {
         self.0.retain(|connected| !connected.task.is_finished());
-        let mut strangers = self.0.iter().filter(|one| !one.known.load(Ordering::Acquire));
-        let oldest = strangers.next();
-        if let Some(oldest) = oldest
-            && strangers.count() + 1 >= MAX_STRANGERS
-        {
-            oldest.task.abort();
+        let is_stranger = |one: &Connected| !one.known.load(Ordering::Acquire);
+        if self.0.iter().filter(|one| is_stranger(one)).count() < MAX_STRANGERS {
+            return;
+        }
+        if let Some(oldest) = self.0.iter().position(is_stranger) {
+            // It is not counted any more, though its task may end a moment later.
+            self.0.remove(oldest).task.abort();
         }
     }
 }
@@ -185,5 +186,41 @@ impl Transport for Tcp {
             peer: peer.address.clone(),
             reason: "it has no address".to_owned(),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A task that takes a while to end.
+    #[derive(Debug, Default)]
+    struct Slow(AtomicBool);
+
+    impl Task for Slow {
+        fn abort(&self) {
+            self.0.store(true, Ordering::Release);
+        }
+
+        fn is_finished(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn each_stranger_beyond_the_bound_ends_the_oldest_one_and_no_node() {
+        let mut serving = Serving(Vec::new());
+        let came: Vec<Arc<Slow>> = (0..3 * MAX_STRANGERS).map(|_| Arc::default()).collect();
+        for (number, task) in came.iter().enumerate() {
+            serving.make_room();
+            // Every third one is a node.
+            let known = Arc::new(AtomicBool::new(number % 3 == 0));
+            serving.0.push(Connected { task: Arc::clone(task) as Arc<dyn Task>, known });
+        }
+        let ended: Vec<usize> =
+            (0..came.len()).filter(|at| came[*at].0.load(Ordering::Acquire)).collect();
+        let strangers = (0..came.len()).filter(|at| at % 3 != 0);
+        let oldest: Vec<usize> = strangers.take(MAX_STRANGERS).collect();
+        assert_eq!(ended, oldest);
     }
 }
