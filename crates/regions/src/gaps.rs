@@ -16,9 +16,9 @@
 //! deadline; one of an older version keeps none.
 //!
 //! # Limits
-//! What no peer has seen of a loss is not known. [`MOST`] gaps: older ones are joined, with what is between them. A clock that is behind its log as the region opens makes no gap; other
-//! regions know of a gap when they know of the incarnation that it began. Conservative: what had reached the region where the session goes
-//! on is told to be lost, too.
+//! What no peer has seen of a loss is not known. [`MOST`] gaps: older ones are joined, with what is between them. A clock that is behind its
+//! log as the region opens makes no gap; other regions know of a gap when they know of the incarnation that it began. Conservative: what
+//! had reached the region where the session goes on is told to be lost, too.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
@@ -27,7 +27,7 @@ use telesto_txn::Reads;
 use telesto_txn::service::CommitWrites;
 
 use crate::error::{Error, Result};
-use crate::question::Question;
+use crate::question::{GAPS, Question, unknown};
 use crate::rows;
 use crate::shared::Shared;
 use crate::store::{Store, checked};
@@ -191,7 +191,8 @@ impl Shared {
                     self.gaps_elsewhere.lock().insert(region, (incarnation, gaps.clone()));
                     return Ok(gaps);
                 }
-                Ok(Err(Error::Refused { reason, .. })) => {
+                // Any other refusal, as of a region that is about to stop, says nothing of what it has lost.
+                Ok(Err(Error::Refused { reason, .. })) if reason.contains(&unknown(GAPS)) => {
                     tracing::warn!(%region, reason, "a region of an older version does not say what it has lost");
                     return Ok(Gaps::default());
                 }

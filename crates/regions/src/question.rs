@@ -124,7 +124,7 @@ const ROWS_OF_KEYS: u8 = 9;
 const ROWS_OF_RANGE: u8 = 10;
 const UNCHANGED: u8 = 11;
 pub(crate) const CLOSE: u8 = 12;
-const GAPS: u8 = 13;
+pub(crate) const GAPS: u8 = 13;
 
 /// Of a label: the key has a value.
 const THERE: u8 = 1;
