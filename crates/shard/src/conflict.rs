@@ -90,7 +90,7 @@ impl Shard {
         for external in externals {
             let change = |key| Change { key, at: external.at, txn: external.txn };
             for key in keys {
-                if external.get(Cause::Read, key).await?.is_some() {
+                if external.look_up(Cause::Read, key).await?.write.is_some() {
                     return Ok(Some(change(key.clone())));
                 }
             }

@@ -18,7 +18,7 @@ use telesto_log::record::{Part, Write};
 use crate::api::{Origin, Version};
 use crate::cache::ProcessCache;
 use crate::error::Result;
-use crate::part::{PartReader, PartScan};
+use crate::part::{LookedUp, PartReader, PartScan};
 use crate::space::{IndexPrefix, prefix_of};
 
 /// A block of a part, about: one key in the sparse index.
@@ -135,9 +135,12 @@ impl External {
         Ok(())
     }
 
-    pub(crate) async fn get(&self, cause: Cause, key: &[u8]) -> Result<Option<Version>> {
-        let Some(reader) = self.part_of(key) else { return Ok(None) };
-        Ok(reader.get(cause, key).await?.map(|write| self.version(write.value)))
+    /// What its parts have of `key`.
+    pub(crate) async fn look_up(&self, cause: Cause, key: &[u8]) -> Result<LookedUp> {
+        match self.part_of(key) {
+            Some(reader) => reader.look_up(cause, key).await,
+            None => Ok(LookedUp::default()),
+        }
     }
 
     pub(crate) fn version(&self, value: Option<Bytes>) -> Version {

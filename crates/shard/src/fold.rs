@@ -48,8 +48,6 @@ const MIN_BATCH_BYTES: u64 = 256 << 10;
 const ROW_OVERHEAD: usize = 160;
 /// What SlateDB takes for a row beside its key and value until it is flushed: skip-list node, entry, buffers.
 const APPLIED_ROW_OVERHEAD: u64 = 320;
-/// Rows put into the newest-row cache under one lock of the tail.
-const WARM_STEP: usize = 64;
 /// Look-ups of superseded versions under way at once.
 const PARALLEL: usize = 32;
 /// Level-0 tables that start a compaction.
@@ -97,6 +95,14 @@ impl Batch {
         let value = version.value.as_ref().map_or(0, Bytes::len);
         self.bytes += 2 * (key.len() + value) + ROW_OVERHEAD;
         self.keys.entry(key.clone()).or_insert_with(|| (fresh, Vec::new())).1.push(version);
+    }
+
+    /// Rows whose newest version here is of `external`.
+    fn last_of(&self, external: &External) -> impl Iterator<Item = (Bytes, Version)> {
+        self.keys.iter().filter_map(|(key, (_, versions))| {
+            let last = versions.last().filter(|last| last.at == external.at)?;
+            Some((key.clone(), last.clone()))
+        })
     }
 }
 
@@ -390,36 +396,13 @@ impl Shard {
                     }
                     .into());
                 }
-                self.warm(batch, external, &mut room);
+                self.warm(external, batch.last_of(external), &mut room);
                 self.write_batch(folding, writer, batch, meta, seq).await?;
                 self.flush_if_full(folding, writer, meta).await?;
             }
         }
-        self.warm(batch, external, &mut room);
+        self.warm(external, batch.last_of(external), &mut room);
         Ok(())
-    }
-
-    /// Puts rows of an external write set that are the newest of their keys into the newest-row cache, at most `room`
-    /// bytes of them: commits in the log's entries get there when they leave the tail, these would not.
-    fn warm(&self, batch: &Batch, external: &Arc<External>, room: &mut u64) {
-        let mut keys = batch.keys.iter().filter_map(|(key, (_, versions))| {
-            versions.last().filter(|last| last.at == external.at).map(|last| (key, last))
-        });
-        while *room > 0 {
-            // Nothing is applied meanwhile, and readers get in between.
-            let tail = self.tail.read();
-            if !tail.holds(external) {
-                // A checkpoint of another process went past it: what came after it may be gone from the tail too.
-                return;
-            }
-            for _ in 0..WARM_STEP {
-                let Some((key, version)) = keys.next() else { return };
-                if version.value.is_some() && tail.is_newest(key, external.at) {
-                    let bytes = self.cache.rows.demote(self.scope, tail.epoch, key, version);
-                    *room = room.saturating_sub(bytes);
-                }
-            }
-        }
     }
 
     async fn write_batch(

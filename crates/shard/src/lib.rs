@@ -20,6 +20,7 @@ mod api;
 mod cache;
 mod conflict;
 mod engine;
+mod epochs;
 mod error;
 mod external;
 mod fold;
@@ -42,6 +43,7 @@ mod spill;
 mod spilling;
 mod stored;
 mod tail;
+mod warming;
 
 pub use api::{
     Change, EngineKind, FoldNeed, FoldOutcome, Folded, Origin, Read, Row, ScanSpec, ShardOptions,

@@ -32,7 +32,7 @@ pub(crate) enum Memory {
 
 impl Shard {
     pub(crate) fn memory(&self, key: &[u8], at: Timestamp) -> Memory {
-        match self.cache.rows.get(self.scope, self.epoch(), key, at) {
+        match self.cache.rows.get(self.scope, &self.epochs, key, at) {
             Some(Some(version)) => return Memory::Answer(Read::Found(version)),
             Some(None) => return Memory::Answer(Read::Absent),
             None => {}
@@ -47,7 +47,7 @@ impl Shard {
             Memory::Answer(read) => return Memory::Answer(read),
             Memory::Ask(read) => read,
         };
-        match self.cache.rows.get(self.scope, self.epoch(), key, at) {
+        match self.cache.rows.get(self.scope, &self.epochs, key, at) {
             Some(Some(version)) => Memory::Answer(Read::Found(version)),
             Some(None) => Memory::Answer(Read::Absent),
             None => Memory::Ask(read),
@@ -110,7 +110,7 @@ impl Shard {
 
     async fn look_for(&self, key: &[u8], at: Timestamp) -> Result<Read> {
         self.snapshots.check(at)?;
-        let epoch = self.epoch();
+        let epoch = self.epochs.newest();
         let stamp = self.cache.rows.stamp(self.scope, key);
         let mut read = match self.memory(key, at) {
             Memory::Answer(read) => return Ok(read),
@@ -118,7 +118,15 @@ impl Shard {
         };
         self.look_into_runs(key, at, &mut read).await?;
         for external in &read.externals {
-            if let Some(version) = external.get(Cause::Read, key).await? {
+            let found = external.look_up(Cause::Read, key).await?;
+            if let Some(block) = found.read {
+                self.warm_block(external, &block);
+            }
+            if let Some(write) = found.write {
+                let version = external.version(write.value);
+                if !read.newer {
+                    self.cache.rows.fill(self.scope, epoch, key, stamp, Some(&version));
+                }
                 return Ok(Read::Found(version));
             }
         }

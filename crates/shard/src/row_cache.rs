@@ -5,8 +5,8 @@
 //!   write replaces the cached row in the same step; a slow read of the checkpoint may fill the cache
 //!   only if nothing was applied to the key's stripe since the read began. The stamp is checked and the
 //!   row inserted under one lock, so a stale row can never be seen.
-//! - An external write set, whose keys are not known, raises the shard's epoch: rows cached under an
-//!   older epoch are misses.
+//! - An external write set, whose keys are not known, begins an epoch of the shard: rows cached in an older
+//!   one are misses if a write set since may hold their keys ([`Epochs`]).
 //! - It stays within its bound (bytes of keys, values and bookkeeping), and pins no other buffer.
 //!
 //! All that is known of a row lies in one piece, key and value at its end, and a value is copied out: in a large cache each place in memory
@@ -16,7 +16,7 @@
 //! Nothing here fails; a miss costs a read.
 
 use std::hash::Hasher;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -27,6 +27,7 @@ use triomphe::ThinArc;
 
 use crate::api::{Origin, Version};
 use crate::cache::{Entry, LOCKS, Segment};
+use crate::epochs::Epochs;
 use crate::row::LONG;
 
 const STRIPES: usize = 512;
@@ -41,7 +42,7 @@ const ASIDE_OVERHEAD: usize = 64;
 /// What is known of a key beside its bytes.
 #[derive(Debug)]
 struct Head {
-    epoch: u64,
+    epoch: AtomicU64,
     at: Timestamp,
     /// In two halves, for the alignment.
     txn: (u64, u64),
@@ -105,7 +106,7 @@ impl CachedRow {
         let txn = version.map_or(0, |version| version.txn.0);
         let origin = version.and_then(|version| version.origin.as_ref());
         let head = Head {
-            epoch,
+            epoch: AtomicU64::new(epoch),
             at: version.map_or(Timestamp(0), |version| version.at),
             txn: ((txn >> 64) as u64, txn as u64),
             scope,
@@ -195,21 +196,30 @@ impl RowCache {
         (hash >> 40) as usize % STRIPES
     }
 
-    /// The newest version of `key` if it is cached under `epoch` and at or below `at`. The inner
+    /// The newest version of `key` if it is cached and at or below `at`, and no external write set since may hold the key. The inner
     /// `None`: the key has no version.
     pub(crate) fn get(
         &self,
         scope: u64,
-        epoch: u64,
+        epochs: &Epochs,
         key: &[u8],
         at: Timestamp,
     ) -> Option<Option<Version>> {
+        // Before the look at the write sets since.
+        let epoch = epochs.newest();
         let hash = Self::hash(scope, key);
         let share = self.share(hash).lock();
         let row = share.rows.find(hash, |row| row.is(scope, key))?;
         let head = row.head();
-        if head.epoch != epoch || head.kind != Kind::Absent && head.at > at {
+        if head.kind != Kind::Absent && head.at > at {
             return None;
+        }
+        let since = head.epoch.load(Ordering::Relaxed);
+        if since < epoch {
+            if !epochs.untouched(key, since) {
+                return None;
+            }
+            head.epoch.store(epoch, Ordering::Relaxed);
         }
         head.touched.store(true, Ordering::Relaxed);
         Some(row.version())
@@ -258,7 +268,7 @@ impl RowCache {
         let mut share = self.share(hash).lock();
         // `applied` has kept it current, unless it was cached before an external write set.
         let known = share.rows.find(hash, |row| row.is(scope, key));
-        if known.is_some_and(|row| row.head().epoch == epoch) {
+        if known.is_some_and(|row| row.head().epoch.load(Ordering::Relaxed) == epoch) {
             return 0;
         }
         let row = CachedRow::new(scope, epoch, key, Some(version));
@@ -270,6 +280,14 @@ impl RowCache {
     /// Bound on what it holds, bytes.
     pub(crate) fn limit_bytes(&self) -> u64 {
         self.shares.iter().map(|share| share.lock().rows.limit).sum()
+    }
+
+    /// Whether rows that nobody has asked for may come in: as long as nothing has to go for them.
+    pub(crate) fn has_room(&self) -> bool {
+        self.shares.iter().all(|share| {
+            let share = share.lock();
+            share.rows.used < share.rows.limit - share.rows.limit / 8
+        })
     }
 
     /// Bytes held now.
@@ -291,16 +309,26 @@ mod tests {
         }
     }
 
+    /// A shard that has applied external write sets of these spans, each in an epoch of its own.
+    fn epochs(spans: &[(&'static [u8], &'static [u8])]) -> Epochs {
+        let epochs = Epochs::default();
+        for (n, (first, last)) in spans.iter().enumerate() {
+            epochs.add_span(n as u64 + 1, first, last);
+            epochs.tell(n as u64 + 1);
+        }
+        epochs
+    }
+
     #[test]
     fn row_fill_after_an_apply_is_refused() {
         let rows = RowCache::new(1 << 20);
         let stamp = rows.stamp(1, b"k");
         rows.applied(1, 0, b"k", &version(9));
         rows.fill(1, 0, b"k", stamp, Some(&version(5)));
-        assert_eq!(rows.get(1, 0, b"k", Timestamp::MAX), None, "the read was overtaken");
+        assert_eq!(rows.get(1, &epochs(&[]), b"k", Timestamp::MAX), None, "the read was overtaken");
         let stamp = rows.stamp(1, b"k");
         rows.fill(1, 0, b"k", stamp, Some(&version(9)));
-        assert_eq!(rows.get(1, 0, b"k", Timestamp::MAX), Some(Some(version(9))));
+        assert_eq!(rows.get(1, &epochs(&[]), b"k", Timestamp::MAX), Some(Some(version(9))));
     }
 
     #[test]
@@ -308,12 +336,18 @@ mod tests {
         let rows = RowCache::new(1 << 20);
         let stamp = rows.stamp(1, b"k");
         rows.fill(1, 0, b"k", stamp, None);
-        assert_eq!(rows.get(1, 0, b"k", Timestamp(1)), Some(None));
+        assert_eq!(rows.get(1, &epochs(&[]), b"k", Timestamp(1)), Some(None));
         rows.applied(1, 0, b"k", &version(9));
-        assert_eq!(rows.get(1, 0, b"k", Timestamp(9)), Some(Some(version(9))));
-        assert_eq!(rows.get(1, 0, b"k", Timestamp(8)), None);
-        assert_eq!(rows.get(2, 0, b"k", Timestamp(9)), None, "another shard");
-        assert_eq!(rows.get(1, 1, b"k", Timestamp(9)), None, "another epoch");
+        assert_eq!(rows.get(1, &epochs(&[]), b"k", Timestamp(9)), Some(Some(version(9))));
+        assert_eq!(rows.get(1, &epochs(&[]), b"k", Timestamp(8)), None);
+        assert_eq!(rows.get(2, &epochs(&[]), b"k", Timestamp(9)), None, "another shard");
+        let aside = epochs(&[(b"a", b"j"), (b"l", b"z"), (b"kk", b"kz")]);
+        assert_eq!(rows.get(1, &aside, b"k", Timestamp(9)), Some(Some(version(9))), "other keys");
+        let over = epochs(&[(b"a", b"j"), (b"l", b"z"), (b"kk", b"kz"), (b"k", b"k")]);
+        assert_eq!(rows.get(1, &over, b"k", Timestamp(9)), None, "a write set over the key");
+        assert_eq!(rows.get(1, &over, b"k", Timestamp(9)), None, "for ever");
+        rows.fill(1, over.newest(), b"k", rows.stamp(1, b"k"), Some(&version(10)));
+        assert_eq!(rows.get(1, &over, b"k", Timestamp(10)), Some(Some(version(10))));
     }
 
     #[test]
@@ -336,10 +370,10 @@ mod tests {
             assert!(rows.demote(1, 0, key, version) >= key.len() as u64 + OVERHEAD);
         }
         for (key, version) in &stored {
-            let found = rows.get(1, 0, key, Timestamp::MAX);
+            let found = rows.get(1, &epochs(&[]), key, Timestamp::MAX);
             assert_eq!(found, Some(Some(version.clone())), "{key:?}");
         }
-        assert_eq!(rows.get(1, 0, &[b'a'; 40], Timestamp::MAX), None);
+        assert_eq!(rows.get(1, &epochs(&[]), &[b'a'; 40], Timestamp::MAX), None);
         let held: usize =
             stored.iter().map(|(k, v)| k.len() + v.value.as_ref().map_or(0, Bytes::len)).sum();
         // Two of the values are long and lie aside.

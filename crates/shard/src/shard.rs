@@ -27,6 +27,7 @@ use crate::api::{EngineKind, Origin, ShardOptions};
 use crate::cache::ProcessCache;
 use crate::engine::slate::SlateEngine;
 use crate::engine::{Ages, Engine, Fault, LostView, Outcome, View, WorkSizes, Writer};
+use crate::epochs::Epochs;
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
@@ -76,7 +77,8 @@ pub struct Shard {
     pub(crate) durable_watermark: AtomicU64,
     applied: AtomicU64,
     newest: AtomicU64,
-    epoch: AtomicU64,
+    /// Of the rows that are cached.
+    pub(crate) epochs: Epochs,
     closed: AtomicBool,
 }
 
@@ -173,7 +175,7 @@ impl Shard {
             durable_watermark: AtomicU64::new(meta.watermark.0),
             applied: AtomicU64::new(meta.lsn.0),
             newest: AtomicU64::new(meta.applied.0),
-            epoch: AtomicU64::new(0),
+            epochs: Epochs::default(),
             closed: AtomicBool::new(false),
             options,
         }))
@@ -203,7 +205,7 @@ impl Shard {
             let commit = (commit.timestamp, commit.txn, origin);
             Arc::new(External::new(entry.lsn, commit, parts, bucket, cache))
         })?;
-        self.epoch.store(tail.epoch, Ordering::Release);
+        self.epochs.tell(tail.epoch);
         self.newest.store(tail.newest.0, Ordering::Release);
         self.applied.store(tail.applied.0, Ordering::Release);
         drop(tail);
@@ -329,13 +331,10 @@ impl Shard {
         CacheScope {
             rows: &self.cache.rows,
             scope: self.scope,
+            epochs: &self.epochs,
             pages: &self.pages,
             region: self.options.region,
         }
-    }
-
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
     }
 
     pub(crate) fn error(&self, fault: Fault) -> Error {

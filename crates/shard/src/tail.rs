@@ -32,6 +32,7 @@ use telesto_common::{Lsn, RegionId, ShardId, Timestamp, TxnId};
 use telesto_log::record::{Commit, Entry, Record, Write, Writes};
 
 use crate::api::{Change, Origin, Version};
+use crate::epochs::Epochs;
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::pages::Pages;
@@ -110,6 +111,7 @@ pub(crate) struct CacheScope<'a> {
     pub(crate) region: RegionId,
     pub(crate) rows: &'a RowCache,
     pub(crate) scope: u64,
+    pub(crate) epochs: &'a Epochs,
     pub(crate) pages: &'a Pages,
 }
 
@@ -130,7 +132,7 @@ pub(crate) struct Tail {
     pub(crate) newest: Timestamp,
     pub(crate) floor: Timestamp,
     pub(crate) trims: u64,
-    /// Raised by every external write set: rows cached before are misses.
+    /// Raised by every external write set, over whose keys rows cached before are misses.
     pub(crate) epoch: u64,
 }
 
@@ -210,6 +212,7 @@ impl Tail {
                     bytes += external.tail_bytes();
                     self.externals.push(Arc::clone(&external));
                     self.epoch += 1;
+                    cache.epochs.add(self.epoch, &external);
                     ItemWrites::External(external)
                 }
             };

@@ -23,5 +23,6 @@ mod reader;
 mod writer;
 
 pub(crate) use block::Block;
+pub(crate) use reader::LookedUp;
 pub use reader::{PartReader, PartScan};
 pub use writer::{FinishedPart, PartWriter};

@@ -22,6 +22,14 @@ const TAIL_READ_BYTES: u64 = 64 << 10;
 /// Blocks fetched together by a scan: about 1 MiB.
 const READ_AHEAD_BLOCKS: usize = 16;
 
+/// What was found of a key.
+#[derive(Debug, Default)]
+pub(crate) struct LookedUp {
+    pub(crate) write: Option<Write>,
+    /// The block that the key is in, or would be, if it was not in memory before.
+    pub(crate) read: Option<Arc<Block>>,
+}
+
 /// One part object, opened on first use. Share it in an `Arc`.
 #[derive(Debug)]
 pub struct PartReader {
@@ -103,7 +111,7 @@ impl PartReader {
         first: usize,
         blocks: &[BlockRef],
     ) -> Result<Vec<Arc<Block>>> {
-        let key = |i: usize| (self.scope, u32::try_from(first + i).unwrap_or(u32::MAX));
+        let key = |i: usize| self.block_key(first + i);
         let cached: Vec<_> =
             (0..blocks.len()).map_while(|i| self.cache.parts.get(&key(i))).collect();
         if cached.len() == blocks.len() {
@@ -137,14 +145,29 @@ impl PartReader {
     /// # Errors
     /// The bucket's, [`crate::Error::Corrupt`], [`crate::Error::NewerFormat`].
     pub async fn get(&self, cause: Cause, key: &[u8]) -> Result<Option<Write>> {
+        Ok(self.look_up(cause, key).await?.write)
+    }
+
+    /// [`Self::get`], and the block that was read for it.
+    pub(crate) async fn look_up(&self, cause: Cause, key: &[u8]) -> Result<LookedUp> {
         if key < &self.part.first_key[..] || key > &self.part.last_key[..] {
-            return Ok(None);
+            return Ok(LookedUp::default());
         }
         let index = self.index(cause).await?;
         let after = index.partition_point(|block| block.first_key <= key);
-        let Some(at) = after.checked_sub(1) else { return Ok(None) };
-        let blocks = self.blocks(cause, at, &index[at..after]).await?;
-        Ok(blocks.first().and_then(|block| block.get(key)))
+        let Some(at) = after.checked_sub(1) else { return Ok(LookedUp::default()) };
+        let cached = self.cache.parts.get(&self.block_key(at));
+        let fresh = cached.is_none();
+        let block = match cached {
+            Some(block) => Some(block),
+            None => self.blocks(cause, at, &index[at..after]).await?.pop(),
+        };
+        let write = block.as_ref().and_then(|block| block.get(key));
+        Ok(LookedUp { write, read: block.filter(|_| fresh) })
+    }
+
+    fn block_key(&self, at: usize) -> (u64, u32) {
+        (self.scope, u32::try_from(at).unwrap_or(u32::MAX))
     }
 
     /// The first key and the stored bytes of each block.

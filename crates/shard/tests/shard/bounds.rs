@@ -198,3 +198,57 @@ async fn folded_write_set_is_in_the_row_cache_with_the_newest_versions_only() {
         );
     }
 }
+
+/// A row that is read just after a load brings its neighbours into memory; write sets take along what they may have written, and
+/// nothing else.
+#[tokio::test]
+async fn write_set_takes_along_of_the_row_cache_what_it_may_have_written() {
+    const ROWS: u32 = 2_000;
+    let env = hasty_env();
+    let bucket = TestBucket::new();
+    let shard = Shard::open(options(&env, &bucket, &Which::memory())).await.unwrap();
+    let set = |name: &'static str, rows: std::ops::Range<u32>, value_bytes| {
+        let writes: Vec<Write> = rows.map(|n| row(n, value_bytes)).collect();
+        let bucket = Arc::clone(&bucket);
+        async move { parts(&bucket, name, &writes).await }
+    };
+    let first = set("first", 0..ROWS, 20).await;
+    shard.apply(&entry(1, vec![commit(10, Writes::External(first))])).unwrap();
+    let in_memory = |rows: std::ops::Range<u32>| {
+        let at = shard.applied().1;
+        rows.filter(|n| shard.try_get(&key(*n), at).is_some()).count()
+    };
+    assert_eq!(in_memory(0..ROWS), 0);
+    let read = shard.get(&key(7), shard.applied().1).await.unwrap();
+    assert_eq!(read.into_value(), row(7, 20).value);
+    let beside = in_memory(0..ROWS);
+    assert!(beside > 100, "one read brings the block: {beside} rows");
+    for n in 0..ROWS {
+        shard.get(&key(n), shard.applied().1).await.unwrap();
+    }
+    assert_eq!(in_memory(0..ROWS), ROWS as usize);
+
+    let second = set("second", 500..600, 21).await;
+    shard.apply(&entry(2, vec![commit(20, Writes::External(second))])).unwrap();
+    assert_eq!(in_memory(0..500), 500, "below its first key");
+    assert_eq!(in_memory(600..ROWS), 1_400, "above its last key");
+    assert_eq!(in_memory(500..600), 0, "what it wrote");
+    for n in [499, 500, 599, 600] {
+        let bytes = if (500..600).contains(&n) { 21 } else { 20 };
+        let read = shard.get(&key(n), shard.applied().1).await.unwrap();
+        assert_eq!(read.into_value(), row(n, bytes).value, "row {n}");
+        let before = shard.get(&key(n), Timestamp(10)).await.unwrap();
+        assert_eq!(before.into_value(), row(n, 20).value, "row {n} as it was");
+    }
+    // A row that was changed in the log since is not brought along by its block.
+    let third = set("third", 1_000..1_100, 22).await;
+    shard.apply(&entry(3, vec![commit(30, Writes::External(third))])).unwrap();
+    shard.apply(&simple(4, 40, vec![row(1_001, 23)])).unwrap();
+    shard.get(&key(1_000), shard.applied().1).await.unwrap();
+    assert_eq!(in_memory(1_000..1_100), 100);
+    for n in 1_000..1_100 {
+        let bytes = if n == 1_001 { 23 } else { 22 };
+        let read = shard.try_get(&key(n), shard.applied().1).unwrap().unwrap();
+        assert_eq!(read.into_value(), row(n, bytes).value, "row {n}");
+    }
+}

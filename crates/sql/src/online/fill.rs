@@ -1,0 +1,235 @@
+//! The batches of an index build: rows read, their entries written.
+//!
+//! # Purpose
+//! A batch grows as long as nobody is in its way, up to [`MOST`] rows. One of more bytes than a log entry holds is written to the bucket as
+//! sorted parts, which the entry only names; so where nobody writes the rows, an index costs the log a few entries, however many
+//! rows there are, and neither the log nor the memory of any node holds its entries.
+//!
+//! # Invariants
+//! - Of a batch the rows are read as constraints, so that it commits only if they are what it made the entries of.
+//! - Entries of unique keys are looked up as constraints too, those of the same batch among them, so that of two rows with one key the
+//!   second is always found.
+//!
+//! # On failure
+//! A batch in conflict is made again with fewer rows ([`Pace::met_others`]). One that found no room on the local disk, in memory or
+//! in the bucket is made again, and all that follow, as small as fits an entry ([`Pace::shrink`]).
+//!
+//! # Limits
+//! A batch ends after [`BATCH_TIME`], or [`BATCH_BYTES`], with the chunk of [`CHUNK`] rows that it is at.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rustc_hash::FxHashMap;
+use telesto_common::key::KeyRange;
+use telesto_txn::{Looked, Put, ReadFor, ScanOptions};
+
+use super::build::Builder;
+use crate::catalog::build_record::BuildRecord;
+use crate::catalog::{IndexBuild, Table};
+use crate::codec;
+use crate::ddl;
+use crate::error::{Error, Result};
+use crate::expr::EvalContext;
+use crate::plan::ExecContext;
+use crate::plan::compiled_table::CompiledTable;
+use crate::types::Datum;
+use telesto_sql_types::interrupt;
+
+/// Rows of a batch at first, and at least.
+const FIRST: usize = 512;
+const LEAST: usize = 8;
+/// Rows of a batch at most.
+const MOST: usize = 128 << 10;
+/// Rows read and written at a time within a batch.
+const CHUNK: usize = 4096;
+/// Bytes of rows, or of entries, after which a batch ends: less than what passes to another region at once.
+const BATCH_BYTES: usize = 20 << 20;
+/// Time after which a batch ends: its driver's beat, and what is told of its progress, wait for its commit.
+const BATCH_TIME: Duration = Duration::from_secs(2);
+/// Bytes of rows, or of entries, after which a batch ends that is to fit an entry of the log.
+const SMALL_BYTES: usize = 256 << 10;
+/// Batches of so few rows claim them: others of this process wait for their turn.
+const CLAIMED: usize = 64;
+
+/// How large batches are: smaller after conflicts.
+#[derive(Debug)]
+pub(super) struct Pace {
+    rows: usize,
+    /// Bytes after which a batch ends.
+    bytes: usize,
+    /// Keys of the batch that conflicted.
+    met: Vec<Bytes>,
+}
+
+impl Pace {
+    /// Of a build that begins.
+    pub(super) fn first() -> Self {
+        Self { rows: FIRST, bytes: BATCH_BYTES, met: Vec::new() }
+    }
+
+    /// Of a build that is taken over.
+    pub(super) fn least() -> Self {
+        Self { rows: LEAST, ..Self::first() }
+    }
+
+    /// A batch is committed.
+    pub(super) fn went_well(&mut self) {
+        self.rows = (self.rows * 2).min(MOST);
+        self.met.clear();
+    }
+
+    /// A batch was in conflict with what others wrote.
+    pub(super) fn met_others(&mut self) {
+        self.rows = (self.rows / 4).max(LEAST);
+    }
+
+    /// Batches are to fit an entry of the log from now on; `false`: they are meant to already.
+    pub(super) fn shrink(&mut self) -> bool {
+        self.rows = self.rows.min(FIRST);
+        std::mem::replace(&mut self.bytes, SMALL_BYTES) != SMALL_BYTES
+    }
+}
+
+/// An entry that only one row may have, and its row.
+type Exclusive = (Bytes, Bytes, Vec<Datum>);
+
+impl Builder {
+    /// Adds the entries of the next rows.
+    pub(super) async fn batch(
+        &self,
+        context: &ExecContext,
+        table: &Arc<Table>,
+        index: u32,
+        record: &mut BuildRecord,
+        pace: &mut Pace,
+    ) -> Result<()> {
+        if pace.rows <= CLAIMED && !pace.met.is_empty() {
+            pace.met.truncate(pace.rows);
+            context.txn.claim(&pace.met).await?;
+        }
+        pace.met.clear();
+        let start = match record.cursor.as_slice() {
+            [] => codec::table_range(context.catalog.database, table, 0).start,
+            cursor => KeyRange::point(cursor).end,
+        };
+        let range = KeyRange::new(start, KeyRange::point(&record.last).end);
+        let options = ScanOptions {
+            limit: Some(pace.rows as u64),
+            read_for: ReadFor::Constraint,
+            ..ScanOptions::default()
+        };
+        let info = CompiledTable::new(&context.catalog, &context.settings, table)?;
+        let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
+        let mut filling = Filling {
+            context,
+            info: &info,
+            build,
+            leaves_invalid: record.command.leaves_invalid(),
+        };
+        let clock = &context.env.clock;
+        let begun = clock.monotonic();
+        let mut scan = context.txn.scan(range, options);
+        let (mut rows, mut bytes) = (0, 0);
+        while rows < pace.rows && bytes < pace.bytes {
+            context.check_cancelled()?;
+            interrupt::pace().await?;
+            let chunk = scan.next_batch(CHUNK.min(pace.rows - rows)).await?;
+            let Some((last, _)) = chunk.last() else {
+                record.cursor.clone_from(&record.last);
+                break;
+            };
+            record.cursor = last.to_vec();
+            rows += chunk.len();
+            let read = chunk.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+            record.rows_done += chunk.len() as u64;
+            record.bytes_done += read as u64;
+            let unmet = CLAIMED.saturating_sub(pace.met.len());
+            pace.met.extend(chunk.iter().take(unmet).map(|(key, _)| key.clone()));
+            let written = filling.put_entries(chunk).await?;
+            bytes += read.max(written);
+            if clock.monotonic().saturating_sub(begun) > BATCH_TIME {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What entries are made with.
+struct Filling<'a> {
+    context: &'a ExecContext,
+    info: &'a CompiledTable,
+    build: &'a IndexBuild,
+    leaves_invalid: bool,
+}
+
+impl Filling<'_> {
+    /// Writes the entries of `rows`; their bytes.
+    async fn put_entries(&mut self, rows: Vec<(Bytes, Bytes)>) -> Result<usize> {
+        let (context, table) = (self.context, &self.info.table);
+        let eval = EvalContext::executing(context);
+        let mut exclusive: Vec<Exclusive> = Vec::new();
+        let mut puts: Vec<Put> = Vec::with_capacity(rows.len());
+        let mut bytes = 0;
+        for (primary, value) in rows {
+            if !context.catalog.fills_row(table, &primary) {
+                continue;
+            }
+            let row = self.info.codec.decode(&primary, &value)?;
+            let entry = self.info.exclusive_entry(&self.build.index, &row, &primary, &eval)?;
+            let Some((key, value, alone)) = entry else { continue };
+            bytes += key.len() + value.len();
+            if alone {
+                exclusive.push((key, value, row));
+            } else {
+                puts.push(Put { key, value, absent: None });
+            }
+        }
+        self.put_exclusive(exclusive, &mut puts, &eval).await?;
+        context.txn.put_all(puts).await?;
+        Ok(bytes)
+    }
+
+    /// Adds to `puts` the entries that only one row may have.
+    ///
+    /// # Errors
+    /// 23505 for a key that another row has.
+    async fn put_exclusive(
+        &self,
+        entries: Vec<Exclusive>,
+        puts: &mut Vec<Put>,
+        eval: &EvalContext<'_>,
+    ) -> Result<()> {
+        let keys: Vec<Bytes> = entries.iter().map(|(key, ..)| key.clone()).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let looked = self.context.txn.look_up_new(&keys).await?;
+        let mut own: FxHashMap<Bytes, Bytes> = FxHashMap::default();
+        for (number, (key, value, row)) in entries.into_iter().enumerate() {
+            let (there, absent) = match &looked {
+                Looked::Absent(since) => (None, Some(*since)),
+                Looked::Values(values) => (values[number].as_ref(), None),
+            };
+            // A writer may have put the row's entry already.
+            let other = there.is_some_and(|found| *found != value);
+            if other || own.insert(key.clone(), value.clone()).is_some() {
+                return Err(self.duplicate(&row, eval));
+            }
+            puts.push(Put { key, value, absent });
+        }
+        Ok(())
+    }
+
+    /// 23505, told of the index that is replaced where there is one.
+    fn duplicate(&self, row: &[Datum], eval: &EvalContext<'_>) -> Error {
+        let mut told = self.build.index.clone();
+        let place = self.info.table.known_indexes().find(|i| Some(i.id) == self.build.replaces);
+        if let (Some(place), false) = (place, self.leaves_invalid) {
+            told.name.clone_from(&place.name);
+        }
+        ddl::duplicate(self.info, &told, row, eval)
+    }
+}
