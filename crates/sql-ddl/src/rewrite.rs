@@ -87,7 +87,11 @@ struct Mover<'a> {
 impl Mover<'_> {
     async fn moved(&self, before: Row) -> Result<Row> {
         let table = &self.info.table;
-        let mut row = before.clone();
+        // Only USING expressions look at the row as it was.
+        let (mut row, before) = match self.using.is_empty() {
+            true => (before, Row::new()),
+            false => (before.clone(), before),
+        };
         row.resize(table.columns.len(), Datum::Null);
         for (i, column) in table.columns.iter().enumerate() {
             if column.dropped {

@@ -14,11 +14,12 @@
 //! A client that stalls in its headers, its body, its answer or between requests is dropped: see `serve.rs`.
 //!
 //! # Limits
-//! `Limits::max_requests` at once until their answers are sent, more get 503, as do answers that are large when
-//! `Limits::wire_memory_bytes` of such are being sent; HTTP/1.1 only; TLS where it is asked for (`ServerConfig::http_tls`), without
-//! clients' certificates.
+//! `Limits::max_requests` at once until their answers are sent, more get 503, as do answers that are large, and requests whose
+//! bodies are (`bodies.rs`), when `Limits::wire_memory_bytes` of such are there; HTTP/1.1 only; TLS where it is asked for
+//! (`ServerConfig::http_tls`), without clients' certificates.
 
 mod auth;
+mod bodies;
 pub mod health;
 pub mod kv;
 pub mod ready;
@@ -105,7 +106,7 @@ pub struct HttpState {
     proving: Arc<Semaphore>,
     /// Of the status port.
     scrapes: Arc<Semaphore>,
-    /// A permit for each KiB of the large answers that are being sent.
+    /// A permit for each KiB of the large answers that are being sent, and of requests that are being taken in.
     sending: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
     attempts: Arc<Attempts>,
@@ -242,7 +243,10 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         let known = (&*state.passwords, &state.attempts, &state.proving);
         auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
         let permit = admission(&state)?;
-        Ok(sent(&state, next.run(request).await, permit))
+        let (request, taken) = bodies::counted(request, &state.sending);
+        let response = next.run(request).await;
+        taken.whole()?;
+        Ok(sent(&state, response, permit))
     });
     let response = handled.await;
     measure(&state, route, begun, &response);

@@ -1,21 +1,19 @@
 //! Driving an index build: batches, taking over, ending.
 //!
 //! # Invariants
-//! See [`super`]. Of a batch the rows are read as constraints, so that it commits only if they are what it made the entries of;
-//! entries of unique keys are read as constraints too, so that of two rows with one key the second is always found.
+//! See [`super`]; of batches, [`super::fill`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, TableId};
-use telesto_txn::{Level, ReadFor, ScanOptions, TxnOptions};
+use telesto_txn::{Level, ScanOptions, TxnOptions};
 use tokio::sync::oneshot;
 
+use super::fill::Pace;
 use super::regional::{Heard, keep, said, say};
 use super::{LEASE, LOOK};
 use crate::catalog::build_record::{BuildRecord, Command, forget_record};
@@ -25,23 +23,13 @@ use crate::catalog::{BuildState, Table};
 use crate::codec;
 use crate::ddl;
 use crate::error::{Error, Result, SqlState};
-use crate::exec::read::get_many;
-use crate::expr::EvalContext;
 use crate::plan::ExecContext;
-use crate::plan::compiled_table::CompiledTable;
 use crate::session::SqlEngine;
-use crate::types::Datum;
 
-/// Rows of a batch at first, at least and at most.
-const FIRST: usize = 512;
-const LEAST: usize = 8;
-const MOST: usize = 4096;
+/// Rows read at a time while they are counted.
+const READ: usize = 4096;
 /// Rows counted between two beats.
 const COUNTED: usize = 50_000;
-/// Bytes of rows after which a batch ends.
-const BATCH_BYTES: usize = 1 << 20;
-/// Batches of so few rows claim them: others of this process wait for their turn.
-const CLAIMED: usize = 64;
 /// Tries to end a build that failed.
 const ENDINGS: u32 = 100;
 
@@ -89,13 +77,6 @@ impl Watch {
         }
         now.saturating_sub(seen.since) >= LEASE
     }
-}
-
-/// How large batches are: smaller after conflicts.
-struct Pace {
-    rows: usize,
-    /// Keys of the batch that conflicted.
-    met: Vec<Bytes>,
 }
 
 /// Drives builds for a session, or for the process.
@@ -182,14 +163,13 @@ impl Builder {
     /// # Errors
     /// 23505 and whatever else makes the build fail, the index still being filled; 57014.
     pub(crate) async fn drive(&self, table: TableId, index: u32) -> Result<End> {
-        let mut pace = Pace { rows: FIRST, met: Vec::new() };
+        let mut pace = Pace::first();
         let mut tries = 0_u32;
         loop {
             self.template.check_cancelled()?;
             match self.turn(table, index, &mut pace).await {
                 Ok(Turn::Again) => {
-                    pace.rows = (pace.rows * 2).min(MOST);
-                    pace.met.clear();
+                    pace.went_well();
                     tries = 0;
                 }
                 Ok(Turn::Wait | Turn::Others) => self.pause(LOOK).await,
@@ -199,9 +179,12 @@ impl Builder {
                     if error.conflict().is_some()
                         || error.code() == SqlState::TRANSACTION_RESOLUTION_UNKNOWN =>
                 {
-                    pace.rows = (pace.rows / 4).max(LEAST);
+                    pace.met_others();
                     tries = (tries + 1).min(6);
                     self.pause(Duration::from_micros(500 << tries)).await;
+                }
+                Err(error) if is_scarce(&error) && pace.shrink() => {
+                    tracing::info!(table = table.0, index, %error, "going on in small batches");
                 }
                 Err(error) => return Err(error),
             }
@@ -213,7 +196,7 @@ impl Builder {
     /// # Errors
     /// Those of the database; the build is left as it is.
     pub(crate) async fn rescue(&self, table: TableId, index: u32) -> Result<bool> {
-        let mut pace = Pace { rows: LEAST, met: Vec::new() };
+        let mut pace = Pace::least();
         if matches!(self.turn(table, index, &mut pace).await?, Turn::Wait) {
             return Ok(false);
         }
@@ -373,7 +356,7 @@ impl Builder {
         let mut counted = 0;
         while counted < COUNTED {
             context.check_cancelled()?;
-            let batch = scan.next_batch(MOST).await?;
+            let batch = scan.next_batch(READ).await?;
             let Some((last, _)) = batch.last() else {
                 record.counted.clone_from(&record.last);
                 break;
@@ -385,87 +368,6 @@ impl Builder {
         }
         record.rows_total += counted as u64;
         Ok(true)
-    }
-
-    /// Adds the entries of the next rows.
-    async fn batch(
-        &self,
-        context: &ExecContext,
-        table: &Arc<Table>,
-        index: u32,
-        record: &mut BuildRecord,
-        pace: &mut Pace,
-    ) -> Result<()> {
-        let txn = &context.txn;
-        let database = context.catalog.database;
-        if pace.rows <= CLAIMED && !pace.met.is_empty() {
-            pace.met.truncate(pace.rows);
-            txn.claim(&pace.met).await?;
-        }
-        let start = match record.cursor.as_slice() {
-            [] => codec::table_range(database, table, 0).start,
-            cursor => KeyRange::point(cursor).end,
-        };
-        let range = KeyRange::new(start, KeyRange::point(&record.last).end);
-        let options = ScanOptions {
-            limit: Some(pace.rows as u64),
-            read_for: ReadFor::Constraint,
-            ..ScanOptions::default()
-        };
-        let info = CompiledTable::new(&context.catalog, &context.settings, table)?;
-        let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
-        let eval = EvalContext::executing(context);
-        let mut scan = txn.scan(range, options);
-        let (mut rows, mut bytes) = (Vec::new(), 0);
-        while rows.len() < pace.rows && bytes < BATCH_BYTES {
-            let batch = scan.next_batch(pace.rows - rows.len()).await?;
-            if batch.is_empty() {
-                record.cursor.clone_from(&record.last);
-                break;
-            }
-            bytes += batch.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            rows.extend(batch);
-        }
-        if let Some((last, _)) = rows.last()
-            && record.cursor != record.last
-        {
-            record.cursor = last.to_vec();
-        }
-        record.rows_done += rows.len() as u64;
-        record.bytes_done += bytes as u64;
-        pace.met = rows.iter().take(CLAIMED).map(|(key, _)| key.clone()).collect();
-        let mut entries: Vec<(Bytes, Bytes, Vec<Datum>)> = Vec::new();
-        let mut exclusive = Vec::new();
-        for (primary, value) in rows {
-            if !context.catalog.fills_row(table, &primary) {
-                continue;
-            }
-            let row = info.codec.decode(&primary, &value)?;
-            let entry = info.exclusive_entry(&build.index, &row, &primary, &eval)?;
-            let Some((key, value, alone)) = entry else { continue };
-            if alone {
-                exclusive.push(key.clone());
-                entries.push((key, value, row));
-            } else {
-                txn.put(key, value).await?;
-            }
-        }
-        let there = get_many(context, &exclusive, ReadFor::Constraint).await?;
-        let mut own: FxHashMap<Bytes, Bytes> = FxHashMap::default();
-        for ((key, value, row), there) in entries.into_iter().zip(there) {
-            // A writer may have put the row's entry already.
-            let other = there.is_some_and(|found| found != value);
-            if other || own.insert(key.clone(), value.clone()).is_some() {
-                let mut told = build.index.clone();
-                let place = table.known_indexes().find(|i| Some(i.id) == build.replaces);
-                if let (Some(place), false) = (place, record.command.leaves_invalid()) {
-                    told.name.clone_from(&place.name);
-                }
-                return Err(ddl::duplicate(&info, &told, &row, &eval));
-            }
-            txn.put(key, value).await?;
-        }
-        Ok(())
     }
 
     /// Ends a build that failed: the index goes, or stays behind as invalid, as the record says. A build that another drives
@@ -513,6 +415,14 @@ impl Builder {
             let _ = done.send(());
         });
     }
+}
+
+/// Whether a batch that needs neither the local disk nor the bucket beside the log may do.
+fn is_scarce(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        SqlState::CANNOT_CONNECT_NOW | SqlState::OUT_OF_MEMORY | SqlState::DISK_FULL
+    )
 }
 
 /// Whether it says nothing of the build itself.

@@ -6,7 +6,7 @@
 //!                    │                                           with the older catalog fails, and is executed again
 //!                    v
 //!                 batches in the order of the rows' keys         rows read as constraints, entries, and the record (last
-//!                    │                                           key done, beat) in one transaction each
+//!                    │                                           key done, beat) in one transaction each ([`fill`])
 //!                    v
 //!                 a transaction makes it whole                   from its commit on queries use it
 //!
@@ -31,6 +31,7 @@
 //! One driver a build. A row that others change all the time is met one claim at a time.
 
 mod build;
+mod fill;
 mod regional;
 mod sweep;
 mod upkeep;

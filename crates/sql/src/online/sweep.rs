@@ -4,10 +4,14 @@
 //! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote there against the older
 //!   catalog fails, because it validates the catalog's stamp. Old snapshots see the versions from before.
 //! - The note goes when its range was found empty from the start. Where each region has keys of its own, it waits for all of them.
-//! - Three quarters of the time it rests.
+//! - Three quarters of the time in which it could work it rests; what it waits for a commit does not count.
 //!
 //! # On failure
 //! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is left.
+//!
+//! # Limits
+//! A transaction deletes [`MOST`] keys, or [`MOST_BYTES`] of them, or those of [`BATCH_TIME`]. What is more than an entry of the log holds goes
+//! to the bucket as sorted parts, which the entry only names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,12 +27,18 @@ use crate::catalog::store::{DEFAULT_DATABASE_ID, forget_dropped};
 use crate::error::Result;
 use crate::session::SqlEngine;
 
-/// Keys deleted by one transaction.
-const BATCH: usize = 2000;
-/// Rest after a batch, in times that it took: nobody waits for what a sweep does, and others do for what it takes from them.
+/// Keys read at a time.
+const CHUNK: usize = 2000;
+/// Keys deleted by one transaction at most, and their bytes: less than what passes to another region at once.
+const MOST: usize = 100_000;
+const MOST_BYTES: usize = 8 << 20;
+/// Time after which a transaction ends: others meet its snapshot and its memory no longer than that.
+const BATCH_TIME: Duration = Duration::from_millis(250);
+/// Rest after a batch, in times that its reading and deleting took: nobody waits for what a sweep does, and others do for what it takes
+/// from them.
 const REST: u32 = 3;
-/// Longest rest: where a commit takes a request most of its time is waiting.
-const LONGEST_REST: Duration = Duration::from_millis(100);
+/// Longest rest.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The keys of a storage, or of one index of it.
 fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange {
@@ -84,15 +94,13 @@ pub(super) async fn sweep_keys(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Re
     let env = engine.env();
     loop {
         let rest = KeyRange::new(start.clone(), whole.end.clone());
-        let begun = env.clock.monotonic();
         match sweep_batch(engine, rest).await {
             // Behind the last key: look once more from the start.
             Ok(None) if start == whole.start => return Ok(()),
             Ok(None) => start.clone_from(&whole.start),
-            Ok(Some(last)) => {
-                start = KeyRange::point(&last).end;
-                let took = env.clock.monotonic().saturating_sub(begun);
-                env.clock.sleep((took * REST).min(LONGEST_REST)).await;
+            Ok(Some(deleted)) => {
+                start = KeyRange::point(&deleted.last).end;
+                env.clock.sleep((deleted.took * REST).min(LONGEST_REST)).await;
             }
             Err(error) if error.conflict().is_some() => {
                 env.clock.sleep(env.jitter(Duration::from_millis(50))).await;
@@ -102,24 +110,36 @@ pub(super) async fn sweep_keys(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Re
     }
 }
 
-/// One transaction: the last key deleted; `None`: there was none.
-async fn sweep_batch(engine: &Arc<SqlEngine>, rest: KeyRange) -> Result<Option<Bytes>> {
+/// What one transaction deleted.
+struct Deleted {
+    last: Bytes,
+    /// How long it worked before its commit.
+    took: Duration,
+}
+
+/// One transaction; `None`: there was no key.
+async fn sweep_batch(engine: &Arc<SqlEngine>, rest: KeyRange) -> Result<Option<Deleted>> {
     let database: &Arc<dyn Database> = engine.database();
+    let clock = &engine.env().clock;
+    let begun = clock.monotonic();
     let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
     let txn = database.begin(options).await?;
-    let options = ScanOptions { limit: Some(BATCH as u64), ..ScanOptions::default() };
+    let options = ScanOptions { limit: Some(MOST as u64), ..ScanOptions::default() };
     let mut scan = txn.scan(rest, options);
-    let mut last = None;
-    loop {
-        let batch = scan.next_batch(BATCH).await?;
-        if batch.is_empty() {
-            break;
-        }
-        for (key, _) in batch {
+    let (mut last, mut bytes) = (None, 0);
+    let took = loop {
+        let chunk = scan.next_batch(CHUNK).await?;
+        let whole = chunk.is_empty();
+        for (key, _) in chunk {
+            bytes += key.len();
             txn.delete(key.clone()).await?;
             last = Some(key);
         }
-    }
+        let took = clock.monotonic().saturating_sub(begun);
+        if whole || bytes > MOST_BYTES || took > BATCH_TIME {
+            break took;
+        }
+    };
     txn.commit().await?;
-    Ok(last)
+    Ok(last.map(|last| Deleted { last, took }))
 }

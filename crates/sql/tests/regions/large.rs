@@ -1,5 +1,10 @@
 //! Transactions that are too large to pass between regions at once, and those that are not.
 
+use std::time::Duration;
+
+use telesto_bucket::Cause;
+use telesto_common::ShardId;
+use telesto_log::record::{Record, Writes};
 use telesto_testkit::World;
 
 use super::{Sites, run};
@@ -105,6 +110,82 @@ fn index_entries_that_rows_bring_about_elsewhere_count_with_them() {
         sites.quiet().await;
         for region in 0..3 {
             assert_eq!(count(&sites, region, "w").await.as_deref(), Some("3000"));
+        }
+        sites.verify().await;
+    });
+}
+
+/// What a region's log holds.
+#[derive(Clone, Copy, Debug)]
+struct Logged {
+    commits: usize,
+    /// Keys and values that entries hold themselves.
+    writes: usize,
+}
+
+impl Sites {
+    async fn in_log(&self, region: usize) -> Logged {
+        let log = self.at(region).engine.log();
+        let mut logged = Logged { commits: 0, writes: 0 };
+        let mut from = log.start();
+        loop {
+            let by = self.world.env.deadline(Duration::from_secs(60));
+            let batch = log.read(from, 1 << 20, Cause::Read, by).await.expect("reads");
+            for record in batch.entries.iter().flat_map(|e| e.records_of(ShardId(0))) {
+                let Record::Commit(commit) = record else { continue };
+                logged.commits += 1;
+                if let Writes::Inline(writes) = &commit.writes {
+                    logged.writes += writes.len();
+                }
+            }
+            if batch.at_tail {
+                return logged;
+            }
+            from = batch.next(from);
+        }
+    }
+}
+
+/// An index of many rows that nobody writes meanwhile, and its removal, are a few entries of the log, which hold little of it.
+#[test]
+fn index_of_quiet_rows_costs_the_log_little() {
+    World::run(3, false, async |world| {
+        let sites = Sites::running(&world).await;
+        sites.must(0, "CREATE TABLE own (id int PRIMARY KEY, v text, n int)").await;
+        sites.must(0, "ALTER TABLE own SET (telesto.regions = 'us')").await;
+        sites.settles().await;
+        let rows = "INSERT INTO own SELECT g, repeat('x', 100) || g, g % 7 FROM generate_series(1, 30000) g";
+        sites.must(0, rows).await;
+        sites.quiet().await;
+        for (sql, most) in [
+            ("CREATE INDEX own_v ON own (v)", 10_000),
+            ("CREATE UNIQUE INDEX own_nv ON own (n, v)", 10_000),
+            ("DROP INDEX own_v", 100),
+        ] {
+            let before = sites.in_log(0).await;
+            let told = sites.meanwhile(0, sql);
+            sites.outcome(&told).await.expect(sql);
+            sites.swept().await;
+            let after = sites.in_log(0).await;
+            // A driver's record and what regions tell each other are written as well.
+            let (commits, writes) = (after.commits - before.commits, after.writes - before.writes);
+            assert!(commits < 60, "{sql}: {commits} commits");
+            assert!(writes < most, "{sql}: {writes} keys in entries");
+            let checked = sites.must(0, "SELECT telesto_check_table('own')").await;
+            assert_eq!(checked[0][0].as_deref(), Some("30000"), "{sql}");
+        }
+        let found = sites.must(0, "SELECT count(*) FROM own WHERE n = 3 AND v LIKE 'x%'").await;
+        assert_eq!(found[0][0].as_deref(), Some("4286"));
+        // A row with the key of another is found out in the same batch, and in an earlier one.
+        for twin in [29_000, 100] {
+            let sql = format!(
+                "UPDATE own SET v = (SELECT v FROM own WHERE id = {twin}) WHERE id = 29999"
+            );
+            sites.must(0, &sql).await;
+            let told = sites.meanwhile(0, "CREATE UNIQUE INDEX own_once ON own (v)");
+            let error = sites.outcome(&told).await.expect_err("two rows with one key");
+            assert_eq!(error.code().0, "23505", "{error}");
+            sites.swept().await;
         }
         sites.verify().await;
     });
