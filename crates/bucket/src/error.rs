@@ -8,7 +8,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// The bucket's URL cannot be used.
     #[error(
-        "bucket URL {url:?} cannot be used: {reason}; expected s3://, gs://, az://, file:/// or memory://"
+        "bucket URL {url:?} cannot be used: {reason}; expected s3://, gs://, az://, file:/// or memory://NAME"
     )]
     BadUrl {
         /// The URL given.

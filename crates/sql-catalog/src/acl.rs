@@ -447,7 +447,32 @@ impl Acl {
         self.0.iter().any(|item| item.grantee == role || item.grantor == role)
     }
 
+    /// [`Acl::forget`] of somebody who may revoke only what comes from grantors of which `may` says so.
+    ///
+    /// # Errors
+    /// None: what depends on it goes, too.
+    pub fn forget_from(
+        &mut self,
+        role: u32,
+        owner: Owner,
+        may: impl Fn(u32) -> bool,
+    ) -> Result<()> {
+        let comes = |item: &&AclItem| item.grantee == role && may(item.grantor);
+        while let Some(item) = self.0.iter().find(comes).copied() {
+            self.revoke((role, item.grantor), item.rights, false, true, owner)?;
+        }
+        if role != owner.0 && may(role) {
+            while let Some(item) = self.0.iter().find(|item| item.grantor == role).copied() {
+                self.revoke((item.grantee, role), item.rights, false, true, owner)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes a role out of it: what it has, and what it gave.
+    ///
+    /// # Errors
+    /// None: what depends on it goes, too.
     pub fn forget(&mut self, role: u32, owner: Owner) -> Result<()> {
         while let Some(item) = self.0.iter().find(|item| item.grantee == role).copied() {
             self.revoke((role, item.grantor), item.rights, false, true, owner)?;

@@ -15,11 +15,13 @@ use std::sync::Arc;
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::temp::is_temporary;
+use telesto_sql_catalog::types::{TypeKind, UserType, user_oid};
 use telesto_sql_catalog::{
     Acl, Actor, CatalogSnapshot, Granted, Guarded, Owner, Relation, Rights, Role, Schema, Table,
 };
 use telesto_sql_parser::definition::{Action, Definition, RoleSpec};
 use telesto_sql_parser::sqlparser::ast::{ObjectName, ObjectType, Statement};
+use telesto_sql_types::CompositeField;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 use super::Ddl;
@@ -112,8 +114,10 @@ pub(super) fn check_change(
     }
     super::curated::check_change(before, after, touched, actor)?;
     for oid in touched {
-        if let Some(Object::Table(table)) = after.object(*oid) {
-            types_usage(before, &table, actor)?;
+        match after.object(*oid) {
+            Some(Object::Table(table)) => types_usage(before, &table, actor)?,
+            Some(Object::Type(ty)) => types_of_type_usage(before, &ty, actor)?,
+            _ => {}
         }
         let (old, new) = (before.object(*oid), after.object(*oid));
         let about_rights = |object: &Option<Object>| {
@@ -164,6 +168,36 @@ fn types_usage(before: &CatalogSnapshot, table: &Table, actor: &Actor) -> Result
         }
     }
     Ok(())
+}
+
+/// Fails when a type is made of one that the role may not use: a new domain, or a field that is new or has another type.
+fn types_of_type_usage(before: &CatalogSnapshot, ty: &UserType, actor: &Actor) -> Result<()> {
+    let usage = |oid: Option<u32>| match oid.and_then(|oid| before.user_type(oid)) {
+        Some(of) => Guarded::user_type(of).need(actor, Rights::USAGE),
+        None => Ok(()),
+    };
+    let was = before.user_type(ty.oid);
+    match &ty.kind {
+        TypeKind::Domain(domain) if was.is_none() => {
+            usage(domain.parent.or_else(|| user_oid(&domain.base)))
+        }
+        TypeKind::Composite(composite) => {
+            let known: &[CompositeField] = match was.map(|was| &was.kind) {
+                Some(TypeKind::Composite(was)) => &was.fields,
+                _ => &[],
+            };
+            for field in &composite.fields {
+                let of = user_oid(&field.ty);
+                let same =
+                    |was: &CompositeField| was.number == field.number && user_oid(&was.ty) == of;
+                if !known.iter().any(same) {
+                    usage(of)?;
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 fn may_create(
@@ -283,6 +317,18 @@ impl Ddl<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Fails unless the role may make something temporary.
+    pub(super) fn may_make_temporary(&self) -> Result<()> {
+        let database = self.catalog().guarded_database();
+        if database.rights_of(&self.actor).has(Rights::TEMPORARY) {
+            return Ok(());
+        }
+        Err(denied(format!(
+            "permission denied to create temporary tables in database \"{}\"",
+            self.catalog().database_name
+        )))
     }
 
     /// Fails unless the role may make something in the schema of a relation: a new name is that, too.

@@ -153,6 +153,7 @@ impl Ddl<'_> {
             ));
         }
         if temporary || (named.is_some() && named == own) {
+            self.may_make_temporary()?;
             let own = own.ok_or_else(|| Error::internal("a session without temporary schema"))?;
             self.change.define_temporary(true);
             return Ok(own);
@@ -204,8 +205,9 @@ impl Ddl<'_> {
                 format!("permission denied to create in schema \"{}\"", found.name),
             ));
         }
-        if !telesto_sql_catalog::temp::is_temporary(found.oid) {
-            Guarded::schema(found).need(&self.actor, Rights::CREATE)?;
+        match telesto_sql_catalog::temp::is_temporary(found.oid) {
+            true => self.may_make_temporary()?,
+            false => Guarded::schema(found).need(&self.actor, Rights::CREATE)?,
         }
         Ok(found.oid)
     }

@@ -268,24 +268,37 @@ impl Ddl<'_> {
         Ok(())
     }
 
+    /// Takes from an object's rights what a role was granted, and gave: whatever there is where the actor acts for the owner, else what
+    /// comes from roles that it acts as. Of what stays the client is warned, as after a REVOKE that may revoke nothing.
+    fn forget_in(&self, acl: &mut Option<Acl>, owner: Owner, role: u32, name: &str) -> Result<()> {
+        let Some(acl) = acl.as_mut().filter(|acl| owner.0 != role && acl.mentions(role)) else {
+            return Ok(());
+        };
+        if self.actor.owns(owner) {
+            return acl.forget(role, owner);
+        }
+        let before = acl.clone();
+        acl.forget_from(role, owner, |grantor| self.actor.acts_as(grantor))?;
+        if *acl == before {
+            self.context.notices.warning(
+                SqlState::PRIVILEGE_NOT_REVOKED,
+                format!("no privileges could be revoked for \"{name}\""),
+            );
+        }
+        Ok(())
+    }
+
     /// Takes from everything in the database what a role was granted on it, and gave.
     fn forget_grants(&mut self, role: u32) -> Result<()> {
         let catalog = self.catalog().clone();
         let mentions = |acl: &Option<Acl>| acl.as_ref().is_some_and(|acl| acl.mentions(role));
-        let forget = |acl: &mut Option<Acl>, owner: Owner| -> Result<()> {
-            if owner.0 != role
-                && let Some(acl) = acl
-            {
-                acl.forget(role, owner)?;
-            }
-            Ok(())
-        };
         for table in catalog.tables() {
             if mentions(&table.acl) || table.columns.iter().any(|column| mentions(&column.acl)) {
                 let mut table = (**table).clone();
-                forget(&mut table.acl, table.owner)?;
+                let owner = table.owner;
+                self.forget_in(&mut table.acl, owner, role, &table.name)?;
                 for column in &mut table.columns {
-                    forget(&mut column.acl, table.owner)?;
+                    self.forget_in(&mut column.acl, owner, role, &column.name)?;
                     column.acl = column.acl.take().filter(|acl| !acl.0.is_empty());
                 }
                 self.change.put(Object::Table(table));
@@ -293,27 +306,27 @@ impl Ddl<'_> {
         }
         for view in catalog.views().filter(|o| mentions(&o.acl)) {
             let mut view = (**view).clone();
-            forget(&mut view.acl, view.owner)?;
+            self.forget_in(&mut view.acl, view.owner, role, &view.name)?;
             self.change.put(Object::View(view));
         }
         for sequence in catalog.sequences().filter(|o| mentions(&o.acl)) {
             let mut sequence = (**sequence).clone();
-            forget(&mut sequence.acl, sequence.owner)?;
+            self.forget_in(&mut sequence.acl, sequence.owner, role, &sequence.name)?;
             self.change.put(Object::Sequence(sequence));
         }
         for schema in catalog.schemas().filter(|o| mentions(&o.acl)) {
             let mut schema = (**schema).clone();
-            forget(&mut schema.acl, schema.owner)?;
+            self.forget_in(&mut schema.acl, schema.owner, role, &schema.name)?;
             self.change.put(Object::Schema(schema));
         }
         for ty in catalog.user_types().filter(|o| mentions(&o.acl)) {
             let mut ty = (**ty).clone();
-            forget(&mut ty.acl, ty.owner)?;
+            self.forget_in(&mut ty.acl, ty.owner, role, &ty.name)?;
             self.change.put(Object::Type(ty));
         }
         if let Some(rights) = catalog.database_rights().filter(|rights| mentions(&rights.acl)) {
             let mut rights = (**rights).clone();
-            forget(&mut rights.acl, rights.owner)?;
+            self.forget_in(&mut rights.acl, rights.owner, role, &catalog.database_name)?;
             self.change.put(Object::Database(rights));
         }
         for default in catalog.default_acls() {

@@ -406,8 +406,7 @@ impl<'a> EvalContext<'a> {
     fn sees(&self, schema: &telesto_sql_catalog::Schema) -> bool {
         use telesto_sql_catalog::{Guarded, Rights};
         let actor = self.catalog.actor(self.settings.current_role);
-        self.settings.superuser
-            || actor.superuser
+        self.settings.is_superuser_in(self.catalog)
             || telesto_sql_catalog::temp::is_temporary(schema.oid)
             || Guarded::schema(schema).rights_of(&actor).has(Rights::USAGE)
     }

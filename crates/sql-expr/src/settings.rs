@@ -9,8 +9,8 @@ use crate::levels::{check_level, level_name, level_named};
 use crate::settings_origins::Origins;
 use crate::settings_planner;
 pub use crate::settings_queue::{ConfigQueue, Configured};
-pub use crate::settings_roles::Becomes;
 use crate::settings_roles::by_session;
+pub use crate::settings_roles::{Becomes, is_of_superusers};
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{TextStyle, TimeZone};
 

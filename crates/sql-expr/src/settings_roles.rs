@@ -1,5 +1,8 @@
 //! Whose session it is, among its settings: changed by the session alone, which asks the catalog whether it may.
 
+use telesto_sql_catalog::CatalogSnapshot;
+use telesto_sql_catalog::acl::BOOTSTRAP;
+use telesto_sql_catalog::rights::denied;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 use crate::Settings;
@@ -46,7 +49,44 @@ const OF_SUPERUSERS: &[&str] = &[
     "session_replication_role",
 ];
 
+/// Whether only superusers set the parameter.
+#[must_use]
+pub fn is_of_superusers(name: &str) -> bool {
+    OF_SUPERUSERS.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
 impl Settings {
+    /// Whether the role whose rights count is a superuser in `catalog`. A session of the first role may have begun before there was
+    /// anything to ask; one of a role that was dropped since is nobody's.
+    #[must_use]
+    pub fn is_superuser_in(&self, catalog: &CatalogSnapshot) -> bool {
+        let unasked = self.current_role == BOOTSTRAP && self.superuser;
+        catalog.role(self.current_role).map_or(unasked, |role| role.superuser)
+    }
+
+    /// Who the session acts as behind `SET ROLE`, asked of `catalog` as that asks: may the session's role, not the one that it acts as
+    /// now.
+    ///
+    /// # Errors
+    /// 22023 for a role there is not, 42501 for one that the session may not become.
+    pub fn role_to_take(&self, catalog: &CatalogSnapshot, name: &str) -> Result<Becomes> {
+        let session = self.session_role;
+        let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);
+        if name == "none" {
+            return Ok(Becomes { role: None, superuser: is_super(session) });
+        }
+        // Where nobody is asked for a password a session may have a name that no role has.
+        let own = || (name == self.session_user).then_some(session);
+        let oid = catalog.role_named(name).map(|role| role.oid).or_else(own);
+        let oid = oid.ok_or_else(|| {
+            Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("role \"{name}\" does not exist"))
+        })?;
+        if !catalog.may_become(session, oid) {
+            return Err(denied(format!("permission denied to set role \"{name}\"")));
+        }
+        Ok(Becomes { role: Some((oid, name.to_owned())), superuser: is_super(oid) })
+    }
+
     /// Fails when the parameter, in lower case, is not for the role whose rights count.
     pub(crate) fn may_set(&self, name: &str) -> Result<()> {
         if self.superuser || !OF_SUPERUSERS.contains(&name) {

@@ -25,7 +25,7 @@ use telesto_txn::ReadFor;
 use super::read::get_many;
 use super::write::Statement;
 use telesto_sql_catalog::codec;
-use telesto_sql_catalog::curated::{self, Decided, Waiting, WaitingTable, shape};
+use telesto_sql_catalog::curated::{self, Decided, Waiting, WaitingTable, differ_in_key, shape};
 use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::{Actor, ForeignKey, ForeignKeyAction};
 use telesto_sql_expr::EvalContext;
@@ -242,8 +242,12 @@ fn compiled(
     let Some(now) = exec.catalog.table(id) else {
         return Err(refused(change, &format!("table \"{schema}.{name}\" has been dropped")));
     };
-    if shape(now)? != table.shape {
-        let text = format!("the columns of table \"{schema}.{name}\" have changed since");
+    let shape = shape(now)?;
+    if shape != table.shape {
+        let text = match differ_in_key(&shape, &table.shape) {
+            true => format!("its rows of table \"{schema}.{name}\" are of another key"),
+            false => format!("the columns of table \"{schema}.{name}\" have changed since"),
+        };
         return Err(refused(change, &text));
     }
     statement.info(id)
@@ -264,11 +268,11 @@ async fn replaced(
         let read = |bytes: &Option<Vec<u8>>| {
             bytes.as_ref().map(|bytes| info.codec.decode(&key, bytes)).transpose()
         };
-        let (old, new) = (read(&row.old)?, read(&row.new)?);
+        // Bytes first: what is not there any more need not be read.
         if found.as_deref() != row.old.as_deref() {
-            let shown = old.as_ref().or(new.as_ref());
+            let shown = [&row.old, &row.new].into_iter().find_map(|row| read(row).ok().flatten());
             let which = match (&info.table.primary, shown) {
-                (Some(primary), Some(row)) => info.index_told(primary, row, context),
+                (Some(primary), Some(row)) => info.index_told(primary, &row, context),
                 _ => None,
             };
             let which = which.map_or_else(|| "a row".to_owned(), |key| format!("row {key}"));
@@ -276,6 +280,19 @@ async fn replaced(
             let text = format!("{which} of table \"{}\" {what}", info.table.name);
             return Err(refused(change, &text).table(&info.schema, &info.table.name));
         }
+        let own = |row: Result<Option<Row>>| {
+            row.map_err(|error| match error.code() {
+                SqlState::DATA_CORRUPTED => {
+                    let name = &info.table.name;
+                    refused(
+                        change,
+                        &format!("its rows of table \"{name}\" cannot be read: {error}"),
+                    )
+                }
+                _ => error,
+            })
+        };
+        let (old, new) = (own(read(&row.old))?, own(read(&row.new))?);
         out.push(Replaced { key, old, new });
     }
     Ok(out)

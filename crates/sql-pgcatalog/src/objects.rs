@@ -118,7 +118,9 @@ pub(super) fn fill(out: &mut RowSet<'_>, catalog: &Arc<CatalogSnapshot>, setting
         "pg_tables" => table_views(out, catalog),
         "pg_indexes" => index_views(out, catalog),
         "pg_views" => views(out, catalog, settings),
-        "pg_settings" | "pg_show_all_settings()" => super::parameters::rows(out, settings),
+        "pg_settings" | "pg_show_all_settings()" => {
+            super::parameters::rows(out, settings, settings.is_superuser_in(catalog));
+        }
         // There are no pages, no WAL and no archiver of it: nobody counts what they would do.
         "pg_stat_bgwriter" | "pg_stat_archiver" | "pg_stat_wal" => {
             out.row().uncounted();

@@ -31,8 +31,9 @@ fn described(name: &str) -> Option<Described> {
     known.get(name.to_ascii_lowercase().as_str()).copied()
 }
 
-pub(super) fn rows(out: &mut RowSet<'_>, settings: &Settings) {
+pub(super) fn rows(out: &mut RowSet<'_>, settings: &Settings, superuser: bool) {
     let mut all: BTreeMap<String, String> = settings.all().into_iter().collect();
+    all.insert("is_superuser".to_owned(), if superuser { "on" } else { "off" }.to_owned());
     // As in PostgreSQL, an application's own are not among them.
     let own = |name: &str| name.contains('.') && !name.starts_with("telesto.");
     let others = settings.others.iter().filter(|(name, _)| !own(name));

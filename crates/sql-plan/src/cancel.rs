@@ -97,14 +97,35 @@ impl CancelHandle {
 
 /// The sessions of this process by the process id each shows, for `pg_cancel_backend` and its kin.
 #[derive(Debug, Default)]
-pub struct Backends(Mutex<BTreeMap<i32, Backend>>);
+pub struct Backends {
+    sessions: Mutex<BTreeMap<i32, Backend>>,
+    /// How many sessions each role has logged in here.
+    seats: Mutex<BTreeMap<u32, usize>>,
+}
+
+/// A session's place among those that its role may have here (CONNECTION LIMIT), from its log-in to its end.
+#[derive(Debug)]
+pub struct Seat {
+    backends: Arc<Backends>,
+    role: u32,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = self.backends.seats.lock();
+        if let Some(taken) = seats.get_mut(&self.role) {
+            *taken -= 1;
+            if *taken == 0 {
+                seats.remove(&self.role);
+            }
+        }
+    }
+}
 
 #[derive(Clone, Debug)]
 struct Backend {
     handle: CancelHandle,
     shown: Arc<Shown>,
-    /// It executes a statement of a session in another region.
-    guest: bool,
 }
 
 impl Backend {
@@ -121,22 +142,22 @@ impl Backend {
 impl Backends {
     /// Enters a session.
     pub fn enter(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) {
-        self.0.lock().insert(pid, Backend { handle, shown, guest: false });
+        self.sessions.lock().insert(pid, Backend { handle, shown });
     }
 
     /// Enters a session that executes a statement of another region; false: the process id is taken.
     pub fn enter_guest(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) -> bool {
-        let mut sessions = self.0.lock();
+        let mut sessions = self.sessions.lock();
         let free = !sessions.contains_key(&pid);
         if free {
-            sessions.insert(pid, Backend { handle, shown, guest: true });
+            sessions.insert(pid, Backend { handle, shown });
         }
         free
     }
 
     /// Takes a session out, if the process id is still its own.
     pub fn leave(&self, pid: i32, handle: &CancelHandle) {
-        let mut sessions = self.0.lock();
+        let mut sessions = self.sessions.lock();
         if sessions.get(&pid).is_some_and(|there| Arc::ptr_eq(&there.handle.0, &handle.0)) {
             sessions.remove(&pid);
         }
@@ -154,31 +175,39 @@ impl Backends {
 
     /// OID of the role of a session; `None`: there is none.
     pub fn role_of(&self, pid: i32) -> Option<u32> {
-        self.0.lock().get(&pid).map(|backend| backend.shown.get().role)
+        self.sessions.lock().get(&pid).map(|backend| backend.shown.get().role)
     }
 
-    /// How many sessions a role has that has logged in here.
-    pub fn of_role(&self, role: u32) -> usize {
-        let of_role = |backend: &&Backend| !backend.guest && backend.shown.get().role == role;
-        self.0.lock().values().filter(of_role).count()
+    /// A place for one more session of a role, counted and taken at once; `None`: it has `limit` sessions.
+    pub fn seat(self: &Arc<Self>, role: u32, limit: Option<usize>) -> Option<Seat> {
+        let mut seats = self.seats.lock();
+        let taken = seats.entry(role).or_default();
+        if limit.is_some_and(|limit| *taken >= limit) {
+            if *taken == 0 {
+                seats.remove(&role);
+            }
+            return None;
+        }
+        *taken += 1;
+        Some(Seat { backends: Arc::clone(self), role })
     }
 
     /// What every session is doing, by process id.
     pub fn shown(&self) -> Vec<(i32, Activity)> {
-        let sessions = self.0.lock();
+        let sessions = self.sessions.lock();
         sessions.iter().map(|(pid, backend)| (*pid, backend.activity())).collect()
     }
 
     /// [`Backends::shown`], of the sessions that run a statement or hold a transaction open.
     pub fn active(&self) -> Vec<(i32, Activity)> {
         let busy = |backend: &&Backend| !matches!(backend.shown.state(), "idle" | "");
-        let sessions = self.0.lock();
+        let sessions = self.sessions.lock();
         let busy = sessions.iter().filter(|(_, backend)| busy(backend));
         busy.map(|(pid, backend)| (*pid, backend.activity())).collect()
     }
 
     fn with(&self, pid: i32, act: impl FnOnce(&CancelHandle)) -> bool {
-        let found = self.0.lock().get(&pid).map(|backend| backend.handle.clone());
+        let found = self.sessions.lock().get(&pid).map(|backend| backend.handle.clone());
         found.as_ref().map(act).is_some()
     }
 }

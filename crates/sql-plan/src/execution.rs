@@ -19,9 +19,10 @@ use telesto_txn::{Outcome, Space, TxnOptions};
 use super::ExecContext;
 use crate::advisory::LockRequest;
 use telesto_sql_catalog::rights::denied;
+use telesto_sql_catalog::store::CatalogCache;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
 use telesto_sql_expr::context::Request;
-use telesto_sql_expr::settings::Becomes;
+use telesto_sql_expr::settings::is_of_superusers;
 use telesto_sql_expr::{Execution, Settings};
 use telesto_sql_types::Datum;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -139,7 +140,13 @@ impl Execution for ExecContext {
     fn set_config(&self, name: &str, value: &str, local: bool) -> Result<String> {
         self.live.check_at_home(&"set_config")?;
         if name.eq_ignore_ascii_case("role") {
-            return self.configured.push_role(self.role_to_take(value)?, local);
+            let becomes = self.settings.role_to_take(&self.catalog, value)?;
+            return self.configured.push_role(becomes, local);
+        }
+        if is_of_superusers(name) {
+            let mut now = (*self.settings).clone();
+            now.superuser = now.is_superuser_in(&self.catalog);
+            return self.configured.push(&now, name, value, local);
         }
         self.configured.push(&self.settings, name, value, local)
     }
@@ -176,6 +183,7 @@ impl Execution for ExecContext {
                 Datum::Int8(i64::try_from(rows).unwrap_or(i64::MAX))
             }
             Request::SwitchLog(to) => {
+                self.check_superuser_now("telesto_log_switch").await?;
                 self.recorded(call, async { Ok(self.database.switch_log(to).await?) }).await?;
                 Datum::text(to.to_string())
             }
@@ -191,10 +199,12 @@ impl Execution for ExecContext {
                 )
             }
             Request::SetCap(cap) => {
+                self.check_superuser_now("telesto_cap_set").await?;
                 self.recorded(call, self.change_cap(&cap.name, Some(&cap))).await?;
                 Datum::text("")
             }
             Request::DropCap(name) => {
+                self.check_superuser_now("telesto_cap_drop").await?;
                 self.recorded(call, self.change_cap(&name, None)).await?;
                 Datum::text("")
             }
@@ -239,6 +249,22 @@ impl Execution for ExecContext {
 }
 
 impl ExecContext {
+    /// Fails unless the session is still a superuser's: the function asked the catalog of the transaction, which may be an older one,
+    /// and what it does outlives the transaction.
+    async fn check_superuser_now(&self, function: &str) -> Result<()> {
+        let options = TxnOptions { read_only: true, ..TxnOptions::default() };
+        let txn = self.database.begin(options).await?;
+        let catalog = CatalogCache::default().read(&txn, self.catalog.database).await;
+        txn.rollback();
+        let catalog = catalog?;
+        let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);
+        if is_super(self.settings.session_role) && is_super(self.settings.current_role) {
+            return Ok(());
+        }
+        Err(denied(format!("permission denied for function {function}"))
+            .hint("The role was a superuser when the transaction began."))
+    }
+
     async fn change_cap(&self, name: &str, to: Option<&Cap>) -> Result<()> {
         // The change is one of the catalog, which what was written rests on: it could not be committed any more.
         if self.txn.has_written() {
@@ -270,27 +296,5 @@ async fn take_lock(exec: &ExecContext, request: LockRequest) -> Result<bool> {
             SqlState::LOCK_NOT_AVAILABLE,
             "canceling statement due to lock timeout",
         )),
-    }
-}
-
-impl ExecContext {
-    /// Who the session acts as behind `SET ROLE`, asked of the statement's catalog as that asks: may the session's role, not the one
-    /// that it acts as now.
-    fn role_to_take(&self, name: &str) -> Result<Becomes> {
-        let session = self.settings.session_role;
-        let is_super = |oid: u32| self.catalog.role(oid).is_some_and(|role| role.superuser);
-        if name == "none" {
-            return Ok(Becomes { role: None, superuser: is_super(session) });
-        }
-        // Where nobody is asked for a password a session may have a name that no role has.
-        let own = || (name == self.settings.session_user).then_some(session);
-        let oid = self.catalog.role_named(name).map(|role| role.oid).or_else(own);
-        let oid = oid.ok_or_else(|| {
-            Error::new(SqlState::INVALID_PARAMETER_VALUE, format!("role \"{name}\" does not exist"))
-        })?;
-        if !self.catalog.may_become(session, oid) {
-            return Err(denied(format!("permission denied to set role \"{name}\"")));
-        }
-        Ok(Becomes { role: Some((oid, name.to_owned())), superuser: is_super(oid) })
     }
 }

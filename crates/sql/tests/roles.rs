@@ -4,8 +4,12 @@
 mod curated;
 #[path = "roles/details.rs"]
 mod details;
+#[path = "roles/limits.rs"]
+mod limits;
 #[path = "roles/present.rs"]
 mod present;
+#[path = "roles/revoked.rs"]
+mod revoked;
 #[path = "roles/settings.rs"]
 mod settings;
 #[path = "roles/stored_texts.rs"]

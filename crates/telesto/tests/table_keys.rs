@@ -333,6 +333,47 @@ async fn changes_that_wait_for_a_curator_are_sealed_shown_and_approved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn changes_that_wait_are_refused_once_their_table_has_another_key() {
+    let place = Place::new();
+    let opened = place.open(Some("all")).await;
+    run(
+        &opened,
+        "create role curators; create role author;
+         create table z (id int primary key, page text); create table free (id int primary key);
+         insert into z values (1, 'first');
+         grant all on z, free to author;
+         alter table z set (telesto.curated = curators)",
+    )
+    .await;
+    // In clear, sealed with one key, with another, and in clear again.
+    for (at, next) in
+        ["set (telesto.key = 'group_a')", "set (telesto.key = 'group_b')", "reset (telesto.key)"]
+            .into_iter()
+            .enumerate()
+    {
+        let id = at + 10;
+        let change = format!(
+            "set role author; insert into z values ({id}, 'new'); update z set page = page || '!' where id = 1"
+        );
+        run(&opened, &change).await;
+        let seen = run(&opened, "set role author; select * from z").await;
+        assert_eq!(seen.len(), 2, "{seen:?}");
+        run(&opened, &format!("alter table z {next}")).await;
+        // Its author goes on, in this table and in others.
+        run(&opened, &format!("set role author; insert into free values ({id})")).await;
+        let seen = run(&opened, "set role author; select * from z").await;
+        assert_eq!(seen.len(), 1, "{seen:?}");
+        let pending = run(&opened, "select changes is null from telesto_pending").await;
+        assert_eq!(pending.len(), 1);
+        assert!(pending[0].contains("true"), "{pending:?}");
+        let approve = "select telesto_approve(id) from telesto_pending";
+        refused(&opened, approve, "55000", &["are of another key"]).await;
+        run(&opened, "select telesto_reject(id, 'a key') from telesto_pending").await;
+    }
+    close(opened).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sums_are_right_where_the_owner_cannot_add() {
     let place = Place::new();
     let opened = place.open(Some("all")).await;

@@ -385,7 +385,7 @@ impl Connection {
                     *failure = Some(error.code());
                 }
             }
-        } else if let Err(error) = self.session.configure() {
+        } else if let Err(error) = self.wire.during(self.session.configure()).await? {
             self.report(&error);
         }
         if let Some((begun, failure)) = self.writing.take() {

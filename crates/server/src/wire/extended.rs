@@ -121,13 +121,17 @@ impl Connection {
         match message {
             Frontend::Parse { name, query, types } => self.parse(name, query, &types).await,
             Frontend::Bind(bind) if is_large(&bind) => {
+                self.configure().await?;
                 // Reading large values (a json of some megabytes) takes its time.
                 let tasks = Arc::clone(&self.env.tasks);
                 let mut bound = None;
                 tasks.compute(&mut || bound = Some(self.bind(&bind)));
                 bound.unwrap_or_else(|| Err(Failure::Sql(Error::internal("not computed"))))
             }
-            Frontend::Bind(bind) => self.bind(&bind),
+            Frontend::Bind(bind) => {
+                self.configure().await?;
+                self.bind(&bind)
+            }
             Frontend::Describe(Target::Statement, name) => self.describe_statement(name),
             Frontend::Describe(Target::Portal, name) => self.describe_portal(name),
             Frontend::Execute { portal, max_rows } => {
@@ -301,14 +305,19 @@ impl Connection {
         ))
     }
 
+    /// What calls of `set_config` asked for is in force for what is bound.
+    async fn configure(&mut self) -> Result<(), Failure> {
+        match self.wire.during(self.session.configure()).await? {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
     fn bind(&mut self, bind: &Bind<'_>) -> Result<(), Failure> {
         let prepared = self.statement(bind.statement)?;
         if bind.portal.is_empty() {
             // The new one takes its place, and is not to be refused for the memory that it had.
             self.extended.portals.remove("");
-        }
-        if let Err(error) = self.session.configure() {
-            return Err(self.fail(error));
         }
         let mut style = self.style();
         // For inputs like 'now' and 'today'.

@@ -152,18 +152,34 @@ fn number(id: i64) -> u64 {
     u64::try_from(id).unwrap_or(0)
 }
 
-/// What the rows of a table mean: a row of another shape is not written into it.
+/// What the rows of a table mean, and with which key they are sealed for which place: a row of another shape is not written into it.
 ///
 /// # Errors
 /// XX000 when a type has no stored form.
 pub fn shape(table: &Table) -> Result<String> {
     let mut out = String::new();
+    if let Some(key) = &table.key {
+        out.push_str(&format!("{KEYED}{}@{};", key.name, table.storage.0));
+    }
     for column in &table.columns {
         let ty = serde_json::to_string(&column.ty)
             .map_err(|error| Error::internal(format!("the form of a type: {error}")))?;
         out.push_str(&format!("{}:{}:{ty};", column.id, column.dropped));
     }
     Ok(out)
+}
+
+/// What a shape begins with where rows are sealed.
+const KEYED: &str = "key=";
+
+/// Whether two different shapes are of the same columns: the key is another one then.
+#[must_use]
+pub fn differ_in_key(one: &str, other: &str) -> bool {
+    let columns = |shape: &str| match shape.starts_with(KEYED) {
+        true => shape.split_once(';').map_or(String::new(), |(_, columns)| columns.to_owned()),
+        false => shape.to_owned(),
+    };
+    columns(one) == columns(other)
 }
 
 /// Keeps a change.

@@ -1,7 +1,7 @@
 //! Functions of costs: statistics begun anew, spend caps.
 //!
 //! # Invariants
-//! All of them are for superusers, whatever SET ROLE says.
+//! All of them are for superusers: the session's role and the one whose rights count have to be.
 //!
 //! # On failure
 //! 42501 for others, 22023 for what is no cap.
@@ -38,25 +38,15 @@ pub const TABLE: &[Function] = &[
     })
     .waiting(),
     function("telesto_cap_drop", &[Text], Void, |a, c| {
-        only_superusers("telesto_cap_drop", c)?;
+        guards::superuser("telesto_cap_drop", c)?;
         c.context.request(Request::DropCap(str_of(&a[0])?.to_owned()))
     })
     .waiting(),
 ];
 
-fn only_superusers(function: &str, call: &Call<'_>) -> Result<()> {
-    guards::present(function, call)?;
-    let user = &call.context.settings.session_user;
-    if call.context.catalog.roles().any(|role| role.superuser && role.name == *user) {
-        return Ok(());
-    }
-    let error = fault::error("42501", format!("permission denied for function {function}"));
-    Err(error.hint("Connect as a superuser (CREATE ROLE … SUPERUSER LOGIN makes one)."))
-}
-
 /// As in PostgreSQL's extension: 0 means any. There is one database.
 fn reset(role: u32, query_id: i64, call: &Call<'_>) -> Result<Datum> {
-    only_superusers("pg_stat_statements_reset", call)?;
+    guards::superuser("pg_stat_statements_reset", call)?;
     let exec = call.context.execution()?;
     exec.reset_statements((role != 0).then_some(role), (query_id != 0).then_some(query_id));
     Ok(text(""))
@@ -88,7 +78,7 @@ fn known(subject: Subject, call: &Call<'_>) -> Result<Subject> {
 }
 
 fn cap_set(args: &[Datum], reserve: Option<i64>, call: &Call<'_>) -> Result<Datum> {
-    only_superusers("telesto_cap_set", call)?;
+    guards::superuser("telesto_cap_set", call)?;
     let wrong = |what: String, hint: &str| fault::error("22023", what).hint(hint.to_owned());
     let name = str_of(&args[0])?;
     if name.is_empty() {

@@ -277,6 +277,10 @@ fn setting(name: &str, missing_ok: bool, call: &Call<'_>) -> Result<Datum> {
                 .map_or(settings.default_read_only, |e| e.transaction_options().read_only);
             Ok(if only { "on" } else { "off" }.to_owned())
         }
+        "is_superuser" => {
+            let on = settings.is_superuser_in(call.context.catalog);
+            Ok(if on { "on" } else { "off" }.to_owned())
+        }
         _ => settings.show(name),
     };
     match value {

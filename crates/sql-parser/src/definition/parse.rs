@@ -15,6 +15,7 @@ const CARRIER: &str = "definition";
 /// # Errors
 /// 42601.
 pub fn take(tokens: &[TokenWithSpan], text: impl FnOnce() -> String) -> Result<Option<Statement>> {
+    check_comment(tokens)?;
     if !is_ours(tokens) {
         return Ok(None);
     }
@@ -64,6 +65,23 @@ fn has_word(tokens: &[TokenWithSpan], word: &str) -> bool {
     tokens.iter().any(|t| {
         matches!(&t.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
     })
+}
+
+/// Fails for a COMMENT ON … IS whose last word is no text and not NULL: the SQL parser takes any word.
+fn check_comment(tokens: &[TokenWithSpan]) -> Result<()> {
+    if !first_words(tokens, 2).iter().map(String::as_str).eq(["COMMENT", "ON"]) {
+        return Ok(());
+    }
+    let last = tokens
+        .iter()
+        .rev()
+        .find(|token| !matches!(token.token, Token::Whitespace(_) | Token::SemiColon | Token::EOF));
+    match last {
+        Some(TokenWithSpan { token: token @ Token::Word(_), .. }) if !is_word(token, "NULL") => {
+            Err(Error::syntax(format!("syntax error at or near \"{token}\"")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn is_ours(tokens: &[TokenWithSpan]) -> bool {

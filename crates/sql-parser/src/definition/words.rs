@@ -12,6 +12,17 @@ pub fn is_word(token: &Token, word: &str) -> bool {
     matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
 }
 
+/// Whether the token is a text.
+pub fn is_string(token: &Token) -> bool {
+    matches!(
+        token,
+        Token::SingleQuotedString(_)
+            | Token::EscapedStringLiteral(_)
+            | Token::UnicodeStringLiteral(_)
+            | Token::DollarQuotedString(_)
+    )
+}
+
 /// The SQL parser's error as ours.
 pub fn syntax(error: &ParserError) -> Error {
     match error {
@@ -138,7 +149,11 @@ impl Words<'_> {
         self.0.parse_expr().map_err(|error| syntax(&error))
     }
 
+    /// A text in quotes of one kind or another; a word, or a name in double quotes, is none.
     pub fn string(&mut self) -> Result<String> {
+        if !is_string(&self.0.peek_token_ref().token) {
+            return Err(self.unexpected());
+        }
         if let Token::DollarQuotedString(quoted) = &self.0.peek_token_ref().token {
             let text = quoted.value.clone();
             self.0.advance_token();

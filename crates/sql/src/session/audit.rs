@@ -121,8 +121,9 @@ fn audited_class(statement: &Statement) -> Option<AuditClass> {
     })
 }
 
-/// A statement's text as it may be written down: a literal behind the word PASSWORD is left out, one that speaks of passwords itself
-/// is, and comments are, which could hold one. What cannot be taken apart into words is cut there, as is what is longer than [`TEXT_BYTES`].
+/// A statement's text as it may be written down: a literal behind the word PASSWORD is left out, and of CREATE and ALTER ROLE whatever
+/// stands there, as somebody may have forgotten the quotes; a literal that speaks of passwords itself is, and comments are, which
+/// could hold one. What cannot be taken apart into words is cut there, as is what is longer than [`TEXT_BYTES`].
 #[must_use]
 pub fn without_passwords(sql: &str) -> String {
     let kept = &sql[..sql.floor_char_boundary(TEXT_BYTES)];
@@ -134,9 +135,11 @@ pub fn without_passwords(sql: &str) -> String {
         && kept.len() == sql.len();
     let mut out = String::with_capacity(kept.len());
     let mut secret = false;
+    let mut bare = BarePassword::default();
     for token in tokens {
         match token.token {
             Token::Whitespace(space) => {
+                bare.touches = false;
                 use crate::sqlparser::tokenizer::Whitespace;
                 match space {
                     Whitespace::SingleLineComment { .. } => out.push('\n'),
@@ -147,6 +150,8 @@ pub fn without_passwords(sql: &str) -> String {
                     }
                 }
             }
+            token if bare.goes_on(&token) => {}
+            token if bare.is_one(&token) => out.push_str("'***'"),
             token if (secret || may_hold_one(&token)) && is_text(&token) => out.push_str("'***'"),
             token => {
                 // Between the word and its text may be `=` or `(`; a text that follows a text belongs to it.
@@ -162,6 +167,52 @@ pub fn without_passwords(sql: &str) -> String {
         out.push_str(" …");
     }
     out
+}
+
+/// What stands behind PASSWORD in CREATE and ALTER ROLE, USER and GROUP without quotes, up to the next blank: the statement is refused,
+/// and is written down all the same.
+#[derive(Default)]
+struct BarePassword {
+    /// Words of the statement before this one that make it one about roles.
+    words: usize,
+    /// A password is next.
+    next: bool,
+    /// The token before was one, or a part of one.
+    touches: bool,
+}
+
+impl BarePassword {
+    /// Whether the token belongs to the password before it.
+    fn goes_on(&self, token: &Token) -> bool {
+        self.touches && *token != Token::SemiColon
+    }
+
+    /// Whether the token is a password that is written as a word.
+    fn is_one(&mut self, token: &Token) -> bool {
+        let is = |words: &[&str]| {
+            matches!(token, Token::Word(word) if word.quote_style.is_none()
+                && words.iter().any(|own| word.value.eq_ignore_ascii_case(own)))
+        };
+        if *token == Token::SemiColon {
+            *self = Self::default();
+            return false;
+        }
+        if matches!(token, Token::Eq | Token::LParen) {
+            return false;
+        }
+        let one = self.next && !is(&["NULL"]);
+        self.touches = one;
+        if self.words < 2 {
+            let known: &[&str] = match self.words {
+                0 => &["CREATE", "ALTER"],
+                _ => &["ROLE", "USER", "GROUP"],
+            };
+            // Another statement has none.
+            self.words = if is(known) { self.words + 1 } else { usize::MAX };
+        }
+        self.next = self.words == 2 && !one && is(&["PASSWORD"]);
+        one && matches!(token, Token::Word(_))
+    }
 }
 
 fn is_text(token: &Token) -> bool {
@@ -214,6 +265,20 @@ mod tests {
             ("DO 'alter role a password ''secret'''", "DO '***'"),
             ("SELECT f('host=a password=secret', 'b')", "SELECT f('***', 'b')"),
             ("SELECT 'SCRAM-SHA-256$4096:secret$secret:secret'", "SELECT '***'"),
+            (
+                "ALTER ROLE a PASSWORD secret VALID UNTIL 'x'",
+                "ALTER ROLE a PASSWORD '***' VALID UNTIL 'x'",
+            ),
+            (
+                "CREATE USER a ENCRYPTED PASSWORD \"secret\"",
+                "CREATE USER a ENCRYPTED PASSWORD '***'",
+            ),
+            ("alter role a password = secret; select a", "alter role a password = '***'; select a"),
+            ("ALTER ROLE a PASSWORD secret-2@x LOGIN", "ALTER ROLE a PASSWORD '***' LOGIN"),
+            ("ALTER ROLE a PASSWORD 2secret;SELECT b", "ALTER ROLE a PASSWORD '***';SELECT b"),
+            ("ALTER ROLE a PASSWORD 'x'secret", "ALTER ROLE a PASSWORD '***'"),
+            ("CREATE TABLE a (password text)", "CREATE TABLE a (password text)"),
+            ("SELECT password FROM a", "SELECT password FROM a"),
             ("GRANT a TO \"password\"", "GRANT a TO \"password\""),
         ] {
             assert_eq!(without_passwords(sql), told);

@@ -1,12 +1,14 @@
 //! Transaction control: BEGIN, COMMIT, ROLLBACK, savepoints, SET TRANSACTION.
 
 use std::sync::Arc;
+
+use futures::FutureExt as _;
 use telesto_sql_parser::names::fold;
 
 use telesto_txn::{Level, TxnOptions};
 
 use super::transaction::{Block, Step};
-use super::{Session, StatementResult};
+use super::{Prepared, Session, StatementResult};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::levels::level_name;
 use crate::sqlparser::ast::{
@@ -303,24 +305,36 @@ impl Session {
     /// the settings between statements.
     ///
     /// # Errors
-    /// None that the call has not had.
-    pub fn configure(&mut self) -> Result<()> {
+    /// 42501 for what the role may not set any more, though it could by the catalog that the statement saw.
+    pub async fn configure(&mut self) -> Result<()> {
         let mut calls = self.configured.take();
+        if calls.is_empty() {
+            return Ok(());
+        }
         // They were checked as the role that called: what it may set it sets before the session acts as another.
         calls.sort_by_key(|call| call.becomes.is_some());
         for call in calls {
             if call.local && self.block.is_none() {
                 continue;
             }
-            self.change_settings(call.local, |settings| match &call.becomes {
-                Some(becomes) => {
-                    settings.take_role(becomes);
-                    Ok(())
-                }
-                None => settings.set(&call.name, &call.values),
-            })?;
+            if let Err(error) = self.configure_one(&call).boxed().await {
+                self.fail();
+                return Err(error);
+            }
         }
         Ok(())
+    }
+
+    /// [`Session::configure`] before a statement; one that was to end the block ends it where that fails, too.
+    pub(super) async fn configure_before(&mut self, prepared: &Prepared) -> Result<()> {
+        let configured = self.configure().await;
+        if configured.is_err()
+            && let Some(Statement::Commit { .. } | Statement::Rollback { savepoint: None, .. }) =
+                prepared.statement.as_deref()
+        {
+            self.abandon_block();
+        }
+        configured
     }
 
     /// Opens the implicit block that a statement is of with those behind it: one that fails takes back what this one sets, and

@@ -263,7 +263,8 @@ impl SqlEngine {
             .hint("There is one database, called telesto."));
         }
         let user = or_default(std::mem::take(&mut options.user));
-        let role = self.log_in(&user, options.proven, options.role).await?;
+        let mut role = self.log_in(&user, options.proven, options.role).await?;
+        let seat = role.seat.take();
         let (settings, warnings) = self.beginning(role, user, &mut options).await?;
         let mut session = self.session_of(settings, options.client);
         session.shown.change().encrypted = options.encrypted.take();
@@ -271,6 +272,7 @@ impl SqlEngine {
             session.notices.warning(warning.code(), warning.message());
         }
         (session.label, session.audit) = (options.label, options.audit);
+        session.seat = seat;
         Ok(session)
     }
 
@@ -320,6 +322,7 @@ impl SqlEngine {
             shown,
             notices: Arc::default(),
             configured: Arc::default(),
+            seat: None,
             block: None,
             ending: Arc::default(),
             lost: 0,

@@ -122,6 +122,8 @@ pub struct Session {
     notices: Arc<NoticeQueue>,
     configured: Arc<settings::ConfigQueue>,
     sequences: Arc<SequenceSession>,
+    /// Its place among its role's sessions on this node.
+    seat: Option<crate::plan::cancel::Seat>,
     block: Option<Block>,
     /// The end of the last index build that was stopped.
     ending: Arc<online::Ending>,
@@ -310,7 +312,7 @@ impl Session {
         sql: &str,
         parameter_types: &[Option<SqlType>],
     ) -> Result<Arc<Prepared>> {
-        self.configure()?;
+        self.configure().await?;
         let again = match self.prepare_if_known(sql, parameter_types).await {
             Parsing::Known(prepared) => return Ok(prepared),
             Parsing::Again(cut) => Some(cut),
@@ -410,7 +412,7 @@ impl Session {
                 let timer = self.spending.timer();
                 timer.run(pin!(self.commit_bounded().boxed())).await.0
             }
-            _ => self.configure(),
+            _ => self.configure().await,
         };
         self.pipelined = false;
         self.spending.ends();

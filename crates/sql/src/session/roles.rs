@@ -5,6 +5,8 @@
 //!   that no role has, as the bootstrap superuser.
 //! - A role changes here, by `set_config('role', …)`, which asks the same, and by what a session begins with (`beginning`); whose
 //!   session it is changes here and nowhere else.
+//! - Who may become whom is asked of the catalog as it is now, whatever the block reads: the answer outlives the block. What the block
+//!   has itself changed of roles counts as long as nobody else has changed definitions since.
 //! - Who may become whom is asked of the role that the session is of, not of the one it acts as: SET ROLE gives up nothing. Of the
 //!   way back to what a session began as, it is asked of the role that logged in.
 //!
@@ -29,6 +31,8 @@ use telesto_txn::TxnOptions;
 use super::{Session, SqlEngine};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
+use crate::expr::settings::{Configured, is_of_superusers};
+use crate::plan::cancel::Seat;
 
 /// What a statement asks of the session's roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,10 +120,12 @@ pub(super) struct LoggedIn {
     pub(super) superuser: bool,
     /// The catalog that says so, if it was asked.
     pub(super) catalog: Option<Arc<CatalogSnapshot>>,
+    /// Its place among the role's sessions; of a name that no role has there is no limit.
+    pub(super) seat: Option<Seat>,
 }
 
 fn first_role(catalog: Option<Arc<CatalogSnapshot>>) -> LoggedIn {
-    LoggedIn { oid: BOOTSTRAP, superuser: true, catalog }
+    LoggedIn { oid: BOOTSTRAP, superuser: true, catalog, seat: None }
 }
 
 /// 22023 of a role that is to be taken.
@@ -181,26 +187,68 @@ impl SqlEngine {
             ))
             .detail("User does not have CONNECT privilege."));
         }
-        if let (Some(limit), false) = (role.connection_limit, role.superuser) {
-            let there = self.backends.of_role(role.oid);
-            if there >= limit as usize {
-                return Err(Error::new(
-                    SqlState::TOO_MANY_CONNECTIONS,
-                    format!("too many connections for role \"{user}\""),
-                ));
-            }
-        }
+        let limit = role.connection_limit.filter(|_| !role.superuser).map(|limit| limit as usize);
+        let Some(seat) = self.backends.seat(role.oid, limit) else {
+            return Err(Error::new(
+                SqlState::TOO_MANY_CONNECTIONS,
+                format!("too many connections for role \"{user}\""),
+            ));
+        };
         let (oid, superuser) = (role.oid, role.superuser);
-        Ok(LoggedIn { oid, superuser, catalog: Some(catalog) })
+        Ok(LoggedIn { oid, superuser, catalog: Some(catalog), seat: Some(seat) })
     }
 }
 
 impl Session {
-    /// The catalog as the block sees it, or as it is now.
+    /// The catalog as it is now, with what the block has changed of it. A block may read an older one, and what is answered here
+    /// stays when the block has ended.
     async fn roles_now(&self) -> Result<Arc<CatalogSnapshot>> {
-        match self.block.as_ref().and_then(|block| block.txn.clone()) {
-            Some(txn) => self.read_catalog(&txn).await,
-            None => self.engine.catalog_now().await,
+        let now = self.engine.catalog_now().await?;
+        let Some(block) = &self.block else { return Ok(now) };
+        let (Some(base), Some(txn)) = (&block.base, &block.txn) else { return Ok(now) };
+        let before = base.temp.as_ref().map_or(base.stamp, |temp| temp.shared_stamp);
+        // A block whose definitions rest on older ones than there are now cannot commit: what it would have made does not count.
+        if before != now.stamp {
+            return Ok(now);
+        }
+        self.read_catalog(txn).await
+    }
+
+    /// Finds out whether the role whose rights count is a superuser, as of now.
+    pub(super) async fn ask_whether_superuser(&mut self) -> Result<()> {
+        let catalog = self.roles_now().await?;
+        let ask = |settings: &mut Arc<super::Settings>| {
+            let superuser = settings.is_superuser_in(&catalog);
+            if settings.superuser != superuser {
+                Arc::make_mut(settings).superuser = superuser;
+            }
+        };
+        ask(&mut self.settings);
+        if let Some(block) = &mut self.block {
+            ask(&mut block.settings_after);
+        }
+        Ok(())
+    }
+
+    /// Makes so what one call of `set_config` asked for. The call was checked by the catalog of its statement, which may be an older
+    /// one; what only some may set is asked again of the present.
+    pub(super) async fn configure_one(&mut self, call: &Configured) -> Result<()> {
+        match &call.becomes {
+            Some(asked) => {
+                let catalog = self.roles_now().await?;
+                let name = asked.role.as_ref().map_or("none", |(_, name)| name);
+                let becomes = self.settings.role_to_take(&catalog, name)?;
+                self.change_settings(call.local, |settings| {
+                    settings.take_role(&becomes);
+                    Ok(())
+                })
+            }
+            None => {
+                if is_of_superusers(&call.name) {
+                    self.ask_whether_superuser().await?;
+                }
+                self.change_settings(call.local, |settings| settings.set(&call.name, &call.values))
+            }
         }
     }
 

@@ -112,7 +112,7 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: Vec<Datum>,
     ) -> Result<StatementResult> {
-        self.configure()?;
+        self.configure_before(prepared).await?;
         let settings = Arc::clone(&self.settings);
         let (token, mut timer) = self.begin_statement();
         let ran = {

@@ -204,7 +204,10 @@ impl Session {
 
     /// Commits the block, repeating it after conflicts. The block has ended whatever the result.
     pub(super) async fn commit_block(&mut self) -> Result<()> {
-        self.configure()?;
+        if let Err(error) = self.configure().await {
+            self.abandon_block();
+            return Err(error);
+        }
         let mut attempt = 0;
         loop {
             let kept = match self.cursors.any() {

@@ -11,6 +11,7 @@ use super::{Prepared, ResultColumn, Rows, Session, StatementResult, parse};
 use crate::error::{Error, Result, SqlState};
 use crate::expr::cast::cast;
 use crate::expr::levels::level_name;
+use crate::expr::settings::is_of_superusers;
 use crate::expr::type_name::sql_type;
 use crate::expr::{CastContext, EvalContext};
 use crate::notify::channel_of;
@@ -78,7 +79,14 @@ impl Session {
         }
         match RoleAsked::of_set(set)? {
             Some(asked) => self.change_role(&asked).await,
-            None => self.set(set),
+            None => {
+                if let Set::SingleAssignment { variable, .. } = set
+                    && is_of_superusers(&variable.to_string().replace('"', ""))
+                {
+                    self.ask_whether_superuser().await?;
+                }
+                self.set(set)
+            }
         }
     }
 
@@ -241,6 +249,11 @@ impl Session {
             self.change_role(&asked).await?;
             return Ok(());
         }
+        if let Reset::ConfigurationParameter(name) = &reset.reset
+            && is_of_superusers(&name.to_string())
+        {
+            self.ask_whether_superuser().await?;
+        }
         let defaults = Arc::clone(&self.defaults);
         self.change_settings(false, |settings| match &reset.reset {
             // Whose session it is does not change.
@@ -396,10 +409,14 @@ impl Session {
         self.show(variable).await
     }
 
-    async fn show(&self, variable: &[Ident]) -> Result<StatementResult> {
+    async fn show(&mut self, variable: &[Ident]) -> Result<StatementResult> {
         let name = show_name(variable);
         let columns = show_columns(&name);
-        let rows = if name.eq_ignore_ascii_case("all") {
+        let all = name.eq_ignore_ascii_case("all");
+        if all || name.eq_ignore_ascii_case("is_superuser") {
+            self.ask_whether_superuser().await?;
+        }
+        let rows = if all {
             self.settings
                 .all()
                 .into_iter()

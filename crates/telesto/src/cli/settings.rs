@@ -91,7 +91,7 @@ macro_rules! settings {
 
 settings! {
     /// The bucket that holds the database: file:///path, s3://bucket/prefix, gs://…, az://…, or
-    /// memory:// (gone when the process ends). Any number of processes may open one. Default: the
+    /// memory://NAME (gone when the process ends). Any number of processes may open one. Default: the
     /// folder ./telesto-data/bucket
     #[arg(value_name = "URL")]
     bucket: String, "TELESTO_BUCKET";
