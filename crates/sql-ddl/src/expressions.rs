@@ -39,7 +39,7 @@ fn is_stable_cast(from: &SqlType, to: &SqlType) -> bool {
         )
     };
     let text = |ty: &SqlType| ty.is_string() || *ty == SqlType::Unknown;
-    (time(from) && text(to))
+    (text(to) && telesto_sql_expr::ty::has_stable_text(from))
         || (text(from) && (time(to) || *to == SqlType::Interval))
         || (zoned(from) && time(to) && !zoned(to))
         || (zoned(to) && time(from) && !zoned(from))

@@ -33,6 +33,7 @@ const fn part(name: &'static str, body: super::registry::Body) -> Function {
         strict: false,
         waits: false,
         measures: false,
+        settled: None,
         body,
     }
 }

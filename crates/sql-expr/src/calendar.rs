@@ -400,8 +400,8 @@ pub fn age(a: i64, b: i64) -> (i32, i32, i64) {
         days -= 1;
     }
     if days < 0 {
-        // The month borrowed is the earlier date's, as PostgreSQL does; negated ages borrow the later one's.
-        days += if negative { days_in_month(ly, lm) } else { days_in_month(ey, em) };
+        // The month borrowed is the earlier date's, as in PostgreSQL.
+        days += days_in_month(ey, em);
         months -= 1;
     }
     let sign = if negative { -1 } else { 1 };

@@ -134,7 +134,6 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Int2 | Int4 | Int8, Float8) => Datum::Float8(i64_of(&value)? as f64),
         (Int2 | Int4 | Int8, Oid | Reg) => oid(i64_of(&value)?, from)?,
         (Oid | Reg, Int4) => Datum::Int4(i64_of(&value)? as i32),
-        (Oid | Reg, Oid | Reg) => value,
         (Oid | Reg, Int8) => integer(i64_of(&value)?, to)?,
         (Bool, Text | Varchar | Bpchar) => {
             text(if value.as_bool() == Some(true) { "true" } else { "false" })
@@ -203,16 +202,18 @@ fn convert(value: Datum, from: &SqlType, to: &SqlType, context: &EvalContext<'_>
         (Iv, Time) => Datum::Time(interval_of(&value)?.micros.rem_euclid(calendar::DAY)),
         (Json, Jsonb) => input(str_of(&value)?, &SqlType::Jsonb, context)?,
         (Jsonb, Json) => Datum::Json(output(&value, from, context)?.into()),
-        (Jsonb, Bool | Int2 | Int4 | Int8 | Num | Float4 | Float8) => {
-            from_jsonb(&value, to, context)?
-        }
-        (Tag::Cidr, Tag::Inet) => value,
+        (Jsonb, _) if target.category() != Category::String => from_jsonb(&value, to, context)?,
+        (Tag::Cidr, Tag::Inet) | (Oid | Reg, Oid | Reg) => value,
         (Tag::Inet, Tag::Cidr) => Datum::Network(network_of(&value)?.network()),
         // With the length of a whole address, which the text form leaves out.
         (Tag::Inet | Tag::Cidr, Text | Varchar | Bpchar) => text(network_of(&value)?.whole_text()),
         (InternalChar, Text | Varchar | Bpchar) => text(output(&value, from, context)?),
-        (Text | Varchar | Name | Unknown, _) => input(str_of(&value)?, to, context)?,
+        (Int4, InternalChar) | (InternalChar, Int4) => internal_char(&value, to)?,
+        (Text | Varchar | Name | Unknown, _) | (Bpchar, Tag::Bytea) => {
+            input(str_of(&value)?, to, context)?
+        }
         (Bpchar, _) => input(str_of(&value)?.trim_end_matches(' '), to, context)?,
+        (_, Name) => convert(text(output(&value, from, context)?), &SqlType::Text, to, context)?,
         _ if target.category() == Category::String => text(output(&value, from, context)?),
         _ => return Err(fault::cannot_cast(from, to)),
     })
@@ -243,6 +244,15 @@ fn bit_strings(
         }
         _ => convert(value, from, to, context)?,
     })
+}
+
+/// An integer as the byte of a `"char"`, which has a sign as a number, and back.
+fn internal_char(value: &Datum, to: &SqlType) -> Result<Datum> {
+    if let Datum::InternalChar(byte) = value {
+        return Ok(Datum::Int4(byte.cast_signed().into()));
+    }
+    let byte = i8::try_from(i64_of(value)?).map_err(|_| fault::out_of_range(to))?;
+    Ok(Datum::InternalChar(byte.cast_unsigned()))
 }
 
 fn integer(value: i64, to: &SqlType) -> Result<Datum> {

@@ -29,6 +29,8 @@ pub enum FromCharError {
     Unsupported(String),
     /// `22P02`.
     Number(String),
+    /// `42601`: parts of a template that do not go together.
+    Template(&'static str),
 }
 
 type Read<T> = Result<T, FromCharError>;

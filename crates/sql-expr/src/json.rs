@@ -62,7 +62,9 @@ fn contains_element(have: &Value, want: &Value) -> bool {
     }
 }
 
-fn is_scalar(value: &Value) -> bool {
+/// Whether it has no parts.
+#[must_use]
+pub fn is_scalar(value: &Value) -> bool {
     !matches!(value, Value::Array(_) | Value::Object(_))
 }
 
@@ -283,6 +285,21 @@ pub fn set_path(
     }
     walk(&mut value, path, new, mode)?;
     Ok(normalise(value))
+}
+
+/// Which step of a path is none (NULL), if the steps before it lead anywhere.
+#[must_use]
+pub fn null_step(value: &Value, path: &[Option<&str>]) -> Option<usize> {
+    let mut value = value;
+    for (at, step) in path.iter().enumerate() {
+        let Some(step) = step else { return Some(at) };
+        value = match value {
+            Value::Object(members) => members.get(*step)?,
+            Value::Array(items) => &items[position(items.len(), step.trim().parse().ok()?)?],
+            _ => return None,
+        };
+    }
+    None
 }
 
 /// `jsonb_typeof`.

@@ -70,6 +70,27 @@ pub fn shown(value: &str) -> Option<String> {
     }
 }
 
+/// Without fields that are null, everywhere inside, and without blanks; repeated keys and the digits of numbers stay.
+pub fn strip_nulls(text: &str) -> String {
+    let Some(entries) = entries(text) else { return quoted_anew(text.trim()) };
+    let object = is_object(text);
+    let kept = entries.into_iter().filter(|(_, value)| !object || value.trim() != "null");
+    let parts = kept.map(|(key, value)| match key {
+        Some(key) => format!("{}:{}", quoted_anew(key), strip_nulls(value)),
+        None => strip_nulls(value),
+    });
+    let parts = parts.collect::<Vec<_>>().join(",");
+    if object { format!("{{{parts}}}") } else { format!("[{parts}]") }
+}
+
+/// A scalar; a string with its escapes as they are written by us.
+fn quoted_anew(scalar: &str) -> String {
+    match unquoted(scalar) {
+        Some(text) => serde_json::Value::String(text).to_string(),
+        None => scalar.to_owned(),
+    }
+}
+
 /// Whether it is an object.
 pub fn is_object(text: &str) -> bool {
     text.trim_start().starts_with('{')

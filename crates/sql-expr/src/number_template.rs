@@ -14,21 +14,35 @@ use super::to_char::ordinal;
 /// `G`, `S`, `MI`, `PL`, `SG`, `PR`, `FM`, `TH`/`th`, and quoted text.
 ///
 /// # Errors
-/// What the template asks for that is not to be had: `RN`, `EEEE`, `V`, `L`.
-pub fn number(template: &str, decimal: &str) -> std::result::Result<String, String> {
+/// [`FromCharError::Unsupported`] for `RN`, `EEEE`, `V`, `L`; [`FromCharError::Template`].
+pub fn number(template: &str, decimal: &str) -> Result<String, FromCharError> {
     let format = NumberFormat::parse(template)?;
     let (negative, magnitude) = match decimal.strip_prefix('-') {
         Some(rest) => (true, rest),
         None => (false, decimal),
     };
     if !magnitude.starts_with(|c: char| c.is_ascii_digit()) {
-        return Ok(format!("{}{}", if negative { "-" } else { " " }, magnitude));
+        return Ok(format.render(negative, magnitude, ""));
     }
-    let rounded = round_text(magnitude, format.fraction_digits);
-    let (integer, fraction) = rounded.split_once('.').unwrap_or((&rounded, ""));
-    let integer = integer.trim_start_matches('0');
-    let negative = negative && rounded.bytes().any(|b| b.is_ascii_digit() && b != b'0');
-    Ok(format.render(negative, integer, fraction))
+    Ok(format.shown(negative, &round_text(magnitude, format.fraction_digits)))
+}
+
+/// Formats a floating point number that has `precision` digits: none beyond them is written.
+///
+/// # Errors
+/// As [`number`].
+pub fn float(template: &str, value: f64, precision: usize) -> Result<String, FromCharError> {
+    let format = NumberFormat::parse(template)?;
+    if value.is_nan() {
+        return Ok(format.render(false, "NaN", ""));
+    }
+    let (negative, magnitude) = (value < 0.0, value.abs());
+    if magnitude.is_infinite() {
+        return Ok(format.render(negative, "Infinity", ""));
+    }
+    let left = precision.saturating_sub(format!("{magnitude:.0}").len());
+    let digits = format.fraction_digits.min(left);
+    Ok(format.shown(negative, &format!("{magnitude:.digits$}")))
 }
 
 /// Rounds a non-negative decimal text to `digits` after the point, half away from zero.
@@ -96,13 +110,14 @@ struct NumberFormat {
 }
 
 impl NumberFormat {
-    fn parse(template: &str) -> std::result::Result<Self, String> {
+    fn parse(template: &str) -> Result<Self, FromCharError> {
         let mut format = Self { fill: true, ..Self::default() };
         let mut after_point = false;
         let mut rest = template;
         while let Some(c) = rest.chars().next() {
             let upper2 = rest.get(..2).map(str::to_ascii_uppercase).unwrap_or_default();
             let mut used = c.len_utf8();
+            format.check(&upper2, c)?;
             match (upper2.as_str(), c) {
                 ("FM", _) => (format.fill, used) = (false, 2),
                 ("PR", _) => (format.brackets, used) = (true, 2),
@@ -123,7 +138,7 @@ impl NumberFormat {
                     used = 2;
                 }
                 ("RN" | "EE", _) => {
-                    return Err(format!("to_char pattern {upper2:?}"));
+                    return Err(FromCharError::Unsupported(format!("to_char pattern {upper2:?}")));
                 }
                 (_, '9' | '0') => {
                     if after_point {
@@ -149,7 +164,7 @@ impl NumberFormat {
                     (format.explicit_sign, format.trailing_sign) = (true, true);
                 }
                 (_, 'V' | 'v' | 'L' | 'l') => {
-                    return Err(format!("to_char pattern {c:?}"));
+                    return Err(FromCharError::Unsupported(format!("to_char pattern {c:?}")));
                 }
                 (_, '"') => {
                     let inner = &rest[1..];
@@ -157,6 +172,8 @@ impl NumberFormat {
                     format.parts.push(Part::Literal(inner[..end].to_owned()));
                     used = (end + 2).min(rest.len());
                 }
+                // PostgreSQL knows them, and writes nothing.
+                (_, 'B' | 'b' | 'C' | 'c') => {}
                 _ => format.parts.push(Part::Literal(c.to_string())),
             }
             rest = &rest[used..];
@@ -164,17 +181,67 @@ impl NumberFormat {
         Ok(format)
     }
 
-    fn render(&self, negative: bool, integer: &str, fraction: &str) -> String {
-        let overflow = integer.len() > self.integer_digits;
-        let missing = self.integer_digits.saturating_sub(integer.len());
-        // A zero is written before the point only where the template asks for it or nothing else is left.
-        let zero_from = match self.zero_from {
+    /// Refuses what does not go with the parts before it.
+    fn check(&self, upper2: &str, c: char) -> Result<(), FromCharError> {
+        let has = |part: &Part| self.parts.contains(part);
+        let minus = has(&Part::Minus) || has(&Part::SignOrMinus);
+        let plus = has(&Part::Plus) || has(&Part::SignOrMinus);
+        let sign = self.leading_sign || self.trailing_sign;
+        let wrong = match (upper2, c) {
+            ("PR", _) if sign || plus || minus => {
+                "cannot use \"PR\" and \"S\"/\"PL\"/\"MI\"/\"SG\" together"
+            }
+            ("MI", _) if sign => "cannot use \"S\" and \"MI\" together",
+            ("PL", _) if sign => "cannot use \"S\" and \"PL\" together",
+            ("SG", _) if sign => "cannot use \"S\" and \"SG\" together",
+            (_, '9') if self.brackets => "\"9\" must be ahead of \"PR\"",
+            (_, '0') if self.brackets => "\"0\" must be ahead of \"PR\"",
+            (_, '.' | 'D' | 'd') if self.point => "multiple decimal points",
+            ("SG", _) => return Ok(()),
+            (_, 'S' | 's') if sign => "cannot use \"S\" twice",
+            (_, 'S' | 's') if plus || minus || self.brackets => {
+                "cannot use \"S\" and \"PL\"/\"MI\"/\"SG\"/\"PR\" together"
+            }
+            _ => return Ok(()),
+        };
+        Err(FromCharError::Template(wrong))
+    }
+
+    /// A number that is rounded already.
+    fn shown(&self, negative: bool, rounded: &str) -> String {
+        let (integer, fraction) = rounded.split_once('.').unwrap_or((rounded, ""));
+        let negative = negative && rounded.bytes().any(|b| b.is_ascii_digit() && b != b'0');
+        self.render(negative, integer.trim_start_matches('0'), fraction)
+    }
+
+    /// The digit from which on zeros are written: before the point only where the template asks for it or nothing else is left.
+    fn zeros_from(&self, integer: &str) -> usize {
+        match self.zero_from {
             Some(at) => at,
             None if integer.is_empty() && self.fraction_digits == 0 => {
                 self.integer_digits.saturating_sub(1)
             }
             None => usize::MAX,
-        };
+        }
+    }
+
+    /// What a part that is a sign writes.
+    fn sign(&self, part: &Part, negative: bool) -> Option<char> {
+        let blank = || self.fill.then_some(' ');
+        match (part, negative) {
+            (Part::Minus, false) | (Part::Plus, true) => blank(),
+            (_, true) => Some('-'),
+            (_, false) => Some('+'),
+        }
+    }
+
+    /// Writes the parts up to the first one for which the number has no digit: there the text ends, whatever the template says
+    /// behind it.
+    fn render(&self, negative: bool, integer: &str, fraction: &str) -> String {
+        // Zero is a digit, too.
+        let overflow = integer.len().max(1) > self.integer_digits;
+        let missing = self.integer_digits.saturating_sub(integer.len());
+        let zero_from = self.zeros_from(integer);
         let first_written = missing.min(zero_from);
         let mut out = String::new();
         let mut sign_written = self.explicit_sign || self.brackets;
@@ -199,7 +266,10 @@ impl NumberFormat {
         for part in &self.parts {
             match part {
                 Part::Nine | Part::Zero if after_point => {
-                    if fraction_at < kept_fraction {
+                    if !overflow && fraction_at >= fraction.len() {
+                        return self.ended(negative, out, true);
+                    }
+                    if overflow || fraction_at < kept_fraction {
                         out.push_str(if overflow {
                             "#"
                         } else {
@@ -218,6 +288,14 @@ impl NumberFormat {
                     } else if position >= first_written && position >= zero_from {
                         put_sign(&mut out, &mut sign_written);
                         out.push('0');
+                    } else if position + 1 == self.integer_digits
+                        && !self.fill
+                        && self.fraction_digits > 0
+                        && kept_fraction == 0
+                    {
+                        // Nothing else is left of it.
+                        put_sign(&mut out, &mut sign_written);
+                        out.push('0');
                     } else if self.fill {
                         out.push(' ');
                     }
@@ -230,26 +308,17 @@ impl NumberFormat {
                         out.push(' ');
                     }
                 }
+                Part::Point if fraction.is_empty() && !overflow => {
+                    return self.ended(negative, out, true);
+                }
                 Part::Point => {
                     put_sign(&mut out, &mut sign_written);
                     after_point = true;
                     out.push('.');
                 }
                 Part::Literal(text) => out.push_str(text),
-                Part::Sign | Part::SignOrMinus => out.push(if negative { '-' } else { '+' }),
-                Part::Minus => {
-                    if negative {
-                        out.push('-');
-                    } else if self.fill {
-                        out.push(' ');
-                    }
-                }
-                Part::Plus => {
-                    if !negative {
-                        out.push('+');
-                    } else if self.fill {
-                        out.push(' ');
-                    }
+                Part::Sign | Part::SignOrMinus | Part::Minus | Part::Plus => {
+                    out.extend(self.sign(part, negative));
                 }
                 // PostgreSQL writes it behind whole numbers that are not negative.
                 Part::Ordinal(_) if negative || overflow || self.point => {}
@@ -260,7 +329,19 @@ impl NumberFormat {
                 }
             }
         }
-        if self.brackets { self.bracketed(negative, out) } else { out }
+        self.ended(negative, out, false)
+    }
+
+    /// The text with its brackets; with the first only where it is `cut`.
+    fn ended(&self, negative: bool, out: String, cut: bool) -> String {
+        if !self.brackets {
+            return out;
+        }
+        let mut whole = self.bracketed(negative, out);
+        if cut && (negative || self.fill) {
+            whole.pop();
+        }
+        whole
     }
 
     /// As `PR` has it: negative numbers in angle brackets.
@@ -301,7 +382,7 @@ impl NumberFormat {
 /// # Errors
 /// [`FromCharError::Number`] when there is no digit; [`FromCharError::Unsupported`].
 pub fn decimal(template: &str, text: &str) -> Result<String, FromCharError> {
-    let format = NumberFormat::parse(template).map_err(FromCharError::Unsupported)?;
+    let format = NumberFormat::parse(template)?;
     let mut reader = Reader {
         text: text.as_bytes(),
         at: 0,
@@ -460,7 +541,8 @@ mod tests {
             ("999", "1234", " ###"),
             ("99.99", "0.5", "   .50"),
         ] {
-            assert_eq!(number(template, value).as_deref(), Ok(expected), "{template} {value}");
+            let shown = number(template, value).unwrap();
+            assert_eq!(shown, expected, "{template} {value}");
         }
     }
 

@@ -191,7 +191,7 @@ pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
         }
         pattern = rest;
     }
-    let source = if literal { regex::escape(pattern) } else { translate(pattern)? };
+    let source = if literal { regex::escape(pattern) } else { translate(pattern, extended)? };
     let states = states(pattern);
     Search::new(Syntax { source, insensitive, multi_line, dot_all, extended, states }).map_err(
         |error| {
@@ -223,7 +223,7 @@ pub fn states(pattern: &str) -> u64 {
                 total = groups.pop().map_or(0, |(before, _)| before).saturating_add(inside);
                 atom = inside;
             }
-            '{' => {
+            '{' if chars.clone().next().is_some_and(|c| c.is_ascii_digit()) => {
                 let count: String = chars.by_ref().take_while(|c| *c != '}').collect();
                 let most = count.split(',').filter_map(|n| n.trim().parse::<u64>().ok()).max();
                 let repeated = atom.saturating_mul(most.unwrap_or(1).max(1));
@@ -242,54 +242,156 @@ pub fn states(pattern: &str) -> u64 {
     groups.iter().fold(total, |total, (before, _)| total.saturating_add(*before))
 }
 
-/// Rewrites the escapes that differ between PostgreSQL and the engine.
-fn translate(pattern: &str) -> Result<String, PatternError> {
+/// Whether what was read last of an expression may be repeated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// A character, a class or a group.
+    Atom,
+    /// A place, a repetition, or nothing yet.
+    Other,
+}
+
+/// Rewrites what differs between PostgreSQL and the engine: escapes, and braces that repeat nothing.
+fn translate(pattern: &str, extended: bool) -> Result<String, PatternError> {
+    let inoperable = || PatternError::Regex("quantifier operand invalid".into());
     if pattern.starts_with("***") {
-        return Err(PatternError::Regex("quantifier operand invalid".into()));
+        return Err(inoperable());
     }
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut chars = pattern.chars().peekable();
-    let mut in_class = false;
-    let mut class_start = false;
+    let mut last = Last::Other;
     while let Some(c) = chars.next() {
         match c {
-            '\\' => match chars.next() {
-                None => return Err(PatternError::Regex("invalid escape \\ sequence".into())),
-                Some('m') => out.push_str("\\b{start}"),
-                Some('M') => out.push_str("\\b{end}"),
-                Some('y') => out.push_str("\\b"),
-                Some('Y') => out.push_str("\\B"),
-                Some('Z') => out.push_str("\\z"),
-                Some('e') => out.push_str("\\x1B"),
-                Some('a') => out.push_str("\\x07"),
-                Some('b') => out.push_str("\\x08"),
-                Some('B') => out.push_str("\\\\"),
-                Some(d @ '1'..='9') if !in_class => {
-                    return Err(PatternError::Unsupported(format!(
-                        "back reference \\{d} in a regular expression"
-                    )));
+            '\\' => last = escape(&mut chars, &mut out, false)?,
+            '[' => {
+                class(&mut chars, &mut out)?;
+                last = Last::Atom;
+            }
+            '*' | '+' | '?' | '{' if c != '{' || chars.peek().is_some_and(char::is_ascii_digit) => {
+                if last == Last::Other {
+                    return Err(inoperable());
                 }
-                Some(
-                    e @ ('d' | 'D' | 'w' | 'W' | 's' | 'S' | 'A' | 'n' | 't' | 'r' | 'f' | 'v'),
-                ) => {
-                    out.push('\\');
-                    out.push(e);
+                out.push(c);
+                if c == '{' {
+                    bounds(&mut chars, &mut out)?;
                 }
-                Some(other) if other.is_ascii_alphanumeric() => {
-                    out.push('\\');
-                    out.push(other);
+                if let Some(lazy) = chars.next_if_eq(&'?') {
+                    out.push(lazy);
                 }
-                Some(other) => out.push_str(&regex::escape(&other.to_string())),
-            },
-            '[' if !in_class => {
-                in_class = true;
-                class_start = true;
-                out.push('[');
-                if chars.peek() == Some(&'^') {
-                    chars.next();
-                    out.push('^');
+                last = Last::Other;
+            }
+            '{' => {
+                out.push_str("\\{");
+                last = Last::Atom;
+            }
+            '(' => {
+                out.push('(');
+                // What a group begins with is no repetition.
+                if let Some(mark) = chars.next_if_eq(&'?') {
+                    out.push(mark);
                 }
-                continue;
+                last = Last::Other;
+            }
+            ':' if out.ends_with("(?") => out.push(':'),
+            '|' | '^' | '$' => {
+                out.push(c);
+                last = Last::Other;
+            }
+            '#' if extended => {
+                out.push('#');
+                while let Some(inner) = chars.next_if(|inner| *inner != '\n') {
+                    out.push(inner);
+                }
+            }
+            c if extended && c.is_whitespace() => out.push(c),
+            other => {
+                out.push(other);
+                last = Last::Atom;
+            }
+        }
+    }
+    Ok(out)
+}
+
+type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
+
+/// One escape, the backslash of which is read already.
+fn escape(chars: &mut Chars<'_>, out: &mut String, in_class: bool) -> Result<Last, PatternError> {
+    let mut last = Last::Atom;
+    let mut place = |form: &str| {
+        out.push_str(form);
+        last = Last::Other;
+    };
+    match chars.next() {
+        None => return Err(PatternError::Regex("invalid escape \\ sequence".into())),
+        Some('m') => place("\\b{start}"),
+        Some('M') => place("\\b{end}"),
+        Some('y') => place("\\b"),
+        Some('Y') => place("\\B"),
+        Some('A') => place("\\A"),
+        Some('Z') => place("\\z"),
+        Some('e') => out.push_str("\\x1B"),
+        Some('a') => out.push_str("\\x07"),
+        Some('b') => out.push_str("\\x08"),
+        Some('B') => out.push_str("\\\\"),
+        Some(d @ '1'..='9') if !in_class => {
+            return Err(PatternError::Unsupported(format!(
+                "back reference \\{d} in a regular expression"
+            )));
+        }
+        Some(other) if other.is_ascii_alphanumeric() => {
+            out.push('\\');
+            out.push(other);
+        }
+        Some(other) => out.push_str(&regex::escape(&other.to_string())),
+    }
+    Ok(last)
+}
+
+/// The counts of a repetition and its closing brace; the opening one is read already.
+fn bounds(chars: &mut Chars<'_>, out: &mut String) -> Result<(), PatternError> {
+    let wrong = || PatternError::Regex("invalid repetition count(s)".into());
+    let mut text = String::new();
+    loop {
+        match chars.next() {
+            None => return Err(PatternError::Regex("braces {} not balanced".into())),
+            Some('}') => break,
+            Some(c) => text.push(c),
+        }
+    }
+    let count = |digits: &str| match digits.parse::<u16>() {
+        Ok(count @ 0..=255) if digits.bytes().all(|digit| digit.is_ascii_digit()) => Ok(count),
+        _ => Err(wrong()),
+    };
+    match text.split_once(',') {
+        None => {
+            count(&text)?;
+        }
+        Some((least, "")) => {
+            count(least)?;
+        }
+        Some((least, most)) => {
+            if count(least)? > count(most)? {
+                return Err(wrong());
+            }
+        }
+    }
+    out.push_str(&text);
+    out.push('}');
+    Ok(())
+}
+
+/// A class in brackets; the opening one is read already.
+fn class(chars: &mut Chars<'_>, out: &mut String) -> Result<(), PatternError> {
+    out.push('[');
+    if let Some(not) = chars.next_if_eq(&'^') {
+        out.push(not);
+    }
+    let mut first = true;
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => {
+                escape(chars, out, true)?;
             }
             '[' => match chars.peek() {
                 // A POSIX class such as [:alpha:] passes through as it is.
@@ -306,36 +408,29 @@ fn translate(pattern: &str) -> Result<String, PatternError> {
                 Some(mark @ ('.' | '=')) => {
                     let mark = *mark;
                     chars.next();
-                    out.push_str(&regex::escape(&collating_element(&mut chars, mark)?.to_string()));
+                    out.push_str(&regex::escape(&collating_element(chars, mark)?.to_string()));
                 }
                 _ => out.push_str("\\["),
             },
-            ']' if in_class => {
-                if class_start {
-                    out.push_str("\\]");
-                } else {
-                    in_class = false;
-                    out.push(']');
-                }
+            ']' if first => out.push_str("\\]"),
+            ']' => {
+                out.push(']');
+                return Ok(());
             }
             // The engine gives these a meaning inside classes that PostgreSQL does not.
-            '&' | '~' if in_class => {
+            '&' | '~' => {
                 out.push('\\');
                 out.push(c);
             }
-            '$' if !in_class => out.push('$'),
             other => out.push(other),
         }
-        class_start = false;
+        first = false;
     }
-    Ok(out)
+    Ok(())
 }
 
 /// The character of `[.x.]` or `[=x=]`, which in the "C" collation stands for itself; the opening is read already.
-fn collating_element(
-    chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
-    mark: char,
-) -> Result<char, PatternError> {
+fn collating_element(chars: &mut Chars<'_>, mark: char) -> Result<char, PatternError> {
     let invalid = || PatternError::Regex("invalid collating element".into());
     let mut name = String::new();
     loop {

@@ -182,6 +182,23 @@ impl Automaton {
     }
 }
 
+impl Node {
+    /// Leaves the groups inside without a match.
+    fn forget(&self, groups: &mut Groups) {
+        match &self.kind {
+            Kind::Leaf => {}
+            Kind::Group(at, of) => {
+                groups[*at] = None;
+                of.forget(groups);
+            }
+            Kind::Plain(of) | Kind::Repeat { of, .. } => of.forget(groups),
+            Kind::Alternatives(parts) | Kind::Concat(parts, _) => {
+                parts.iter().for_each(|part| part.forget(groups));
+            }
+        }
+    }
+}
+
 impl Posix {
     /// An expression in the engine's syntax; `None`: it is left to the engine.
     pub(crate) fn new(source: &str, verbose: bool, config: syntax::Config) -> Option<Self> {
@@ -315,6 +332,13 @@ impl Posix {
         dead: &mut Vec<(usize, u32)>,
     ) -> std::result::Result<bool, Stop> {
         if span.is_empty() && count >= least && (count > 0 || least == 0) {
+            // No repetition at all leaves the groups unset; one that is empty sets them, where there can be one.
+            if count == 0 && most != Some(0) && of.automaton.spans(&self.config, text, &span)? {
+                let before = groups.clone();
+                if !self.take_apart(of, text, span, groups)? {
+                    *groups = before;
+                }
+            }
             return Ok(true);
         }
         let state = (span.start, if most.is_some() { count } else { count.min(least) });
@@ -327,6 +351,8 @@ impl Posix {
                 continue;
             }
             let before = groups.clone();
+            // What the repetition before left in the groups is not this one's.
+            of.forget(groups);
             if self.take_apart(of, text, span.start..middle, groups)?
                 && self.take_repeat(
                     of,

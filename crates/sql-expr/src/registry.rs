@@ -17,7 +17,9 @@ use std::sync::OnceLock;
 use rustc_hash::FxHashMap;
 
 use super::context::Call;
-use super::ty::{CastContext, Category, Tag, can_cast, common_type, plain_type, tag};
+use super::ty::{
+    CastContext, Category, Tag, can_cast, common_type, has_stable_text, plain_type, tag,
+};
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, RangeKind, SqlType};
 
@@ -73,6 +75,8 @@ pub struct Function {
     pub waits: bool,
     /// Whether the body asks what indexes take ([`super::context::EvalContext::space`]).
     pub measures: bool,
+    /// The same for arguments whose texts depend on nothing else ([`has_stable_text`]): an immutable function.
+    pub settled: Option<&'static Self>,
     /// What computes it.
     pub body: Body,
 }
@@ -96,6 +100,14 @@ impl Function {
     #[must_use]
     pub const fn stable(mut self) -> Self {
         self.volatility = Volatility::Stable;
+        self
+    }
+
+    /// Stable only for the sake of arguments whose texts are; `settled` is the function for others.
+    #[must_use]
+    pub const fn stable_by_text(mut self, settled: &'static Self) -> Self {
+        self.volatility = Volatility::Stable;
+        self.settled = Some(settled);
         self
     }
 
@@ -131,7 +143,7 @@ impl Function {
     /// Whether argument `at` may be of any type.
     #[must_use]
     pub fn takes_any(&self, at: usize) -> bool {
-        !self.args.is_empty() && self.arg(at) == Tag::Any
+        !self.args.is_empty() && matches!(self.arg(at), Tag::Any | Tag::AnyNonArray)
     }
 
     fn takes(&self, count: usize) -> bool {
@@ -167,6 +179,7 @@ pub const fn function_returning(
         strict: true,
         waits: false,
         measures: false,
+        settled: None,
         body,
     }
 }
@@ -318,6 +331,9 @@ impl Candidate {
                 // An untyped literal given as "any" is text.
                 Tag::Any if *own == Tag::Unknown => (SqlType::Text, Tag::Any),
                 Tag::Any => (ty.clone(), Tag::Any),
+                Tag::AnyNonArray if ty.element_type().is_some() => return None,
+                Tag::AnyNonArray if *own == Tag::Unknown => (SqlType::Text, Tag::AnyNonArray),
+                Tag::AnyNonArray => (ty.clone(), Tag::AnyNonArray),
                 Tag::AnyElement | Tag::AnyEnum => {
                     let element = element.clone()?;
                     if *declared == Tag::AnyEnum && !matches!(element, SqlType::Enum(_)) {
@@ -432,7 +448,9 @@ impl Candidate {
                 SqlType::Array(Box::new(self.element.clone().unwrap_or(SqlType::Text)))
             }
         };
-        Resolved { function: self.function, args: self.args.clone(), returns }
+        let settled = self.function.settled.filter(|_| !self.args.iter().any(has_stable_text));
+        let function = settled.unwrap_or(self.function);
+        Resolved { function, args: self.args.clone(), returns }
     }
 }
 

@@ -68,6 +68,8 @@ pub enum Tag {
     Void,
     /// Any type (`"any"`): nothing is converted.
     Any,
+    /// Any type but arrays: nothing is converted.
+    AnyNonArray,
     /// One type for all such arguments.
     AnyElement,
     /// An array of that type.
@@ -239,8 +241,9 @@ pub fn can_cast(from: Tag, to: Tag, context: CastContext) -> bool {
         (Reg, Oid) | (Oid, Reg) | (Int2 | Int4 | Int8, Reg) => CastContext::Implicit,
         (Reg, Int4 | Int8) => CastContext::Assignment,
         (Text | Varchar, Reg) => CastContext::Implicit,
+        (Int4, Tag::InternalChar) | (Tag::InternalChar, Int4) => CastContext::Explicit,
         // Everything can be written as text, and read from it when asked for.
-        (_, Text | Varchar | Bpchar) if !to.polymorphic() => CastContext::Assignment,
+        (_, Text | Varchar | Bpchar | Name) if !to.polymorphic() => CastContext::Assignment,
         (Text | Varchar | Bpchar | Name, _) if !to.polymorphic() => CastContext::Explicit,
         _ => return false,
     };
@@ -415,6 +418,7 @@ pub fn plain_type(tag: Tag) -> SqlType {
         Tag::Text
         | Tag::Array
         | Tag::Any
+        | Tag::AnyNonArray
         | Tag::AnyElement
         | Tag::AnyArray
         | Tag::Enum
@@ -451,6 +455,14 @@ fn record_casts(from: &[SqlType], to: &CompositeType, how: CastContext) -> bool 
             .iter()
             .zip(&to.fields)
             .all(|(from, to)| literal(from) || castable(from, &to.ty, how))
+}
+
+/// Whether the text of a value depends on a setting or on the catalog.
+#[must_use]
+pub fn has_stable_text(ty: &SqlType) -> bool {
+    stable_cast(ty, &SqlType::Text)
+        || ty.is_oid_like() && *ty != SqlType::Oid
+        || matches!(ty, SqlType::Enum(_))
 }
 
 /// Whether the cast depends on a setting (DateStyle, the time zone) or on the catalog: PostgreSQL does not take it for immutable.

@@ -98,26 +98,6 @@ fn parse_text(sql: &str, kept: bool) -> Result<Vec<Parsed>> {
     Ok(out)
 }
 
-/// Whether `DISTINCT FROM` or a subscript is somewhere in the statement: only then the tree may need a repair.
-fn may_need_repair(tokens: &[TokenWithSpan]) -> bool {
-    tokens.iter().any(|t| t.token == Token::LBracket) || has_distinct_from(tokens)
-}
-
-fn has_distinct_from(tokens: &[TokenWithSpan]) -> bool {
-    let mut words = tokens.iter().filter(|t| !matches!(t.token, Token::Whitespace(_))).map(|t| {
-        match &t.token {
-            Token::Word(w) if w.quote_style.is_none() => w.value.as_str(),
-            _ => "",
-        }
-    });
-    let mut before = "";
-    words.any(|word| {
-        let found = before.eq_ignore_ascii_case("DISTINCT") && word.eq_ignore_ascii_case("FROM");
-        before = word;
-        found
-    })
-}
-
 /// Takes `+` and `-` off the end of an operator that PostgreSQL's lexer would not let end in them (`>-` in `a>-1`): one of
 /// several characters may do so only when it has one of ``~!@#%^&|`?``.
 fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
@@ -214,13 +194,14 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);
     spell_conflict_target(sql, &mut tokens)?;
     spell_forms(&mut tokens);
-    let stars = crate::rewrite::row_star::spell(&mut tokens);
+    let relations = crate::rewrite::row_star::spell_relations(&mut tokens);
+    let stars = crate::rewrite::row_star::spell(&mut tokens) || relations;
     let forms = crate::rewrite::constructs::is_in(&tokens);
     let collates = crate::rewrite::collation::is_in(&tokens);
     let records = crate::rewrite::records::is_in(&tokens);
     crate::rewrite::constructs::spell_symmetric(&mut tokens)?;
     let positioned = crate::cursor::spell_current_of(&mut tokens)?;
-    let repair = may_need_repair(&tokens);
+    let repair = crate::rewrite::precedence::is_in(&tokens);
     let head = match crate::cursor::parse(&tokens)? {
         Found::Statement(statement) => return Ok(Parsed::new(*statement, as_of, need)),
         Found::Declare(head) => {
@@ -240,7 +221,7 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     look(length)?;
     // What walks the tree from here on walks a shallow one.
     if repair {
-        crate::rewrite::precedence::restore(&mut statement);
+        crate::rewrite::precedence::restore(&mut statement)?;
     }
     crate::cursor::check_current_of(&statement, positioned)?;
     if stars {

@@ -118,8 +118,8 @@ impl Datum {
             | SqlType::RegProcedure
             | SqlType::RegNamespace
             | SqlType::RegRole => Self::Oid(r.i32()? as u32),
-            SqlType::Float4 => Self::Float4(f32::from_bits(r.i32()? as u32)),
-            SqlType::Float8 => Self::Float8(f64::from_bits(r.i64()? as u64)),
+            SqlType::Float4 => Self::float4(f32::from_bits(r.i32()? as u32)),
+            SqlType::Float8 => Self::float8(f64::from_bits(r.i64()? as u64)),
             SqlType::Numeric(modifier) => {
                 let value = read_numeric(&mut r)?;
                 Self::numeric(match modifier {

@@ -114,7 +114,17 @@ impl TimeZone {
     pub fn abbreviation_at_utc(&self, micros: i64) -> Option<String> {
         let Self::Named(zone) = self else { return None };
         let offset = zone.offset_from_utc_datetime(&moment(micros)?);
-        offset.abbreviation().map(str::to_owned)
+        // A zone without a name of its own for the time is called by its offset.
+        let by_offset = || {
+            let east = offset.fix().local_minus_utc();
+            let (sign, east) = (if east < 0 { '-' } else { '+' }, east.abs());
+            let (hours, minutes) = (east / 3600, east / 60 % 60);
+            match minutes {
+                0 => format!("{sign}{hours:02}"),
+                _ => format!("{sign}{hours:02}{minutes:02}"),
+            }
+        };
+        Some(offset.abbreviation().map_or_else(by_offset, str::to_owned))
     }
 
     /// Seconds east of UTC for a local time (microseconds since 2000, as if UTC). An ambiguous time takes the

@@ -147,6 +147,18 @@ impl Datum {
         Self::Text(value.into())
     }
 
+    /// A real; what is not a number has one form, without a sign, so that all of it is equal wherever bits are compared.
+    #[must_use]
+    pub const fn float4(value: f32) -> Self {
+        Self::Float4(if value.is_nan() { f32::NAN } else { value })
+    }
+
+    /// A double; what is not a number has one form, as in [`Self::float4`].
+    #[must_use]
+    pub const fn float8(value: f64) -> Self {
+        Self::Float8(if value.is_nan() { f64::NAN } else { value })
+    }
+
     /// A bytea value.
     pub fn bytea(value: impl Into<Arc<[u8]>>) -> Self {
         Self::Bytea(value.into())

@@ -54,6 +54,7 @@ pub use error::{Error, Result, SqlState};
 pub use network::Network;
 pub use numeric::Numeric;
 pub use ranges::{Multirange, Range, RangeKind};
+pub use raw_text::escaped_bytes;
 pub use sql_type::{NumericMod, SqlType, oid};
 pub use text::TextStyle;
 pub use zoned_time::ZonedTime;

@@ -7,8 +7,6 @@ use crate::error::{Error, Result, SqlState};
 /// # Errors
 /// 22P02, 22023.
 pub(crate) fn parse_bytea(text: &str) -> Result<Vec<u8>> {
-    let syntax =
-        || Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type bytea");
     if let Some(hex) = text.strip_prefix("\\x") {
         let digits: Vec<u8> = hex.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
         if !digits.len().is_multiple_of(2) {
@@ -31,6 +29,16 @@ pub(crate) fn parse_bytea(text: &str) -> Result<Vec<u8>> {
             })
             .collect();
     }
+    escaped_bytes(text)
+}
+
+/// Reads the bytes of a text in the format `escape`: a backslash stands before another, or before three octal digits.
+///
+/// # Errors
+/// 22P02.
+pub fn escaped_bytes(text: &str) -> Result<Vec<u8>> {
+    let syntax =
+        || Error::new(SqlState::INVALID_TEXT_REPRESENTATION, "invalid input syntax for type bytea");
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;

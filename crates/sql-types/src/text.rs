@@ -216,8 +216,8 @@ impl Datum {
                     None => value,
                 })
             }
-            SqlType::Float4 => Self::Float4(parse_float(ty, text)? as f32),
-            SqlType::Float8 => Self::Float8(parse_float(ty, text)?),
+            SqlType::Float4 => Self::float4(parse_float(ty, text)? as f32),
+            SqlType::Float8 => Self::float8(parse_float(ty, text)?),
             SqlType::Text | SqlType::Unknown => Self::text(text),
             SqlType::Varchar(limit) => match limit {
                 Some(limit) => match fit_length(text, *limit, ty, false)? {

@@ -287,8 +287,9 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         SqlType::TimeTz(_) => zoned_time(input.array()?)?,
         SqlType::Timestamp(_) => Datum::Timestamp(i64::from_le_bytes(input.array()?)),
         SqlType::TimestampTz(_) => Datum::TimestampTz(i64::from_le_bytes(input.array()?)),
-        SqlType::Float4 => Datum::Float4(f32::from_le_bytes(input.array()?)),
-        SqlType::Float8 => Datum::Float8(f64::from_le_bytes(input.array()?)),
+        // Versions before wrote what is not a number with the sign that it was computed with.
+        SqlType::Float4 => Datum::float4(f32::from_le_bytes(input.array()?)),
+        SqlType::Float8 => Datum::float8(f64::from_le_bytes(input.array()?)),
         SqlType::Uuid => Datum::Uuid(input.array()?),
         ty if ty.is_bits() => Datum::bits(
             BitString::from_stored(input.sized()?)

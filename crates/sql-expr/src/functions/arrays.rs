@@ -109,19 +109,8 @@ pub const TABLE: &[Function] = &[
         let below = |bound: &Datum| bound.cmp_typed(&a[0], &bounds.element).is_le();
         i32_datum(bounds.elements.partition_point(below))
     }),
-    function("array_position", &[AnyArray, AnyElement], Int4, |a, _| {
-        if a[0].is_null() {
-            return Ok(Datum::Null);
-        }
-        let array = searched(&a[0])?;
-        let low = array.dimensions.first().map_or(1, |(_, low)| *low);
-        let found = array.elements.iter().position(|v| same(v, &a[1], &array.element));
-        found.map_or(Ok(Datum::Null), |at| match i32_datum(at)? {
-            Datum::Int4(at) => Ok(Datum::Int4(low.saturating_add(at))),
-            other => Ok(other),
-        })
-    })
-    .lax(),
+    function("array_position", &[AnyArray, AnyElement], Int4, |a, _| array_position(a)).lax(),
+    function("array_position", &[AnyArray, AnyElement, Int4], Int4, |a, _| array_position(a)).lax(),
     function_returning(
         "array_positions",
         &[AnyArray, AnyElement],
@@ -167,6 +156,29 @@ pub const TABLE: &[Function] = &[
     .lax()
     .variadic(),
 ];
+
+/// Where an element is found first, at or behind a place.
+fn array_position(a: &[Datum]) -> Result<Datum> {
+    if a[0].is_null() {
+        return Ok(Datum::Null);
+    }
+    let array = searched(&a[0])?;
+    let low = array.dimensions.first().map_or(1, |(_, low)| *low);
+    let from = match a.get(2) {
+        None => i64::from(low),
+        Some(Datum::Null) => {
+            return Err(fault::error("22004", "initial position must not be null"));
+        }
+        Some(from) => i64_of(from)?,
+    };
+    let skipped = usize::try_from(from.saturating_sub(low.into())).unwrap_or(0);
+    let mut places = array.elements.iter().enumerate().skip(skipped);
+    let found = places.find(|(_, v)| same(v, &a[1], &array.element));
+    found.map_or(Ok(Datum::Null), |(at, _)| match i32_datum(at)? {
+        Datum::Int4(at) => Ok(Datum::Int4(low.saturating_add(at))),
+        other => Ok(other),
+    })
+}
 
 /// An array that is searched: of one dimension.
 fn searched(value: &Datum) -> Result<&ArrayValue> {

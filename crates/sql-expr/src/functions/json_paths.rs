@@ -71,13 +71,14 @@ fn matches(a: &[Datum]) -> Result<Datum> {
     Ok(truth.map_or(Datum::Null, Datum::Bool))
 }
 
-/// The items of a call; none where it is silent and fails.
+/// The items of a call; where it is silent and fails those before the error.
 fn items(a: &[Datum]) -> Result<Vec<Value>> {
     let path = jsonpath::read(str_of(&a[1])?)?;
     let silent = is_silent(a)?;
-    match path.query(&*json_of(&a[0])?, &variables(a)?) {
-        Err(error) if silent && error.code().0.starts_with("22") => Ok(Vec::new()),
-        found => found,
+    let mut items = Vec::new();
+    match path.query_into(&*json_of(&a[0])?, &variables(a)?, &mut items) {
+        Err(error) if !silent || !error.code().0.starts_with("22") => Err(error),
+        _ => Ok(items),
     }
 }
 

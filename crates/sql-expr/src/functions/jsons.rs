@@ -78,14 +78,15 @@ pub const TABLE: &[Function] = &[
     }),
     function("-", &[Jsonb, TextArray], Jsonb, |a, _| {
         let mut value = json_of(&a[0])?.into_owned();
+        if json::is_scalar(&value) {
+            return Err(invalid("cannot delete from scalar"));
+        }
         for key in path_of(&a[1])? {
             value = json::remove_key(value, key).map_err(invalid)?;
         }
         Ok(jsonb(value))
     }),
-    function("#-", &[Jsonb, TextArray], Jsonb, |a, _| {
-        change(json::remove_path(json_of(&a[0])?.into_owned(), &path_of(&a[1])?))
-    }),
+    function("#-", &[Jsonb, TextArray], Jsonb, |a, _| remove(&a[0], &a[1])),
     function("jsonb_set", &[Jsonb, TextArray, Jsonb], Jsonb, |a, _| {
         set(a, SetMode::Set { create: true })
     }),
@@ -110,7 +111,7 @@ pub const TABLE: &[Function] = &[
         Ok(jsonb(json::strip_nulls(json_of(&a[0])?.into_owned())))
     }),
     function("json_strip_nulls", &[Json], Json, |a, _| {
-        Ok(json_compact(&json::strip_nulls(json_of(&a[0])?.into_owned())))
+        Ok(Datum::Json(Arc::from(json_raw::strip_nulls(raw_of(&a[0])?))))
     }),
     // What `json_to_record` and its kin are written with: the document, if it is an object.
     function("json#object", &[Jsonb, Text], Jsonb, object_of),
@@ -243,11 +244,6 @@ fn as_text(value: Option<Value>, binary: bool) -> Datum {
     }
 }
 
-/// `json` as `to_json` writes it: no blanks.
-fn json_compact(value: &Value) -> Datum {
-    Datum::Json(value.to_string().into())
-}
-
 fn object_of(a: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let what = match &*json_of(&a[0])? {
         Value::Object(_) => return Ok(a[0].clone()),
@@ -274,7 +270,47 @@ fn keys(a: &[Datum], all: bool) -> Result<Datum> {
     }))
 }
 
+/// Whether a path leads nowhere because a step of it is NULL.
+///
+/// # Errors
+/// 22004 where the steps before it lead to something.
+fn ends_in_null(document: &Value, path: &Datum) -> Result<bool> {
+    let steps = &array_of(path)?.elements;
+    if json::is_scalar(document) || !steps.iter().any(Datum::is_null) {
+        return Ok(false);
+    }
+    let steps = steps
+        .iter()
+        .map(|step| if step.is_null() { Ok(None) } else { str_of(step).map(Some) })
+        .collect::<Result<Vec<_>>>()?;
+    match json::null_step(document, &steps) {
+        Some(at) => {
+            Err(fault::error("22004", format!("path element at position {} is null", at + 1)))
+        }
+        None => Ok(true),
+    }
+}
+
+fn is_empty(document: &Value) -> bool {
+    document.as_object().is_some_and(Map::is_empty)
+        || document.as_array().is_some_and(Vec::is_empty)
+}
+
+/// `#-`.
+fn remove(document: &Datum, path: &Datum) -> Result<Datum> {
+    let value = json_of(document)?;
+    if is_empty(&value) || ends_in_null(&value, path)? {
+        return Ok(document.clone());
+    }
+    change(json::remove_path(value.into_owned(), &path_of(path)?))
+}
+
 fn set(a: &[Datum], mode: SetMode) -> Result<Datum> {
+    let value = json_of(&a[0])?;
+    let unchanged = is_empty(&value) && mode == (SetMode::Set { create: false });
+    if unchanged || ends_in_null(&value, &a[1])? {
+        return Ok(a[0].clone());
+    }
     change(json::set_path(json_of(&a[0])?.into_owned(), &path_of(&a[1])?, &*json_of(&a[2])?, mode))
 }
 
@@ -303,7 +339,7 @@ fn set_lax(a: &[Datum]) -> Result<Datum> {
             let given = [a[0].clone(), a[1].clone(), jsonb(Value::Null)];
             set(&given, SetMode::Set { create })
         }
-        "delete_key" => change(json::remove_path(json_of(&a[0])?.into_owned(), &path_of(&a[1])?)),
+        "delete_key" => remove(&a[0], &a[1]),
         "return_target" => Ok(a[0].clone()),
         "raise_exception" => Err(fault::error("22004", "JSON value must not be null")
             .detail("Exception was raised because null_value_treatment is \"raise_exception\".")),

@@ -72,6 +72,8 @@ pub const TABLE: &[Function] = &[
     function("abs", &[Int4], Int4, |a, _| int4(i64_of(&a[0])?.abs())),
     function("abs", &[Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_abs())),
     function("abs", &[Num], Num, |a, _| num(numeric_of(&a[0])?.abs())),
+    function("@", &[Int2], Int2, |a, _| int2(i64_of(&a[0])?.abs())),
+    function("@", &[Int8], Int8, |a, _| int8(i64_of(&a[0])?.checked_abs())),
     function("@", &[Int4], Int4, |a, _| int4(i64_of(&a[0])?.abs())),
     function("@", &[Num], Num, |a, _| num(numeric_of(&a[0])?.abs())),
     function("&", &[Int2, Int2], Int2, |a, _| int2(i64_of(&a[0])? & i64_of(&a[1])?)),
@@ -104,8 +106,8 @@ pub const TABLE: &[Function] = &[
     function(">>", &[Int8, Int4], Int8, |a, _| {
         Ok(Datum::Int8(i64_of(&a[0])?.wrapping_shr(i64_of(&a[1])? as u32)))
     }),
-    function("gcd", &[Int4, Int4], Int4, |a, _| int4(gcd(i64_of(&a[0])?, i64_of(&a[1])?))),
-    function("gcd", &[Int8, Int8], Int8, |a, _| int8(Some(gcd(i64_of(&a[0])?, i64_of(&a[1])?)))),
+    function("gcd", &[Int4, Int4], Int4, |a, _| gcd(a).and_then(int4)),
+    function("gcd", &[Int8, Int8], Int8, |a, _| gcd(a).map(Datum::Int8)),
     function("lcm", &[Int4, Int4], Int4, |a, _| lcm(a).and_then(|v| int4(v.unwrap_or(i64::MAX)))),
     function("lcm", &[Int8, Int8], Int8, |a, _| int8(lcm(a)?)),
     function("+", &[Num, Num], Num, |a, _| {
@@ -120,6 +122,9 @@ pub const TABLE: &[Function] = &[
     function("mod", &[Num, Num], Num, |a, _| num_rem(a)),
     function("div", &[Num, Num], Num, |a, _| {
         let (x, y) = (numeric_of(&a[0])?, numeric_of(&a[1])?);
+        if !x.is_finite() {
+            return divide(a);
+        }
         let rest = x.rem(y).ok_or_else(fault::division_by_zero)?;
         let whole = x.sub(&rest).div(y).ok_or_else(fault::division_by_zero)?;
         num(whole.rounded(0))
@@ -205,33 +210,35 @@ pub const FLOATS: &[Function] = &[
         divisible(a)?;
         float8(f64_of(&a[0])? / f64_of(&a[1])?, a)
     }),
-    function("-", &[Float4], Float4, |a, _| Ok(Datum::Float4(-f32_of(&a[0])?))),
-    function("-", &[Float8], Float8, |a, _| Ok(Datum::Float8(-f64_of(&a[0])?))),
+    function("-", &[Float4], Float4, |a, _| Ok(Datum::float4(-f32_of(&a[0])?))),
+    function("-", &[Float8], Float8, |a, _| Ok(Datum::float8(-f64_of(&a[0])?))),
+    function("+", &[Float4], Float4, |a, _| Ok(a[0].clone())),
     function("+", &[Float8], Float8, |a, _| Ok(a[0].clone())),
-    function("@", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.abs()))),
-    function("abs", &[Float4], Float4, |a, _| Ok(Datum::Float4(f32_of(&a[0])?.abs()))),
-    function("abs", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.abs()))),
+    function("@", &[Float4], Float4, |a, _| Ok(Datum::float4(f32_of(&a[0])?.abs()))),
+    function("@", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.abs()))),
+    function("abs", &[Float4], Float4, |a, _| Ok(Datum::float4(f32_of(&a[0])?.abs()))),
+    function("abs", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.abs()))),
     function("^", &[Float8, Float8], Float8, |a, _| power(f64_of(&a[0])?, f64_of(&a[1])?)),
     function("power", &[Float8, Float8], Float8, |a, _| power(f64_of(&a[0])?, f64_of(&a[1])?)),
     function("pow", &[Float8, Float8], Float8, |a, _| power(f64_of(&a[0])?, f64_of(&a[1])?)),
     function("|/", &[Float8], Float8, |a, _| sqrt(f64_of(&a[0])?)),
-    function("||/", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.cbrt()))),
+    function("||/", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.cbrt()))),
     function("sqrt", &[Float8], Float8, |a, _| sqrt(f64_of(&a[0])?)),
-    function("cbrt", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.cbrt()))),
+    function("cbrt", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.cbrt()))),
     function("exp", &[Float8], Float8, |a, _| float8(f64_of(&a[0])?.exp(), a)),
     function("ln", &[Float8], Float8, |a, _| logarithm(f64_of(&a[0])?, f64::ln)),
     function("log", &[Float8], Float8, |a, _| logarithm(f64_of(&a[0])?, f64::log10)),
     function("log10", &[Float8], Float8, |a, _| logarithm(f64_of(&a[0])?, f64::log10)),
     function("round", &[Float8], Float8, |a, _| {
-        Ok(Datum::Float8(f64_of(&a[0])?.round_ties_even()))
+        Ok(Datum::float8(f64_of(&a[0])?.round_ties_even()))
     }),
-    function("trunc", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.trunc()))),
-    function("ceil", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.ceil()))),
-    function("ceiling", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.ceil()))),
-    function("floor", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.floor()))),
+    function("trunc", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.trunc()))),
+    function("ceil", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.ceil()))),
+    function("ceiling", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.ceil()))),
+    function("floor", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.floor()))),
     function("sign", &[Float8], Float8, |a, _| {
         let v = f64_of(&a[0])?;
-        Ok(Datum::Float8(if v > 0.0 {
+        Ok(Datum::float8(if v > 0.0 {
             1.0
         } else if v < 0.0 {
             -1.0
@@ -240,26 +247,26 @@ pub const FLOATS: &[Function] = &[
             0.0
         }))
     }),
-    function("pi", &[], Float8, |_, _| Ok(Datum::Float8(std::f64::consts::PI))),
+    function("pi", &[], Float8, |_, _| Ok(Datum::float8(std::f64::consts::PI))),
     function("degrees", &[Float8], Float8, |a, _| {
-        Ok(Datum::Float8(f64_of(&a[0])? / (std::f64::consts::PI / 180.0)))
+        scaled(f64_of(&a[0])?, |v| v / (std::f64::consts::PI / 180.0))
     }),
     function("radians", &[Float8], Float8, |a, _| {
-        Ok(Datum::Float8(f64_of(&a[0])? * (std::f64::consts::PI / 180.0)))
+        scaled(f64_of(&a[0])?, |v| v * (std::f64::consts::PI / 180.0))
     }),
-    function("sin", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.sin()))),
-    function("cos", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.cos()))),
-    function("tan", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.tan()))),
-    function("cot", &[Float8], Float8, |a, _| Ok(Datum::Float8(1.0 / f64_of(&a[0])?.tan()))),
+    function("sin", &[Float8], Float8, |a, _| of_angle(f64_of(&a[0])?, f64::sin)),
+    function("cos", &[Float8], Float8, |a, _| of_angle(f64_of(&a[0])?, f64::cos)),
+    function("tan", &[Float8], Float8, |a, _| of_angle(f64_of(&a[0])?, f64::tan)),
+    function("cot", &[Float8], Float8, |a, _| of_angle(f64_of(&a[0])?, |v| 1.0 / v.tan())),
     function("asin", &[Float8], Float8, |a, _| in_domain(f64_of(&a[0])?.asin())),
     function("acos", &[Float8], Float8, |a, _| in_domain(f64_of(&a[0])?.acos())),
-    function("atan", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.atan()))),
+    function("atan", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.atan()))),
     function("atan2", &[Float8, Float8], Float8, |a, _| {
-        Ok(Datum::Float8(f64_of(&a[0])?.atan2(f64_of(&a[1])?)))
+        Ok(Datum::float8(f64_of(&a[0])?.atan2(f64_of(&a[1])?)))
     }),
-    function("sinh", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.sinh()))),
-    function("cosh", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.cosh()))),
-    function("tanh", &[Float8], Float8, |a, _| Ok(Datum::Float8(f64_of(&a[0])?.tanh()))),
+    function("sinh", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.sinh()))),
+    function("cosh", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.cosh()))),
+    function("tanh", &[Float8], Float8, |a, _| Ok(Datum::float8(f64_of(&a[0])?.tanh()))),
     function("width_bucket", &[Float8, Float8, Float8, Int4], Int4, |a, _| {
         width_bucket(f64_of(&a[0])?, f64_of(&a[1])?, f64_of(&a[2])?, i64_of(&a[3])?)
     }),
@@ -308,12 +315,18 @@ fn remainder(a: &[Datum]) -> Result<i64> {
     Ok(x.checked_rem(y).unwrap_or(0))
 }
 
-fn gcd(a: i64, b: i64) -> i64 {
+fn gcd(a: &[Datum]) -> Result<i64> {
+    let common = divisor(i64_of(&a[0])?, i64_of(&a[1])?);
+    i64::try_from(common).map_err(|_| fault::out_of_range(&SqlType::Int8))
+}
+
+/// The greatest common divisor; of the least bigint and zero it is none.
+fn divisor(a: i64, b: i64) -> u64 {
     let (mut a, mut b) = (a.unsigned_abs(), b.unsigned_abs());
     while b != 0 {
         (a, b) = (b, a % b);
     }
-    i64::try_from(a).unwrap_or(i64::MAX)
+    a
 }
 
 fn lcm(a: &[Datum]) -> Result<Option<i64>> {
@@ -321,7 +334,8 @@ fn lcm(a: &[Datum]) -> Result<Option<i64>> {
     if x == 0 || y == 0 {
         return Ok(Some(0));
     }
-    Ok((x / gcd(x, y)).checked_mul(y).and_then(i64::checked_abs))
+    let least = u128::from(x.unsigned_abs() / divisor(x, y)) * u128::from(y.unsigned_abs());
+    Ok(i64::try_from(least).ok())
 }
 
 fn divide(a: &[Datum]) -> Result<Datum> {
@@ -406,21 +420,21 @@ fn float8(value: f64, args: &[Datum]) -> Result<Datum> {
     if value.is_infinite() && !args.iter().any(infinite) {
         return Err(fault::out_of_range(&SqlType::Float8));
     }
-    Ok(Datum::Float8(value))
+    Ok(Datum::float8(value))
 }
 
 fn float4(value: f32, args: &[Datum]) -> Result<Datum> {
     if value.is_infinite() && !args.iter().any(infinite) {
         return Err(fault::out_of_range(&SqlType::Float4));
     }
-    Ok(Datum::Float4(value))
+    Ok(Datum::float4(value))
 }
 
 fn sqrt(value: f64) -> Result<Datum> {
     if value < 0.0 {
         return Err(fault::error("2201F", "cannot take square root of a negative number"));
     }
-    Ok(Datum::Float8(value.sqrt()))
+    Ok(Datum::float8(value.sqrt()))
 }
 
 fn logarithm(value: f64, log: fn(f64) -> f64) -> Result<Datum> {
@@ -430,7 +444,7 @@ fn logarithm(value: f64, log: fn(f64) -> f64) -> Result<Datum> {
     if value < 0.0 {
         return Err(fault::error("2201E", "cannot take logarithm of a negative number"));
     }
-    Ok(Datum::Float8(log(value)))
+    Ok(Datum::float8(log(value)))
 }
 
 fn power(base: f64, exponent: f64) -> Result<Datum> {
@@ -443,18 +457,35 @@ fn power(base: f64, exponent: f64) -> Result<Datum> {
             "a negative number raised to a non-integer power yields a complex result",
         ));
     }
-    float8(base.powf(exponent), &[Datum::Float8(base), Datum::Float8(exponent)])
+    float8(base.powf(exponent), &[Datum::float8(base), Datum::float8(exponent)])
+}
+
+/// A function of an angle; there is none for an infinite one.
+pub(super) fn of_angle(value: f64, function: fn(f64) -> f64) -> Result<Datum> {
+    if value.is_infinite() {
+        return Err(fault::error("22003", "input is out of range"));
+    }
+    Ok(Datum::float8(if value.is_nan() { value } else { function(value) }))
+}
+
+/// A product of a number with a constant.
+fn scaled(value: f64, scale: fn(f64) -> f64) -> Result<Datum> {
+    let result = scale(value);
+    if result == 0.0 && value != 0.0 {
+        return Err(fault::error("22003", "value out of range: underflow"));
+    }
+    float8(result, &[Datum::float8(value)])
 }
 
 fn in_domain(value: f64) -> Result<Datum> {
     if value.is_nan() {
         return Err(fault::error("22003", "input is out of range"));
     }
-    Ok(Datum::Float8(value))
+    Ok(Datum::float8(value))
 }
 
 fn random(call: &Call<'_>) -> Result<Datum> {
-    Ok(Datum::Float8(call.context.execution()?.random_f64()))
+    Ok(Datum::float8(call.context.execution()?.random_f64()))
 }
 
 fn set_seed(seed: f64, call: &Call<'_>) -> Result<Datum> {

@@ -5,6 +5,7 @@
 //! Angles that have exact values give them (`sind(30)` is 0.5), as in PostgreSQL.
 
 use crate::fault;
+use crate::functions::math::of_angle;
 use crate::registry::{Function, Returns, function, function_returning};
 use crate::ty::Tag::{self, Bytea, Float8, Int4, Name, Numeric as Num, Oid, Text};
 use crate::value::text_array;
@@ -20,25 +21,25 @@ pub const TABLE: &[Function] = &[
     function("cotd", &[Float8], Float8, |a, _| of_angle(f64_of(&a[0])?, cotd)),
     function("asind", &[Float8], Float8, |a, _| of_ratio(f64_of(&a[0])?, asind)),
     function("acosd", &[Float8], Float8, |a, _| of_ratio(f64_of(&a[0])?, acosd)),
-    function("atand", &[Float8], Float8, |a, _| Ok(Datum::Float8(atand(f64_of(&a[0])?)))),
+    function("atand", &[Float8], Float8, |a, _| Ok(Datum::float8(atand(f64_of(&a[0])?)))),
     function("atan2d", &[Float8, Float8], Float8, |a, _| {
         let angle = f64_of(&a[0])?.atan2(f64_of(&a[1])?);
-        Ok(Datum::Float8(angle / 1.0_f64.atan() * 45.0))
+        Ok(Datum::float8(angle / 1.0_f64.atan() * 45.0))
     }),
-    function("asinh", &[Float8], Float8, |a, _| Ok(Datum::Float8(asinh(f64_of(&a[0])?)))),
+    function("asinh", &[Float8], Float8, |a, _| Ok(Datum::float8(asinh(f64_of(&a[0])?)))),
     function("acosh", &[Float8], Float8, |a, _| {
         let value = f64_of(&a[0])?;
         if value < 1.0 {
             return Err(out_of_range());
         }
-        Ok(Datum::Float8(value.acosh()))
+        Ok(Datum::float8(value.acosh()))
     }),
     function("atanh", &[Float8], Float8, |a, _| {
         let value = f64_of(&a[0])?;
         match value.abs() {
-            1.0 => Ok(Datum::Float8(f64::INFINITY.copysign(value))),
+            1.0 => Ok(Datum::float8(f64::INFINITY.copysign(value))),
             size if size > 1.0 => Err(out_of_range()),
-            _ => Ok(Datum::Float8(value.atanh())),
+            _ => Ok(Datum::float8(value.atanh())),
         }
     }),
     function("gcd", &[Num, Num], Num, |a, _| {
@@ -129,21 +130,14 @@ fn out_of_range() -> telesto_sql_types::error::Error {
     fault::error("22003", "input is out of range")
 }
 
-fn of_angle(angle: f64, function: fn(f64) -> f64) -> Result<Datum> {
-    if angle.is_infinite() {
-        return Err(out_of_range());
-    }
-    Ok(Datum::Float8(if angle.is_nan() { angle } else { function(angle) }))
-}
-
 fn of_ratio(ratio: f64, function: fn(f64) -> f64) -> Result<Datum> {
     if ratio.is_nan() {
-        return Ok(Datum::Float8(ratio));
+        return Ok(Datum::float8(ratio));
     }
     if !(-1.0..=1.0).contains(&ratio) {
         return Err(out_of_range());
     }
-    Ok(Datum::Float8(function(ratio)))
+    Ok(Datum::float8(function(ratio)))
 }
 
 /// The sine of 0 to 90 degrees.

@@ -48,7 +48,10 @@ pub const TABLE: &[Function] = &[
     function("|", &[Inet, Inet], Inet, |a, _| bitwise(a, "OR", |a, b| a | b)),
     function("+", &[Inet, Int8], Inet, |a, _| further(&a[0], i64_of(&a[1])?.into())),
     function("+", &[Int8, Inet], Inet, |a, _| further(&a[1], i64_of(&a[0])?.into())),
-    function("-", &[Inet, Int8], Inet, |a, _| further(&a[0], -i128::from(i64_of(&a[1])?))),
+    function("-", &[Inet, Int8], Inet, |a, _| {
+        // PostgreSQL turns the sign round first, which the least bigint has no room for.
+        further(&a[0], i64_of(&a[1])?.checked_neg().ok_or_else(out_of_range)?.into())
+    }),
     function("-", &[Inet, Inet], Int8, |a, _| {
         let (a, b) = (network_of(&a[0])?, network_of(&a[1])?);
         if !a.same_family(&b) {

@@ -37,6 +37,15 @@ pub(super) use matching::{compile, within_work};
 /// Longest text a function builds, bytes.
 pub const MAX_TEXT_BYTES: usize = 1 << 28;
 
+/// A text, and behind it that of any value.
+const BEFORE_ANY: Function = function("||", &[Text, Tag::AnyNonArray], Text, |a, c| {
+    join(str_of(&a[0])?, &as_text(&a[1], c, 1)?)
+});
+/// The text of any value, and behind it another.
+const BEHIND_ANY: Function = function("||", &[Tag::AnyNonArray, Text], Text, |a, c| {
+    join(&as_text(&a[0], c, 0)?, str_of(&a[1])?)
+});
+
 /// The functions of this module.
 pub const TABLE: &[Function] = &[
     function("length", &[Text], Int4, |a, _| chars_len(&a[0])),
@@ -100,6 +109,14 @@ pub const TABLE: &[Function] = &[
     function("sha256", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha256(bytes_of(&a[0])?)?.to_vec()))),
     function("overlay", &[Text, Text, Int4], Text, |a, _| overlay(a, None)),
     function("overlay", &[Text, Text, Int4, Int4], Text, |a, _| overlay(a, Some(i64_of(&a[3])?))),
+    function("overlay", &[Bytea, Bytea, Int4], Bytea, |a, _| overlay_bytes(a, None)),
+    function("overlay", &[Bytea, Bytea, Int4, Int4], Bytea, |a, _| {
+        overlay_bytes(a, Some(i64_of(&a[3])?))
+    }),
+    function("substr", &[Bytea, Int4], Bytea, |a, _| sub_bytes(&a[0], i64_of(&a[1])?, None)),
+    function("substr", &[Bytea, Int4, Int4], Bytea, |a, _| {
+        sub_bytes(&a[0], i64_of(&a[1])?, Some(i64_of(&a[2])?))
+    }),
     function("starts_with", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
     function("^@", &[Text, Text], Tag::Bool, |a, _| starts_with(a)),
     function("quote_ident", &[Text], Text, |a, _| Ok(text(quote_ident(str_of(&a[0])?)))),
@@ -130,10 +147,8 @@ pub const TABLE: &[Function] = &[
     function("format", &[Text], Text, format_text).lax().stable(),
     function("format", &[Text, Tag::Any], Text, format_text).lax().variadic().stable(),
     function("||", &[Text, Text], Text, |a, _| join(str_of(&a[0])?, str_of(&a[1])?)),
-    function("||", &[Text, Tag::Any], Text, |a, c| join(str_of(&a[0])?, &as_text(&a[1], c, 1)?))
-        .stable(),
-    function("||", &[Tag::Any, Text], Text, |a, c| join(&as_text(&a[0], c, 0)?, str_of(&a[1])?))
-        .stable(),
+    BEFORE_ANY.stable_by_text(&BEFORE_ANY),
+    BEHIND_ANY.stable_by_text(&BEHIND_ANY),
     function("||", &[Bytea, Bytea], Bytea, |a, _| {
         Ok(bytea([bytes_of(&a[0])?, bytes_of(&a[1])?].concat()))
     }),
@@ -432,6 +447,17 @@ fn overlay(args: &[Datum], length: Option<i64>) -> Result<Datum> {
     let head: String = value.chars().take(index(start - 1)).collect();
     let tail: String = value.chars().skip(index(start.saturating_add(length) - 1)).collect();
     Ok(text(format!("{head}{new}{tail}")))
+}
+
+fn overlay_bytes(args: &[Datum], length: Option<i64>) -> Result<Datum> {
+    let (value, new, start) = (bytes_of(&args[0])?, bytes_of(&args[1])?, i64_of(&args[2])?);
+    if start <= 0 {
+        return Err(fault::error("22011", "negative substring length not allowed"));
+    }
+    let length = length.unwrap_or(new.len() as i64);
+    let index = |at: i64| usize::try_from(at).unwrap_or(0).min(value.len());
+    let (head, tail) = (index(start - 1), index(start.saturating_add(length) - 1));
+    Ok(bytea([&value[..head], new, &value[tail..]].concat()))
 }
 
 fn starts_with(args: &[Datum]) -> Result<Datum> {

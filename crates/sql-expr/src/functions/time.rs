@@ -18,8 +18,8 @@ use crate::number_template;
 use crate::registry::{Function, function};
 use crate::to_char;
 use crate::ty::Tag::{
-    Bool, Date, Float8, Int4, Int8, Interval as Iv, Numeric as Num, Oid, Text, Time, TimeTz,
-    Timestamp as Ts, TimestampTz as Tz,
+    Bool, Date, Float4, Float8, Int4, Int8, Interval as Iv, Numeric as Num, Oid, Text, Time,
+    TimeTz, Timestamp as Ts, TimestampTz as Tz,
 };
 use crate::value::{
     EPOCH_DAYS, f64_of, i64_of, interval_of, is_infinite, numeric_of, stored_micros, str_of, text,
@@ -188,12 +188,10 @@ pub const TABLE: &[Function] = &[
         time_elsewhere(&a[1], zone_named(str_of(&a[0])?)?, c)
     })
     .stable(),
-    function("timezone", &[Iv, TimeTz], TimeTz, |a, c| {
-        time_elsewhere(&a[1], zone_of(interval_of(&a[0])?), c)
-    })
-    .stable(),
-    function("timezone", &[Iv, Tz], Ts, |a, _| to_local(&a[1], zone_of(interval_of(&a[0])?))),
-    function("timezone", &[Iv, Ts], Tz, |a, _| to_zoned(&a[1], zone_of(interval_of(&a[0])?))),
+    function("timezone", &[Iv, TimeTz], TimeTz, |a, c| time_elsewhere(&a[1], zone_of(&a[0])?, c))
+        .stable(),
+    function("timezone", &[Iv, Tz], Ts, |a, _| to_local(&a[1], zone_of(&a[0])?)),
+    function("timezone", &[Iv, Ts], Tz, |a, _| to_zoned(&a[1], zone_of(&a[0])?)),
     function("to_char", &[Ts, Text], Text, |a, _| format_time(&a[0], str_of(&a[1])?, None))
         .stable(),
     function("to_char", &[Tz, Text], Text, |a, c| {
@@ -216,10 +214,11 @@ pub const TABLE: &[Function] = &[
         format_number(&numeric_of(&a[0])?.to_string(), &a[1])
     })
     .stable(),
-    function("to_char", &[Float8, Text], Text, |a, _| {
-        format_number(&Numeric::from_f64(f64_of(&a[0])?).to_string(), &a[1])
-    })
-    .stable(),
+    // The digits that a C compiler counts on: FLT_DIG and DBL_DIG.
+    function("to_char", &[Float4, Text], Text, |a, _| format_float(f64_of(&a[0])?, 6, &a[1]))
+        .stable(),
+    function("to_char", &[Float8, Text], Text, |a, _| format_float(f64_of(&a[0])?, 15, &a[1]))
+        .stable(),
     function("to_date", &[Text, Text], Date, |a, _| {
         let read = from_char::timestamp(str_of(&a[1])?, str_of(&a[0])?).map_err(from_char_fault)?;
         date(read.local_micros.div_euclid(DAY))

@@ -122,8 +122,21 @@ impl Path {
     /// See the module.
     pub fn query(&self, document: &Value, variables: &Map<String, Value>) -> Result<Vec<Value>> {
         let mut items = Vec::new();
-        evaluate::items(self, document, variables, &mut items)?;
+        self.query_into(document, variables, &mut items)?;
         Ok(items)
+    }
+
+    /// Adds the items the path leads to; on an error those before it.
+    ///
+    /// # Errors
+    /// See the module.
+    pub fn query_into(
+        &self,
+        document: &Value,
+        variables: &Map<String, Value>,
+        items: &mut Vec<Value>,
+    ) -> Result<()> {
+        evaluate::items(self, document, variables, items)
     }
 
     /// Whether it leads to anything. In lax mode the first item decides, whatever fails behind it.

@@ -47,11 +47,29 @@ pub fn like_at(tokens: &[TokenWithSpan]) -> Option<usize> {
     None
 }
 
+/// The token behind `CREATE … TABLE [IF NOT EXISTS] name`.
+fn behind_name(tokens: &[TokenWithSpan]) -> Option<usize> {
+    let solid: Vec<usize> = (0..tokens.len())
+        .filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_) | Token::EOF))
+        .collect();
+    let is =
+        |nth: usize, word: &str| solid.get(nth).is_some_and(|at| is_word(&tokens[*at].token, word));
+    // At most `GLOBAL TEMPORARY` stands between.
+    let mut name = (1..4).find(|nth| is(*nth, "TABLE"))? + 1;
+    if is(name, "IF") && is(name + 1, "NOT") && is(name + 2, "EXISTS") {
+        name += 3;
+    }
+    while solid.get(name + 1).is_some_and(|at| tokens[*at].token == Token::Period) {
+        name += 2;
+    }
+    solid.get(name + 1).copied()
+}
+
 /// The column names of `CREATE TABLE t (a, b) AS …`, which have no types: the place of the list and the names.
 pub fn bare_columns(
     tokens: &[TokenWithSpan],
 ) -> Option<(std::ops::RangeInclusive<usize>, Vec<Ident>)> {
-    let open = tokens.iter().position(|t| t.token == Token::LParen)?;
+    let open = behind_name(tokens).filter(|at| tokens[*at].token == Token::LParen)?;
     let close = (open..tokens.len()).find(|at| tokens[*at].token == Token::RParen)?;
     let next = tokens[close + 1..].iter().find(|t| !matches!(t.token, Token::Whitespace(_)))?;
     // `ON COMMIT` and `WITH (…)` may stand between.
@@ -148,8 +166,9 @@ pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
             tokens.drain(at..end);
         }
     }
-    let statement =
+    let mut statement =
         crate::syntax::parser(tokens, false).parse_statement().map_err(|error| syntax(&error))?;
+    crate::rewrite::precedence::restore(&mut statement)?;
     let statement = match statement {
         Statement::CreateTable(mut create) if !names.is_empty() => {
             create.columns = names

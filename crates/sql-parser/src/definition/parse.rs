@@ -343,6 +343,8 @@ impl Words<'_> {
         }
         super::identity::spell(&mut tokens)?;
         let mut parser = crate::syntax::parser(tokens, false);
-        parser.parse_statement().map_err(|error| syntax(&error))
+        let mut statement = parser.parse_statement().map_err(|error| syntax(&error))?;
+        crate::rewrite::precedence::restore(&mut statement)?;
+        Ok(statement)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::sqlparser::ast::{
     ColumnDef, ConstraintCharacteristics, DataType, Expr, Ident, ObjectName, TableConstraint,
+    VisitMut,
 };
 use crate::sqlparser::parser::{Parser, ParserError};
 use crate::sqlparser::tokenizer::Token;
@@ -31,6 +32,13 @@ pub fn syntax(error: &ParserError) -> Error {
             Error::syntax(format!("syntax error: {text}"))
         }
     }
+}
+
+/// What the parser read, with its operators bound as PostgreSQL binds them.
+fn restored<T: VisitMut>(read: std::result::Result<T, ParserError>) -> Result<T> {
+    let mut read = read.map_err(|error| syntax(&error))?;
+    crate::rewrite::precedence::restore(&mut read)?;
+    Ok(read)
 }
 
 /// The words of one definition.
@@ -146,7 +154,7 @@ impl Words<'_> {
     }
 
     pub fn expression(&mut self) -> Result<Expr> {
-        self.0.parse_expr().map_err(|error| syntax(&error))
+        restored(self.0.parse_expr())
     }
 
     /// A text in quotes of one kind or another; a word, or a name in double quotes, is none.
@@ -163,11 +171,11 @@ impl Words<'_> {
     }
 
     pub fn column_definition(&mut self) -> Result<ColumnDef> {
-        self.0.parse_column_def().map_err(|error| syntax(&error))
+        restored(self.0.parse_column_def())
     }
 
     pub fn table_constraint(&mut self) -> Result<Option<TableConstraint>> {
-        self.0.parse_optional_table_constraint().map_err(|error| syntax(&error))
+        restored(self.0.parse_optional_table_constraint())
     }
 
     pub fn characteristics(&mut self) -> Result<Option<ConstraintCharacteristics>> {

@@ -5,22 +5,80 @@
 //! bind looser. Parentheses stay in the tree, so a looser operator directly below a tighter one is always the parser's doing.
 //! And `t.a[1]`, a column and a subscript, it takes for a column `t` with a field and a subscript.
 //!
-//! Nothing here fails.
+//! A sign in front binds tighter than `^` in PostgreSQL and looser in the parser: `-2 ^ 2` is 4. Every other operator in front
+//! binds as loosely as operators that have no rank of their own, so it takes the whole arithmetic at its right: `~1 + 1` is
+//! `~(1 + 1)`. The parser gives it the factors only.
+//!
+//! # Invariants
+//! What is put right has parentheses where the parser would read its text otherwise: trees are kept as text.
+//!
+//! # On failure
+//! Comparisons in a row without parentheses have no order in PostgreSQL: 42601, as for LIKE, BETWEEN and IS DISTINCT FROM.
 
 use std::ops::ControlFlow;
 
 use crate::sqlparser::ast::{
-    AccessExpr, BinaryOperator, Expr, Statement, UnaryOperator, visit_expressions_mut,
+    AccessExpr, BinaryOperator, Expr, UnaryOperator, VisitMut, visit_expressions_mut,
 };
+use crate::sqlparser::keywords::Keyword;
+use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
+use telesto_sql_types::error::{Error, Result};
 
-/// Puts the operators of a statement right.
-pub fn restore(statement: &mut Statement) {
-    let _: ControlFlow<()> = visit_expressions_mut(statement, |expr| {
+/// Whether the statement may have something to put right.
+pub fn is_in(tokens: &[TokenWithSpan]) -> bool {
+    let mut compared = 0_usize;
+    tokens.iter().any(|token| match &token.token {
+        Token::LBracket
+        | Token::Caret
+        | Token::Tilde
+        | Token::AtSign
+        | Token::PGSquareRoot
+        | Token::PGCubeRoot
+        | Token::DoubleExclamationMark
+        | Token::Sharp
+        | Token::AtDashAt
+        | Token::AtAt
+        | Token::QuestionMarkDash
+        | Token::QuestionPipe => true,
+        Token::Eq | Token::Neq | Token::Lt | Token::Gt | Token::LtEq | Token::GtEq => {
+            compared += 1;
+            compared > 1
+        }
+        Token::Word(word) if word.quote_style.is_none() => match word.keyword {
+            Keyword::DISTINCT => true,
+            Keyword::LIKE | Keyword::ILIKE | Keyword::SIMILAR | Keyword::BETWEEN => {
+                compared += 1;
+                compared > 1
+            }
+            _ => false,
+        },
+        _ => false,
+    })
+}
+
+/// Puts the operators of a statement, or a part of one, right.
+///
+/// # Errors
+/// 42601; see the module.
+pub fn restore<T: VisitMut>(tree: &mut T) -> Result<()> {
+    let refused = visit_expressions_mut(tree, |expr| {
         // The parts were visited before.
         let taken = std::mem::replace(expr, Expr::Tuple(Vec::new()));
         *expr = restored(taken);
+        match unordered(expr) {
+            Some(operator) => ControlFlow::Break(operator),
+            None => ControlFlow::Continue(()),
+        }
+    });
+    if let ControlFlow::Break(operator) = refused {
+        return Err(Error::syntax(format!("syntax error at or near \"{operator}\"")));
+    }
+    // Only now: what is put right further up looks for operators without parentheses.
+    let _: ControlFlow<()> = visit_expressions_mut(tree, |expr| {
+        put_parentheses(expr);
         ControlFlow::Continue(())
     });
+    Ok(())
 }
 
 fn restored(expr: Expr) -> Expr {
@@ -34,12 +92,153 @@ fn restored(expr: Expr) -> Expr {
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => {
             under(*expr, 2, |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) })
         }
+        Expr::UnaryOp { op: op @ (UnaryOperator::Minus | UnaryOperator::Plus), expr } => {
+            signed(op, *expr)
+        }
         Expr::BinaryOp { left, op: BinaryOperator::And, right } => under(*right, 1, |right| {
             Expr::BinaryOp { left, op: BinaryOperator::And, right: Box::new(right) }
         }),
+        Expr::BinaryOp { left, op, right } if is_arithmetic(&op) => computed(*left, op, *right),
         Expr::CompoundFieldAccess { root, access_chain } => whole_name(*root, access_chain),
         other => other,
     }
+}
+
+/// The sign in front of the first operand of the powers in `expr`.
+fn signed(op: UnaryOperator, expr: Expr) -> Expr {
+    match expr {
+        Expr::BinaryOp { left, op: power @ BinaryOperator::PGExp, right } => {
+            Expr::BinaryOp { left: Box::new(signed(op, *left)), op: power, right }
+        }
+        expr => Expr::UnaryOp { op, expr: Box::new(expr) },
+    }
+}
+
+/// An operation of arithmetic, below the operator in front that its left side ends with, if it ends with one.
+fn computed(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
+    // A sign that went below a power leaves that power at the right of another: powers go from left to right.
+    if op == BinaryOperator::PGExp
+        && matches!(&right, Expr::BinaryOp { op: BinaryOperator::PGExp, .. })
+    {
+        let Expr::BinaryOp { left: middle, op: second, right: last } = right else {
+            return Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) };
+        };
+        let first = computed(left, op, *middle);
+        return Expr::BinaryOp { left: Box::new(first), op: second, right: last };
+    }
+    if !ends_in_front(&left) {
+        return Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) };
+    }
+    match left {
+        Expr::UnaryOp { op: front, expr } => {
+            let expr = computed(*expr, op, right);
+            Expr::UnaryOp { op: front, expr: Box::new(expr) }
+        }
+        Expr::BinaryOp { left, op: before, right: end } => {
+            let end = computed(*end, op, right);
+            Expr::BinaryOp { left, op: before, right: Box::new(end) }
+        }
+        left => Expr::BinaryOp { left: Box::new(left), op, right: Box::new(right) },
+    }
+}
+
+/// Whether the last operand of `expr` has an operator in front that takes what follows.
+fn ends_in_front(expr: &Expr) -> bool {
+    let mut end = expr;
+    loop {
+        end = match end {
+            Expr::UnaryOp { op, .. } if takes_arithmetic(*op) => return true,
+            Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, expr } => expr,
+            Expr::BinaryOp { op, right, .. } if is_arithmetic(op) => right,
+            _ => return false,
+        };
+    }
+}
+
+fn is_arithmetic(op: &BinaryOperator) -> bool {
+    use BinaryOperator as B;
+    matches!(op, B::Plus | B::Minus | B::Multiply | B::Divide | B::Modulo | B::PGExp)
+}
+
+/// Whether the operator stands in front and has no rank of its own.
+fn takes_arithmetic(op: UnaryOperator) -> bool {
+    use UnaryOperator as U;
+    !matches!(op, U::Minus | U::Plus | U::Not | U::BangNot | U::PGPostfixFactorial)
+}
+
+/// Puts parentheses where the parser would read the text of the tree otherwise.
+fn put_parentheses(expr: &mut Expr) {
+    let sign = |expr: &Expr| {
+        matches!(expr, Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, .. })
+    };
+    match expr {
+        Expr::BinaryOp { left, op: BinaryOperator::PGExp, .. } => {
+            if sign(left) {
+                wrap(left);
+            } else if let Expr::BinaryOp { op: BinaryOperator::PGExp, right, .. } = &mut **left
+                && sign(right)
+            {
+                wrap(right);
+            }
+        }
+        Expr::UnaryOp { op, expr } if takes_arithmetic(*op) => {
+            if matches!(&**expr, Expr::BinaryOp { op, .. } if is_arithmetic(op)) {
+                wrap(expr);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn wrap(expr: &mut Box<Expr>) {
+    let inner = std::mem::replace(expr, Box::new(Expr::Tuple(Vec::new())));
+    **expr = Expr::Nested(inner);
+}
+
+/// The operator of `expr` that has no order beside the one below it.
+fn unordered(expr: &Expr) -> Option<String> {
+    let matched = |expr: &Expr| {
+        matches!(
+            expr,
+            Expr::Like { .. } | Expr::ILike { .. } | Expr::SimilarTo { .. } | Expr::Between { .. }
+        )
+    };
+    let compared = |expr: &Expr| matches!(expr, Expr::BinaryOp { op, .. } if is_comparison(op));
+    match expr {
+        Expr::BinaryOp { left, op, right } if is_comparison(op) => {
+            (compared(left) || compared(right)).then(|| op.to_string())
+        }
+        Expr::AnyOp { left, compare_op, .. } | Expr::AllOp { left, compare_op, .. } => {
+            (is_comparison(compare_op) && compared(left)).then(|| compare_op.to_string())
+        }
+        Expr::Like { expr, .. } => matched(expr).then(|| "LIKE".to_owned()),
+        Expr::ILike { expr, .. } => matched(expr).then(|| "ILIKE".to_owned()),
+        Expr::SimilarTo { expr, .. } => matched(expr).then(|| "SIMILAR".to_owned()),
+        Expr::Between { expr, .. } => matched(expr).then(|| "BETWEEN".to_owned()),
+        Expr::InList { expr, .. } | Expr::InSubquery { expr, .. } => {
+            matched(expr).then(|| "IN".to_owned())
+        }
+        Expr::IsDistinctFrom(_, right) | Expr::IsNotDistinctFrom(_, right) => matches!(
+            **right,
+            Expr::IsDistinctFrom(..)
+                | Expr::IsNotDistinctFrom(..)
+                | Expr::IsNull(_)
+                | Expr::IsNotNull(_)
+                | Expr::IsTrue(_)
+                | Expr::IsNotTrue(_)
+                | Expr::IsFalse(_)
+                | Expr::IsNotFalse(_)
+                | Expr::IsUnknown(_)
+                | Expr::IsNotUnknown(_)
+        )
+        .then(|| "IS".to_owned()),
+        _ => None,
+    }
+}
+
+fn is_comparison(op: &BinaryOperator) -> bool {
+    use BinaryOperator as B;
+    matches!(op, B::Eq | B::NotEq | B::Lt | B::Gt | B::LtEq | B::GtEq)
 }
 
 /// The fields right behind a name are part of the name.

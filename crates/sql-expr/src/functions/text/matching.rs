@@ -140,7 +140,7 @@ pub(super) fn decode(value: &str, format: &str) -> Result<Datum> {
     let decoded = match format {
         "hex" => hash::unhex(value)?,
         "base64" => hash::unbase64(value)?,
-        "escape" => Some(value.as_bytes().to_vec()),
+        "escape" => Some(telesto_sql_types::escaped_bytes(value)?),
         other => return Err(fault::error("22023", format!("unrecognized encoding: \"{other}\""))),
     };
     decoded.map(bytea).ok_or_else(|| fault::error("22023", format!("invalid {format} data")))

@@ -393,8 +393,15 @@ pub(super) fn zone_of_moment(name: &str) -> Result<Zone> {
     }
 }
 
-pub(super) fn zone_of(offset: Interval) -> Zone {
-    Zone::Fixed(i32::try_from(offset.micros / SECOND).unwrap_or(0))
+/// The zone at a fixed distance from Greenwich.
+pub(super) fn zone_of(offset: &Datum) -> Result<Zone> {
+    let distance = interval_of(offset)?;
+    if distance.months != 0 || distance.days != 0 {
+        let shown = telesto_sql_types::interval::interval_text(&distance);
+        let message = format!("interval time zone \"{shown}\" must not include months or days");
+        return Err(fault::error("22023", message));
+    }
+    Ok(Zone::Fixed(i32::try_from(distance.micros / SECOND).unwrap_or(0)))
 }
 
 pub(super) fn civil_at(utc: i64, zone: Zone) -> to_char::Civil {
@@ -436,7 +443,12 @@ pub(super) fn format_interval(value: Interval, template: &str) -> Result<Datum> 
 }
 
 pub(super) fn format_number(decimal: &str, template: &Datum) -> Result<Datum> {
-    number_template::number(str_of(template)?, decimal).map(text).map_err(fault::unsupported)
+    number_template::number(str_of(template)?, decimal).map(text).map_err(from_char_fault)
+}
+
+/// A floating point number of so many digits by template.
+pub(super) fn format_float(value: f64, precision: usize, template: &Datum) -> Result<Datum> {
+    number_template::float(str_of(template)?, value, precision).map(text).map_err(from_char_fault)
 }
 
 pub(super) fn from_char_fault(error: FromCharError) -> telesto_sql_types::error::Error {
@@ -445,6 +457,7 @@ pub(super) fn from_char_fault(error: FromCharError) -> telesto_sql_types::error:
         FromCharError::OutOfRange(message) => fault::error("22008", message),
         FromCharError::Unsupported(what) => fault::unsupported(what),
         FromCharError::Number(message) => fault::error("22P02", message),
+        FromCharError::Template(message) => fault::error("42601", message),
     }
 }
 
@@ -475,15 +488,18 @@ pub(super) fn make_time(hour: &Datum, minute: &Datum, second: &Datum) -> Result<
     let (hour, minute, second) = (i64_of(hour)?, i64_of(minute)?, f64_of(second)?);
     let fits =
         (0..=24).contains(&hour) && (0..60).contains(&minute) && (0.0..=60.0).contains(&second);
-    let micros =
-        hour * 3600 * SECOND + minute * 60 * SECOND + (second * SECOND as f64).round() as i64;
-    if !fits || micros > DAY {
-        return Err(fault::error(
+    let out = || {
+        fault::error(
             "22008",
             format!("time field value out of range: {hour}:{minute:02}:{second:02}"),
-        ));
+        )
+    };
+    if !fits {
+        return Err(out());
     }
-    Ok(micros)
+    let micros =
+        hour * 3600 * SECOND + minute * 60 * SECOND + (second * SECOND as f64).round() as i64;
+    if micros > DAY { Err(out()) } else { Ok(micros) }
 }
 
 pub(super) fn make_interval(a: &[Datum]) -> Result<Datum> {
