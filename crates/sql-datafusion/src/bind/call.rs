@@ -161,7 +161,8 @@ impl Binder<'_> {
                     *arg = self.orderable(std::mem::take(arg), ty)?;
                 }
             }
-            guard(&mut aggregate.args, filter.as_deref())?;
+            let keys = order.iter_mut().map(|sort| &mut sort.expr);
+            guard(aggregate.args.iter_mut().chain(keys), filter.as_deref())?;
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(
                 aggregate.function,
                 aggregate.args,
@@ -461,11 +462,15 @@ impl Binder<'_> {
 }
 
 /// What may fail, or waits, is computed for the rows that the filter lets through.
-fn guard(args: &mut [Expr], filter: Option<&Expr>) -> Result<()> {
-    let Some(filter) = filter else { return Ok(()) };
-    for arg in args.iter_mut().filter(|arg| guards::may_fail(arg) || waiting::holds(arg)) {
-        let guarded = datafusion::logical_expr::when(filter.clone(), std::mem::take(arg)).end();
-        *arg = guarded.map_err(fault::from_datafusion)?;
+pub(super) fn guard<'a>(
+    parts: impl Iterator<Item = &'a mut Expr>,
+    filter: Option<&Expr>,
+) -> Result<()> {
+    // A volatile filter, looked at twice, would let other rows through.
+    let Some(filter) = filter.filter(|filter| !filter.is_volatile()) else { return Ok(()) };
+    for part in parts.filter(|part| guards::wants_guard(part) || waiting::holds(part)) {
+        let guarded = datafusion::logical_expr::when(filter.clone(), std::mem::take(part)).end();
+        *part = guarded.map_err(fault::from_datafusion)?;
     }
     Ok(())
 }

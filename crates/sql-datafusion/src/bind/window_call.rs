@@ -14,7 +14,7 @@ use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFuncti
 use datafusion::logical_expr::{Expr, WindowFunctionDefinition};
 use datafusion::sql::sqlparser::ast;
 
-use super::call::{Aggregate, moving, shaped};
+use super::call::{Aggregate, guard, moving, shaped};
 use super::frames::Window;
 use super::group::refuse_windows;
 use super::scope::Scope;
@@ -71,7 +71,8 @@ impl Binder<'_> {
         };
         let aggregate = aggregate.map(|found| moving(name, &args, found));
         let (fun, args, ty, recast) = match aggregate {
-            Some(a) => {
+            Some(mut a) => {
+                guard(a.args.iter_mut(), filter.as_deref())?;
                 let function = WindowFunctionDefinition::AggregateUDF(looking(a.function));
                 (function, a.args, a.ty, a.recast)
             }
