@@ -8,7 +8,9 @@
 
 mod aside;
 mod combined;
+mod distinct;
 mod gathered;
+mod intervals;
 
 use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
@@ -32,13 +34,12 @@ use super::arrays;
 use super::evaluate::Evaluation;
 use super::fault;
 use super::json_folds;
-use super::sort_key::key_of;
 use super::totals::{Total, Totals, average};
 use super::types::{arrow_type, datum_at, list_of, list_type, scalar};
-use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::held as memory;
 use telesto_sql_types::interrupt::{self, Steps};
-use telesto_sql_types::{ArrayValue, Datum, Interval, Numeric, SqlType};
+use telesto_sql_types::{ArrayValue, Datum, Numeric, SqlType};
 
 /// What is computed over the rows of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -151,7 +152,7 @@ impl FoldFunction {
             seen: args.is_distinct.then(BTreeSet::new),
             count: 0,
             sum: Total::default(),
-            interval: (0, 0, 0),
+            interval: intervals::Sum::default(),
             best: Datum::Null,
             items: Vec::new(),
             held_bytes: 0,
@@ -267,7 +268,7 @@ struct FoldState {
     seen: Option<BTreeSet<Vec<u8>>>,
     count: i64,
     sum: Total,
-    interval: (i64, i64, i128),
+    interval: intervals::Sum,
     best: Datum,
     items: Vec<Vec<Datum>>,
     held_bytes: usize,
@@ -282,11 +283,10 @@ impl FoldState {
             return Ok(());
         }
         if let Some(seen) = &mut self.seen {
-            let mut key = vec![u8::from(first.is_null())];
-            key.extend(key_of(first, &self.args[0])?);
+            let key = distinct::key(&values, &self.args)?;
             if seen.insert(key.clone()) {
                 // PostgreSQL finds distinct values by sorting them, and leaves them so.
-                let order = order.unwrap_or(key);
+                let order = [order.unwrap_or_default(), key].concat();
                 self.held_bytes += values.iter().map(held).sum::<usize>() + order.len();
                 self.items.push(values);
                 self.keys.push(order);
@@ -324,9 +324,7 @@ impl FoldState {
                 let Datum::Interval(value) = first else {
                     return Err(Error::internal("sum over a value that is no interval"));
                 };
-                self.interval.0 += sign * i64::from(value.months);
-                self.interval.1 += sign * i64::from(value.days);
-                self.interval.2 += i128::from(sign) * i128::from(value.micros);
+                self.interval.add(*value, sign)?;
             }
             // A window's frame moves forward: what is the best may leave it.
             Fold::Least | Fold::Greatest | Fold::Combined(_) if self.moves => {
@@ -365,8 +363,8 @@ impl FoldState {
         Ok(match self.fold {
             Fold::SumNumeric if self.count > 0 => Datum::numeric(self.sum.value()),
             Fold::AvgNumeric if self.count > 0 => average(&self.sum.value(), self.count),
-            Fold::SumInterval if self.count > 0 => self.interval_of(1)?,
-            Fold::AvgInterval if self.count > 0 => self.interval_of(self.count)?,
+            Fold::SumInterval if self.count > 0 => Datum::Interval(self.interval.value()?),
+            Fold::AvgInterval if self.count > 0 => self.interval.average(self.count)?,
             Fold::Least | Fold::Greatest if self.moves => {
                 let values = self.items.iter().map(|row| &row[0]);
                 let order = |a: &&Datum, b: &&Datum| a.cmp_typed(b, &self.args[0]);
@@ -408,7 +406,7 @@ impl FoldState {
             seen: None,
             count: 0,
             sum: Total::default(),
-            interval: (0, 0, 0),
+            interval: intervals::Sum::default(),
             best: Datum::Null,
             items: Vec::new(),
             held_bytes: 0,
@@ -445,23 +443,6 @@ impl FoldState {
             return Ok(Datum::bytea(out));
         }
         String::from_utf8(out).map(Datum::text).map_err(|_| Error::internal("text is UTF-8"))
-    }
-
-    /// The sum divided by `by`; what does not divide goes down to days and time, as PostgreSQL does.
-    fn interval_of(&self, by: i64) -> Result<Datum> {
-        let range = |_| Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "interval out of range");
-        let (months, days, micros) = self.interval;
-        let day = i128::from(telesto_sql_types::datum::DAY_MICROS);
-        let month_rest = i128::from(months % by) * 30;
-        let all_days = i128::from(days) + month_rest;
-        let whole_days = all_days / i128::from(by);
-        let day_rest = all_days % i128::from(by);
-        let micros = (micros + day_rest * day) / i128::from(by);
-        Ok(Datum::Interval(Interval {
-            months: i32::try_from(months / by).map_err(range)?,
-            days: i32::try_from(whole_days).map_err(range)?,
-            micros: i64::try_from(micros).map_err(range)?,
-        }))
     }
 }
 
@@ -553,7 +534,7 @@ impl Accumulator for FoldState {
                 out.push(Datum::numeric(self.sum.value()));
             }
             Fold::SumInterval | Fold::AvgInterval if compact => {
-                let (months, days, micros) = self.interval;
+                let intervals::Sum { months, days, micros } = self.interval;
                 let parts = [i128::from(months), i128::from(days), micros]
                     .map(|part| Datum::numeric(Numeric::new(part, 0)));
                 let list = ArrayValue::new(SqlType::Numeric(None), parts.to_vec());

@@ -40,6 +40,7 @@ use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
 
 use super::asked::asked;
+use super::types::{plain4, plain8};
 use super::{guards, outer, row_by_row};
 
 /// What the subquery's rows become.
@@ -359,10 +360,8 @@ fn quantified(left: &ScalarValue, op: Operator, all: bool, rows: &Gathered) -> O
 /// The value with one zero and one NaN, so that equal values are the same value.
 fn plain(value: ScalarValue) -> ScalarValue {
     match value {
-        ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(0.0)),
-        ScalarValue::Float64(Some(v)) if v.is_nan() => ScalarValue::Float64(Some(f64::NAN)),
-        ScalarValue::Float32(Some(0.0)) => ScalarValue::Float32(Some(0.0)),
-        ScalarValue::Float32(Some(v)) if v.is_nan() => ScalarValue::Float32(Some(f32::NAN)),
+        ScalarValue::Float64(Some(v)) => ScalarValue::Float64(Some(plain8(v))),
+        ScalarValue::Float32(Some(v)) => ScalarValue::Float32(Some(plain4(v))),
         value => value,
     }
 }

@@ -20,7 +20,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::record_batch::{RecordBatch, RecordBatchOptions};
 
 use super::row_tests::RowTests;
-use super::types::{array_of, epoch_days, epoch_micros};
+use super::types::{array_of, epoch_days, epoch_micros, plain4, plain8};
 use super::{arrays, decimal, fault};
 use telesto_sql_catalog::codec::value::{Input, NUMERIC_FINITE, get_value};
 use telesto_sql_catalog::codec::{Cell, RowCodec};
@@ -232,9 +232,12 @@ impl Builder {
             Self::Int2(builder) => builder.append_value(i16::from_le_bytes(input.array()?)),
             Self::Int4(builder) => builder.append_value(i32::from_le_bytes(input.array()?)),
             Self::Int8(builder) => builder.append_value(i64::from_le_bytes(input.array()?)),
-            // 0 is added so that -0 groups with 0, as in `array_of`.
-            Self::Float4(builder) => builder.append_value(f32::from_le_bytes(input.array()?) + 0.0),
-            Self::Float8(builder) => builder.append_value(f64::from_le_bytes(input.array()?) + 0.0),
+            Self::Float4(builder) => {
+                builder.append_value(plain4(f32::from_le_bytes(input.array()?)));
+            }
+            Self::Float8(builder) => {
+                builder.append_value(plain8(f64::from_le_bytes(input.array()?)));
+            }
             Self::Date(builder) => {
                 builder.append_value(epoch_days(i32::from_le_bytes(input.array()?)));
             }

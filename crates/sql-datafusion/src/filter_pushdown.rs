@@ -25,7 +25,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{BinaryExpr, Expr, Filter, Join, LogicalPlan, SubqueryAlias};
 use datafusion::optimizer::{ApplyOrder, Optimizer, OptimizerConfig, OptimizerRule};
 
-use super::guards::may_fail;
+use super::guards::{may_fail, risk, wants_guard};
 use super::row_by_row;
 
 /// DataFusion's rules, less those that get something wrong.
@@ -253,10 +253,10 @@ fn steady_first(
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
     let sorted = plan.transform_down_with_subqueries(|node| match node {
-        LogicalPlan::Filter(filter) if may_fail(&filter.predicate) => {
+        LogicalPlan::Filter(filter) if wants_guard(&filter.predicate) => {
             let mut conditions = split_conjunction_owned(filter.predicate);
-            let sorted = conditions.is_sorted_by_key(may_fail);
-            conditions.sort_by_cached_key(may_fail);
+            let sorted = conditions.is_sorted_by_key(risk);
+            conditions.sort_by_cached_key(risk);
             let condition = conjunction(conditions).unwrap_or_else(truth);
             let filter = filtered(Arc::unwrap_or_clone(filter.input), condition)?;
             Ok(Transformed::new(filter, !sorted, TreeNodeRecursion::Continue))

@@ -46,10 +46,25 @@ pub(super) fn may_fail(expr: &Expr) -> bool {
     expr.exists(fails).unwrap_or(true)
 }
 
+/// Whether an expression may fail, or be out of its type's range, for some rows: what a condition before it is to keep from them.
+/// Sums and products are everywhere, so that [`may_fail`] alone decides how a plan is made.
+pub(super) fn wants_guard(expr: &Expr) -> bool {
+    risk(expr) > 0
+}
+
+/// How late a condition is to be looked at: behind those that never fail what may be out of range, and last what may fail.
+pub(super) fn risk(expr: &Expr) -> u8 {
+    let overflows = |part: &Expr| match part {
+        Expr::ScalarFunction(call) => Ok(udf::may_overflow(&call.func)),
+        _ => Ok(false),
+    };
+    if may_fail(expr) { 2 } else { u8::from(expr.exists(overflows).unwrap_or(true)) }
+}
+
 /// The plan with guards before what may fail.
 pub(super) fn in_order(plan: LogicalPlan) -> Result<LogicalPlan> {
     let done = plan.transform_up_with_subqueries(|node| {
-        if !node.expressions().iter().any(may_fail) {
+        if !node.expressions().iter().any(wants_guard) {
             return Ok(Transformed::no(node));
         }
         match node {
@@ -88,7 +103,7 @@ fn fixed(expr: &Expr) -> bool {
 
 /// The condition of a filter: what may fail is looked at for rows that fulfil the rest, which stays beside it.
 fn filter_in_order(condition: Expr) -> Result<Expr> {
-    if !may_fail(&condition) {
+    if !wants_guard(&condition) {
         return Ok(condition);
     }
     let (steady, chained) = parted(condition)?;
@@ -106,7 +121,9 @@ fn parted(condition: Expr) -> Result<(Option<Expr>, Option<Expr>)> {
     if !conjuncts.iter().all(fixed) {
         return Ok((conjunction(conjuncts), None));
     }
-    let (failing, steady): (Vec<_>, Vec<_>) = conjuncts.into_iter().partition(may_fail);
+    let (failing, steady): (Vec<_>, Vec<_>) = conjuncts.into_iter().partition(wants_guard);
+    let mut failing = failing;
+    failing.sort_by_cached_key(risk);
     let chain =
         failing.into_iter().rev().reduce(|behind, before| cases(before, behind, lit(false)));
     Ok((conjunction(steady), chain))
@@ -114,7 +131,7 @@ fn parted(condition: Expr) -> Result<(Option<Expr>, Option<Expr>)> {
 
 /// A condition of which only matters where it is true: NULL may become false. Nothing in it comes to stand twice.
 fn condition_in_order(condition: Expr) -> Result<Expr> {
-    if !may_fail(&condition) {
+    if !wants_guard(&condition) {
         return Ok(condition);
     }
     match &condition {
@@ -129,7 +146,7 @@ fn condition_in_order(condition: Expr) -> Result<Expr> {
             let operands = operands.collect::<Result<Vec<_>>>()?;
             let guarded = operands.iter().all(fixed);
             let either = |before: Expr, operand: Expr| {
-                if guarded && may_fail(&operand) {
+                if guarded && wants_guard(&operand) {
                     cases(before, lit(true), operand)
                 } else {
                     before.or(operand)
@@ -149,7 +166,7 @@ fn cases(condition: Expr, then: Expr, otherwise: Expr) -> Expr {
 
 /// AND and OR inside a value.
 fn value_in_order(expr: Expr) -> Result<Transformed<Expr>> {
-    if !may_fail(&expr) {
+    if !wants_guard(&expr) {
         return Ok(Transformed::no(expr));
     }
     let op = match &expr {
@@ -163,7 +180,8 @@ fn value_in_order(expr: Expr) -> Result<Transformed<Expr>> {
     let mut value = value_in_order(first)?.data;
     for operand in operands {
         let operand = value_in_order(operand)?.data;
-        let guarded = may_fail(&operand) && fixed(&operand) && fixed(&value) && is_small(&operand)?;
+        let guarded =
+            wants_guard(&operand) && fixed(&operand) && fixed(&value) && is_small(&operand)?;
         value =
             if guarded { decided_or(op, value, operand) } else { binary_expr(value, op, operand) };
     }

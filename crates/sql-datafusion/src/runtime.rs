@@ -84,6 +84,8 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
     // Scans look at dynamic filters when they begin: only joins have filled theirs by then.
     options.optimizer.enable_topk_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
+    // Its heap of the greatest keeps NaN and NULL out, and it fails for DISTINCT of floating point.
+    options.optimizer.enable_topk_aggregation = false;
     options.optimizer.hash_join_inlist_pushdown_max_distinct_values =
         super::scan_ranges::MAX_RANGES;
     // Zero means: never fall back to an in-memory merge that ignores the pool.

@@ -168,7 +168,7 @@ fn float_key(value: f64) -> Vec<u8> {
     bits.to_be_bytes().to_vec()
 }
 
-fn escaped(bytes: &[u8], out: &mut Vec<u8>) {
+pub(super) fn escaped(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         out.push(*byte);
         if *byte == 0 {

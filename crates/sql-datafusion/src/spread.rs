@@ -1,31 +1,33 @@
-//! Variances and standard deviations, and sums and averages of floating point, as PostgreSQL 15 computes them.
+//! Variances and standard deviations, and sums, averages and extremes of floating point, as PostgreSQL 15 computes them.
 //!
 //! DataFusion's own take every argument as a double and look at no value that is not finite.
 //!
 //! # Invariants
 //! - Integers and numerics are added exactly and give numeric, with the digits of PostgreSQL's division; a value that is not
 //!   finite makes NaN of the result.
-//! - Doubles are taken in one by one (Youngs and Cramer), in the order they come.
+//! - Doubles are taken in one by one, in the order they come ([`super::doubles`]).
 //! - A frame that moves: exact sums give back what leaves; of doubles the frame's rows are kept and added anew, as there, so that
 //!   neither a large value nor NaN or an infinity stays behind.
 //!
 //! # On failure
-//! Those of the statement's end.
+//! 22003 where finite doubles come to an infinite one; those of the statement's end.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::mem::size_of;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef};
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::datatypes::{DataType, Field, FieldRef, Float64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DfResult;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::AggregateOrderSensitivity;
 use datafusion::logical_expr::{
-    Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility,
+    Accumulator, AggregateUDF, AggregateUDFImpl, GroupsAccumulator, Signature, Volatility,
 };
 
+use super::doubles::{DoubleGroups, Doubles};
 use super::fault;
 use super::sort_key::key_of;
 use super::types::{arrow_type, datum_at, scalar};
@@ -46,16 +48,27 @@ pub(crate) enum Measure {
     Deviation,
     /// `sum` of doubles
     Sum,
+    /// `sum` of reals, added up as such
+    SumReal,
+    /// `min` of doubles
+    Least,
+    /// `max` of doubles
+    Greatest,
     /// `avg` of doubles
     Average,
 }
 
 impl Measure {
-    fn of_sample(self) -> bool {
+    /// Whether squares are of no matter.
+    pub(super) fn is_plain(self) -> bool {
+        matches!(self, Self::Sum | Self::SumReal | Self::Least | Self::Greatest)
+    }
+
+    pub(super) fn of_sample(self) -> bool {
         matches!(self, Self::Variance | Self::Deviation)
     }
 
-    fn is_root(self) -> bool {
+    pub(super) fn is_root(self) -> bool {
         matches!(self, Self::DeviationPop | Self::Deviation)
     }
 }
@@ -132,7 +145,9 @@ impl AggregateUDFImpl for Spread {
             Measure::Variance => "var_samp",
             Measure::DeviationPop => "stddev_pop",
             Measure::Deviation => "stddev_samp",
-            Measure::Sum => "sum",
+            Measure::Sum | Measure::SumReal => "sum",
+            Measure::Least => "min",
+            Measure::Greatest => "max",
             Measure::Average => "avg",
         }
     }
@@ -156,71 +171,27 @@ impl AggregateUDFImpl for Spread {
         Ok(Box::new(self.state(&args, true)))
     }
 
+    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
+        self.arg == SqlType::Float8 && !args.is_distinct
+    }
+
+    fn create_groups_accumulator(
+        &self,
+        _: AccumulatorArgs<'_>,
+    ) -> DfResult<Box<dyn GroupsAccumulator>> {
+        Ok(Box::new(DoubleGroups::new(self.measure)))
+    }
+
+    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
+        AggregateOrderSensitivity::Insensitive
+    }
+
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> DfResult<Vec<FieldRef>> {
         let types = state_types(&self.arg, args.is_distinct);
         let field = |(at, ty): (usize, &SqlType)| {
             Arc::new(Field::new(format!("{}[{at}]", args.name), arrow_type(ty), true))
         };
         Ok(types.iter().enumerate().map(field).collect())
-    }
-}
-
-/// Doubles taken in one by one.
-#[derive(Clone, Copy, Debug, Default)]
-struct Doubles {
-    count: f64,
-    sum: f64,
-    /// Squares of the differences from the mean.
-    squares: f64,
-}
-
-impl Doubles {
-    fn add(&mut self, value: f64) {
-        let before = self.count;
-        self.count += 1.0;
-        if before == 0.0 {
-            // Not 0 + value: the sum of nothing but -0 is -0.
-            self.sum = value;
-            self.squares = if value.is_finite() { 0.0 } else { f64::NAN };
-            return;
-        }
-        self.sum += value;
-        let off = value * self.count - self.sum;
-        self.squares += off * off / (self.count * before);
-        if !self.sum.is_finite() || !self.squares.is_finite() {
-            self.squares = f64::NAN;
-        }
-    }
-
-    fn merge(&mut self, other: Self) {
-        if other.count == 0.0 {
-            return;
-        }
-        if self.count == 0.0 {
-            *self = other;
-            return;
-        }
-        let apart = self.sum / self.count - other.sum / other.count;
-        let count = self.count + other.count;
-        self.squares += other.squares + self.count * other.count * apart * apart / count;
-        self.sum += other.sum;
-        self.count = count;
-    }
-
-    fn value(self, measure: Measure) -> Option<f64> {
-        let least = if measure.of_sample() { 2.0 } else { 1.0 };
-        if self.count < least {
-            return None;
-        }
-        Some(match measure {
-            Measure::Sum => self.sum,
-            Measure::Average => self.sum / self.count,
-            _ => {
-                let by = if measure.of_sample() { self.count - 1.0 } else { self.count };
-                let variance = self.squares / by;
-                if measure.is_root() { variance.sqrt() } else { variance }
-            }
-        })
     }
 }
 
@@ -231,11 +202,14 @@ struct Exact {
     sum: Numeric,
     squares: Numeric,
     not_finite: i64,
+    /// How many finite values there are of each number of digits behind the point: what has left a frame that moves shows none.
+    scales: BTreeMap<u32, i64>,
 }
 
 impl Default for Exact {
     fn default() -> Self {
-        Self { count: 0, sum: Numeric::zero(), squares: Numeric::zero(), not_finite: 0 }
+        let (sum, squares) = (Numeric::zero(), Numeric::zero());
+        Self { count: 0, sum, squares, not_finite: 0, scales: BTreeMap::new() }
     }
 }
 
@@ -246,6 +220,11 @@ impl Exact {
         if !value.is_finite() {
             self.not_finite += by;
             return Ok(());
+        }
+        let same = self.scales.entry(value.scale()).or_insert(0);
+        *same += by;
+        if *same == 0 {
+            self.scales.remove(&value.scale());
         }
         let square = value.mul(value).ok_or_else(|| Error::internal("a square is too large"))?;
         let signed = |value: &Numeric| if away { value.neg() } else { value.clone() };
@@ -262,7 +241,14 @@ impl Exact {
             return Some(Numeric::NaN);
         }
         let count = Numeric::from(self.count);
-        let over = self.squares.mul(&count)?.sub(&self.sum.mul(&self.sum)?);
+        let digits = self.scales.last_key_value().and_then(|(scale, _)| i32::try_from(*scale).ok());
+        let shown = |value: &Numeric, digits: Option<i32>| match digits {
+            Some(digits) if value.scale() > digits.unsigned_abs() => value.rounded(digits),
+            _ => value.clone(),
+        };
+        let sum = shown(&self.sum, digits);
+        let squares = shown(&self.squares, digits.and_then(|digits| digits.checked_mul(2)));
+        let over = squares.mul(&count)?.sub(&sum.mul(&sum)?);
         if over.signum().is_none_or(|sign| sign <= 0) {
             return Some(Numeric::zero());
         }
@@ -314,18 +300,20 @@ impl State {
             if !seen.insert(key_of(&value, &self.arg)?) {
                 return Ok(());
             }
-            self.items.push(value.clone());
+            self.items.push(value);
+            return Ok(());
         }
-        add(&mut self.sums, &value, away)
+        add(&mut self.sums, self.measure, &value, away)
     }
 
     fn value(&self) -> Result<Datum> {
-        Ok(match (&self.sums, &self.kept) {
+        let distinct = self.seen.is_some().then(|| self.of_items()).transpose()?;
+        Ok(match (distinct.as_ref().unwrap_or(&self.sums), &self.kept) {
             (_, Some(kept)) => {
                 let (mut doubles, mut steps) = (Doubles::default(), Steps::default());
                 for value in kept {
                     steps.step()?;
-                    doubles.add(*value);
+                    doubles.add(self.measure, *value)?;
                 }
                 doubles.value(self.measure).map_or(Datum::Null, Datum::Float8)
             }
@@ -336,6 +324,17 @@ impl State {
                 exact.value(self.measure).map_or(Datum::Null, Datum::numeric)
             }
         })
+    }
+
+    /// What the distinct values come to: PostgreSQL takes them in sorted.
+    fn of_items(&self) -> Result<Sums> {
+        let order = |a: &Datum, b: &Datum| a.cmp_typed(b, &self.arg);
+        let (mut sums, mut steps) = (self.sums.clone(), Steps::default());
+        for value in interrupt::sort(self.items.clone(), order)? {
+            steps.step()?;
+            add(&mut sums, self.measure, &value, false)?;
+        }
+        Ok(sums)
     }
 
     fn parts(&self) -> Vec<Datum> {
@@ -366,7 +365,10 @@ impl State {
             (
                 Sums::Doubles(doubles),
                 [Datum::Float8(count), Datum::Float8(sum), Datum::Float8(squares)],
-            ) => doubles.merge(Doubles { count: *count, sum: *sum, squares: *squares }),
+            ) => {
+                let other = Doubles { count: *count, sum: *sum, squares: *squares };
+                doubles.merge(self.measure, other)?;
+            }
             (
                 Sums::Exact(exact),
                 [
@@ -380,6 +382,7 @@ impl State {
                 exact.sum = exact.sum.add(sum);
                 exact.squares = exact.squares.add(squares);
                 exact.not_finite += odd;
+                *exact.scales.entry(sum.scale()).or_insert(0) += count - odd;
             }
             _ => return Err(Error::internal("a state that is no aggregate's")),
         }
@@ -387,9 +390,9 @@ impl State {
     }
 }
 
-fn add(sums: &mut Sums, value: &Datum, away: bool) -> Result<()> {
+fn add(sums: &mut Sums, measure: Measure, value: &Datum, away: bool) -> Result<()> {
     match (sums, value) {
-        (Sums::Doubles(doubles), Datum::Float8(value)) => doubles.add(*value),
+        (Sums::Doubles(doubles), Datum::Float8(value)) => doubles.add(measure, *value)?,
         (Sums::Exact(exact), Datum::Numeric(value)) => exact.add(value, away)?,
         (Sums::Exact(exact), value) => {
             let integer = value.as_i64();
@@ -449,6 +452,10 @@ impl Accumulator for State {
 impl State {
     fn rows(&mut self, values: &[ArrayRef], away: bool) -> Result<()> {
         interrupt::check()?;
+        if let (Sums::Doubles(doubles), None, None) = (&mut self.sums, &self.seen, &self.kept) {
+            let values = values[0].as_primitive::<Float64Type>();
+            return values.iter().flatten().try_for_each(|value| doubles.add(self.measure, value));
+        }
         let mut steps = Steps::default();
         for row in 0..values.first().map_or(0, |array| array.len()) {
             steps.step()?;
@@ -462,31 +469,6 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn doubles(values: &[f64]) -> Doubles {
-        let mut sums = Doubles::default();
-        values.iter().for_each(|value| sums.add(*value));
-        sums
-    }
-
-    #[test]
-    fn doubles_that_are_not_finite_make_a_variance_nan() {
-        for values in [&[f64::NAN][..], &[f64::INFINITY], &[1.0, f64::NAN], &[f64::INFINITY, 1.0]] {
-            assert!(doubles(values).value(Measure::VariancePop).is_some_and(f64::is_nan));
-        }
-        assert_eq!(doubles(&[1.0]).value(Measure::VariancePop), Some(0.0));
-        assert_eq!(doubles(&[1.0]).value(Measure::Variance), None);
-        assert_eq!(doubles(&[1.0, 2.0, 4.0]).value(Measure::Average), Some(7.0 / 3.0));
-        assert!(doubles(&[-0.0, -0.0]).value(Measure::Sum).is_some_and(f64::is_sign_negative));
-    }
-
-    #[test]
-    fn merged_doubles_are_those_taken_in_one_by_one() {
-        let mut merged = doubles(&[1.0, 2.0]);
-        merged.merge(doubles(&[4.0, 8.0]));
-        let whole = doubles(&[1.0, 2.0, 4.0, 8.0]);
-        assert_eq!(merged.value(Measure::Variance), whole.value(Measure::Variance));
-    }
 
     #[test]
     fn exact_variances_have_the_digits_of_postgres() {

@@ -157,6 +157,17 @@ pub(crate) fn epoch_micros(value: i64) -> Result<i64> {
     }
 }
 
+/// The value with one zero and one NaN: Arrow tells values apart, and sorts them, by their bits, and what a processor computes from
+/// infinities is a negative NaN, less than every number.
+pub(crate) fn plain4(value: f32) -> f32 {
+    if value.is_nan() { f32::NAN } else { value + 0.0 }
+}
+
+/// See [`plain4`].
+pub(crate) fn plain8(value: f64) -> f64 {
+    if value.is_nan() { f64::NAN } else { value + 0.0 }
+}
+
 fn mismatch(value: &Datum, ty: &SqlType) -> Error {
     Error::internal(format!("value {value:?} where {ty} was expected"))
 }
@@ -189,8 +200,8 @@ pub(crate) fn array_of<'a>(
         T::Int2 => build!(Int16Builder::with_capacity(len), Datum::Int2(v) => *v),
         T::Int4 => build!(Int32Builder::with_capacity(len), Datum::Int4(v) => *v),
         T::Int8 => build!(Int64Builder::with_capacity(len), Datum::Int8(v) => *v),
-        T::Float4 => build!(Float32Builder::with_capacity(len), Datum::Float4(v) => *v + 0.0),
-        T::Float8 => build!(Float64Builder::with_capacity(len), Datum::Float8(v) => *v + 0.0),
+        T::Float4 => build!(Float32Builder::with_capacity(len), Datum::Float4(v) => plain4(*v)),
+        T::Float8 => build!(Float64Builder::with_capacity(len), Datum::Float8(v) => plain8(*v)),
         T::Numeric(_) => {
             build!(LargeBinaryBuilder::with_capacity(len, len * 12), Datum::Numeric(v) => decimal::encode(v))
         }

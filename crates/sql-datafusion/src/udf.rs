@@ -34,7 +34,7 @@ use telesto_sql_expr::context::EvalContext;
 use telesto_sql_expr::members::Members;
 use telesto_sql_expr::registry::{self, Resolved};
 use telesto_sql_expr::ty::CastContext;
-use telesto_sql_expr::{call_may_fail, cast_may_fail};
+use telesto_sql_expr::{call_may_fail, call_may_overflow, cast_may_fail};
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
@@ -587,10 +587,13 @@ pub(crate) fn may_fail(call: &ScalarUDF, pattern: bool) -> bool {
         Work::Cast { from, to } => cast_may_fail(from, to),
         Work::Set { .. } => true,
         Work::Array(work) => work.may_fail(),
-        Work::Quantified { .. }
-        | Work::Extreme { .. }
-        | Work::SortKey { .. }
-        | Work::NumberOfTruth
-        | Work::TruthOfNumber => false,
+        Work::Quantified { .. } | Work::Extreme { .. } | Work::SortKey { .. } => false,
+        Work::NumberOfTruth | Work::TruthOfNumber => false,
     }
+}
+
+/// Whether what a call gives may be out of its type's range, though it does not fail otherwise.
+pub(crate) fn may_overflow(call: &ScalarUDF) -> bool {
+    let work = call.inner().downcast_ref::<Function>().map(|function| &function.work);
+    matches!(work, Some(Work::Call(resolved)) if call_may_overflow(resolved.function))
 }

@@ -158,10 +158,13 @@ impl Binder<'_> {
     /// Casts all to their common type.
     ///
     /// # Errors
-    /// 42804, naming `what`.
+    /// 42804, of arrays 42846, naming `what`.
     pub fn unify(&mut self, exprs: Vec<Expr>, what: &str) -> Result<(Vec<Expr>, SqlType)> {
         let types: Vec<SqlType> = exprs.iter().map(|e| e.ty.clone()).collect();
         let ty = common_type(&types).map_err(|(a, b)| {
+            if matches!((&a, &b), (SqlType::Array(_), SqlType::Array(_))) {
+                return fault::error("42846", format!("{what} could not convert type {b} to {a}"));
+            }
             fault::mismatch(format!(
                 "{what} types {} and {} cannot be matched",
                 a.without_modifier(),

@@ -16,7 +16,7 @@ use super::cast;
 use super::context::{Call, EvalContext};
 use super::registry::{Function, Volatility};
 use super::ty::{CastContext, stable_cast};
-use super::volatility::{call_may_fail, cast_may_fail};
+use super::volatility::{call_may_fail, call_may_overflow, cast_may_fail};
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType};
 
@@ -369,6 +369,16 @@ impl Expr {
                 Node::Cast(inner, _) => cast_may_fail(&inner.ty, &part.ty),
                 _ => false,
             };
+        });
+        found
+    }
+
+    /// Whether something in it may be out of its type's range, though it does not fail otherwise.
+    #[must_use]
+    pub fn may_overflow(&self) -> bool {
+        let mut found = false;
+        self.walk(&mut |part| {
+            found |= matches!(&part.node, Node::Call(function, ..) if call_may_overflow(function));
         });
         found
     }

@@ -88,4 +88,4 @@ pub use registry::{Resolved, Volatility, registry};
 pub use scope::{Scope, ScopeColumn, ScopeRelation, fold};
 pub use settings::Settings;
 pub use ty::{CastContext, Tag};
-pub use volatility::{call_may_fail, cast_may_fail};
+pub use volatility::{call_may_fail, call_may_overflow, cast_may_fail};

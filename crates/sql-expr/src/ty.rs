@@ -260,6 +260,17 @@ pub fn common_type(types: &[SqlType]) -> Result<SqlType, (SqlType, SqlType)> {
     if types.iter().all(|t| t == first) && *first != SqlType::Unknown {
         return Ok(first.clone());
     }
+    let element = |ty: &SqlType| match ty {
+        SqlType::Array(element) => Some(element.as_ref().clone()),
+        _ => None,
+    };
+    let elements: Option<Vec<SqlType>> =
+        types.iter().filter(|t| **t != SqlType::Unknown).map(element).collect();
+    if let Some(elements) = elements.filter(|elements| elements.len() > 1) {
+        // Arrays go together as their elements do.
+        let element = common_type(&elements).map_err(|(a, b)| (a.array_of(), b.array_of()))?;
+        return Ok(element.array_of());
+    }
     let mut chosen: Option<&SqlType> = None;
     for ty in types.iter().filter(|t| **t != SqlType::Unknown) {
         let Some(current) = chosen else {

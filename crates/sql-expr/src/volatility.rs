@@ -6,7 +6,8 @@
 //!
 //! # Invariants
 //! What is not known here counts as failing: it is computed later than it need be, never too early. Results that are out of range
-//! do not count: sums and products of columns are everywhere, and nobody guards them by another condition.
+//! ([`call_may_overflow`]) are told apart: sums and products of columns are everywhere. They are guarded where a condition stands
+//! before them, and hinder no plan otherwise.
 
 use super::registry::Function;
 use super::ty::Tag;
@@ -111,6 +112,18 @@ pub fn call_may_fail(function: &Function, pattern: bool) -> bool {
     apart || overloaded || STEADY.binary_search(&function.name).is_err()
 }
 
+/// Operators and functions whose results may be out of range.
+const GROWING: &[&str] = &["*", "+", "-", "abs", "age"];
+
+/// Whether a call that does not fail otherwise may give what its type does not hold.
+#[must_use]
+pub fn call_may_overflow(function: &Function) -> bool {
+    let bounded = |arg: &Tag| {
+        !matches!(arg, Tag::Numeric | Tag::Range(_) | Tag::Multirange(_) | Tag::AnyRange)
+    };
+    GROWING.contains(&function.name) && function.args.iter().any(bounded)
+}
+
 /// Whether a cast may fail.
 #[must_use]
 pub fn cast_may_fail(from: &SqlType, to: &SqlType) -> bool {
@@ -141,6 +154,14 @@ mod tests {
         };
         let int = [SqlType::Int4, SqlType::Int4];
         assert!(fails("/", &int, true) && fails("%", &int, true) && !fails("-", &int, true));
+        let grows = |name: &str, types: &[SqlType]| {
+            let resolved = registry().resolve(name, types).expect("such an operator");
+            call_may_overflow(resolved.function)
+        };
+        assert!(grows("-", &int) && grows("+", &[SqlType::Date, SqlType::Int4]));
+        assert!(
+            !grows("/", &int) && !grows("*", &[SqlType::Numeric(None), SqlType::Numeric(None)])
+        );
         assert!(fails("-", &[SqlType::Jsonb, SqlType::Int4], true));
         assert!(fails("&", &[SqlType::Inet, SqlType::Inet], true));
         let text = [SqlType::Text, SqlType::Text];

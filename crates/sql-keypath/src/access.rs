@@ -171,7 +171,7 @@ pub fn conjuncts(condition: Option<Expr>) -> Vec<Expr> {
 /// The conjunction of conditions, those that may fail last; `None`: there are none.
 #[must_use]
 pub fn conjunction(mut conditions: Vec<Expr>) -> Option<Expr> {
-    conditions.sort_by_cached_key(Expr::may_fail);
+    conditions.sort_by_cached_key(|one| (one.may_fail(), one.may_overflow()));
     match conditions.len() {
         0 | 1 => conditions.pop(),
         _ => Some(Expr::bool(Node::And(conditions))),

@@ -45,9 +45,9 @@ impl FoldState {
                         Error::new(SqlState::DATETIME_FIELD_OVERFLOW, "interval out of range")
                     })
                 };
-                self.interval.0 += narrow(part(0))?;
-                self.interval.1 += narrow(part(1))?;
-                self.interval.2 += part(2);
+                self.interval.months += narrow(part(0))?;
+                self.interval.days += narrow(part(1))?;
+                self.interval.micros += part(2);
             }
             (Fold::Least | Fold::Greatest | Fold::Combined(_), best) if compact => {
                 if !best.is_null() {

@@ -150,6 +150,9 @@ impl Binder<'_> {
             return self.ordered_set(&name, call, args, scope);
         }
         if let Some(over) = &call.over {
+            if !order.is_empty() {
+                return Err(fault::unsupported("ORDER BY inside of a window function's call"));
+            }
             return self.window_call(&name, args, star, distinct, nulls, filter, over, scope);
         }
         if let Some(mut aggregate) = aggregate {
@@ -161,7 +164,8 @@ impl Binder<'_> {
                     *arg = self.orderable(std::mem::take(arg), ty)?;
                 }
             }
-            guard(&mut aggregate.args, filter.as_deref())?;
+            let keys = order.iter_mut().map(|sort| &mut sort.expr);
+            guard(aggregate.args.iter_mut().chain(keys), filter.as_deref())?;
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(
                 aggregate.function,
                 aggregate.args,
@@ -349,18 +353,15 @@ impl Binder<'_> {
                         vec![cast(arg, arrow_type(&SqlType::Int8))],
                         SqlType::Int8,
                     ),
-                    SqlType::Float4 if sum => Ok(Some(Aggregate {
-                        function: fa::sum::sum_udaf(),
-                        args: vec![cast(arg, arrow_type(&SqlType::Float8))],
-                        ty: SqlType::Float4,
-                        recast: true,
-                    })),
-                    SqlType::Float8 if sum => ready(fa::sum::sum_udaf(), vec![arg], ty),
-                    SqlType::Float4 | SqlType::Float8 => ready(
-                        fa::average::avg_udaf(),
-                        vec![cast(arg, arrow_type(&SqlType::Float8))],
-                        SqlType::Float8,
-                    ),
+                    SqlType::Float4 | SqlType::Float8 => {
+                        let measure = match &ty {
+                            _ if !sum => Measure::Average,
+                            SqlType::Float4 => Measure::SumReal,
+                            _ => Measure::Sum,
+                        };
+                        let ty = if sum { ty } else { SqlType::Float8 };
+                        Ok(Some(of_doubles(measure, arg, ty)))
+                    }
                     SqlType::Int2 | SqlType::Int4 | SqlType::Int8 | SqlType::Numeric(..) => {
                         let fold = if sum { Fold::SumNumeric } else { Fold::AvgNumeric };
                         folded(fold, vec![arg], &[ty], SqlType::Numeric(None))
@@ -384,8 +385,12 @@ impl Binder<'_> {
                     SqlType::Cidr => SqlType::Inet,
                     ty => ty.without_modifier(),
                 };
-                let function =
-                    if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() };
+                if matches!(ty, SqlType::Float4 | SqlType::Float8) {
+                    let least = name == "min";
+                    let measure = if least { Measure::Least } else { Measure::Greatest };
+                    return Ok(Some(of_doubles(measure, arg, ty)));
+                }
+                let function = native_extreme(name);
                 if super::operators::natively_ordered(&ty) {
                     ready(function, vec![arg], ty)
                 } else {
@@ -461,11 +466,15 @@ impl Binder<'_> {
 }
 
 /// What may fail, or waits, is computed for the rows that the filter lets through.
-fn guard(args: &mut [Expr], filter: Option<&Expr>) -> Result<()> {
-    let Some(filter) = filter else { return Ok(()) };
-    for arg in args.iter_mut().filter(|arg| guards::may_fail(arg) || waiting::holds(arg)) {
-        let guarded = datafusion::logical_expr::when(filter.clone(), std::mem::take(arg)).end();
-        *arg = guarded.map_err(fault::from_datafusion)?;
+pub(super) fn guard<'a>(
+    parts: impl Iterator<Item = &'a mut Expr>,
+    filter: Option<&Expr>,
+) -> Result<()> {
+    // A volatile filter, looked at twice, would let other rows through.
+    let Some(filter) = filter.filter(|filter| !filter.is_volatile()) else { return Ok(()) };
+    for part in parts.filter(|part| guards::wants_guard(part) || waiting::holds(part)) {
+        let guarded = datafusion::logical_expr::when(filter.clone(), std::mem::take(part)).end();
+        *part = guarded.map_err(fault::from_datafusion)?;
     }
     Ok(())
 }
@@ -482,17 +491,19 @@ fn spread_of(name: &str, ty: &SqlType) -> (Measure, SqlType) {
     (measure, if exact { ty.without_modifier() } else { SqlType::Float8 })
 }
 
-/// An aggregate over frames. DataFusion's own sums of doubles take away what leaves a frame: a large value, or one that is
-/// not finite, stays.
-pub(super) fn moving(name: &str, args: &[Typed], found: Aggregate) -> Aggregate {
-    let doubles =
-        matches!(args.first().map(|arg| &arg.ty), Some(SqlType::Float4 | SqlType::Float8));
-    let measure = match name {
-        "sum" if doubles => Measure::Sum,
-        "avg" if doubles => Measure::Average,
-        _ => return found,
-    };
-    Aggregate { function: spread::spread(measure, &SqlType::Float8), ..found }
+/// An aggregate that is computed of doubles and gives floating point of type `ty`.
+fn of_doubles(measure: Measure, arg: Expr, ty: SqlType) -> Aggregate {
+    Aggregate {
+        function: spread::spread(measure, &SqlType::Float8),
+        args: vec![cast(arg, arrow_type(&SqlType::Float8))],
+        recast: ty == SqlType::Float4,
+        ty,
+    }
+}
+
+/// DataFusion's own `min` or `max`.
+pub(super) fn native_extreme(name: &str) -> std::sync::Arc<AggregateUDF> {
+    if name == "min" { fa::min_max::min_udaf() } else { fa::min_max::max_udaf() }
 }
 
 pub(super) fn shaped(call: Expr, ty: SqlType, recast: bool) -> Typed {

@@ -47,7 +47,7 @@ impl Binder<'_> {
             .map(|r| Ok(self.coerce(r, &ty, "CASE")?.expr))
             .collect::<Result<Vec<_>>>()?;
         // The optimiser would make AND and OR of it: its parts would be computed for rows that they are not for.
-        let numbers = ty == SqlType::Bool && whens.iter().chain(&results).any(guards::may_fail);
+        let numbers = ty == SqlType::Bool && whens.iter().chain(&results).any(guards::wants_guard);
         if numbers {
             let number = |truth| udf::number_of_truth().call(vec![truth]);
             results = results.into_iter().map(number).collect();

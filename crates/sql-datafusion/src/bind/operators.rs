@@ -241,11 +241,14 @@ impl Binder<'_> {
     /// The common type of the branches of `what`.
     pub(super) fn common_type(&self, types: &[SqlType], what: &str) -> Result<SqlType> {
         let types = as_text(types.to_vec());
-        common_type(&types).map_err(|(a, b)| {
-            fault::new(
+        common_type(&types).map_err(|(a, b)| match (a.element(), b.element()) {
+            (Some(_), Some(_)) => {
+                fault::new("42846", format!("{what} could not convert type {b} to {a}"))
+            }
+            _ => fault::new(
                 "42804",
                 format!("{what} types {a} and {b} cannot be matched; add explicit casts"),
-            )
+            ),
         })
     }
 

@@ -11,6 +11,7 @@ use datafusion::logical_expr::Expr;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::sql::sqlparser::ast;
 
+use super::call::guard;
 use super::scope::Scope;
 use super::{Binder, Typed};
 use crate::fault;
@@ -86,10 +87,15 @@ impl Binder<'_> {
             (DISCRETE, _, true) => DISCRETE_EACH,
             _ => function,
         };
-        let order = self.sorts(&call.within_group, scope)?;
+        let mut order = self.sorts(&call.within_group, scope)?;
+        let condition =
+            call.filter.as_deref().map(|filter| self.condition(filter, scope, "FILTER"));
+        let condition = condition.transpose()?;
+        let keys = order.iter_mut().map(|sort| &mut sort.expr);
+        guard(std::iter::once(&mut value.expr).chain(keys), condition.as_ref())?;
         let mut filter = value.expr.clone().is_not_null();
-        if let Some(condition) = &call.filter {
-            filter = Expr::and(self.condition(condition, scope, "FILTER")?, filter);
+        if let Some(condition) = condition {
+            filter = Expr::and(condition, filter);
         }
         let gathered = self
             .aggregate_named("array_agg", std::slice::from_ref(&value), false)?

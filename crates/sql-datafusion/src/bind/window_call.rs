@@ -14,7 +14,7 @@ use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFuncti
 use datafusion::logical_expr::{Expr, WindowFunctionDefinition};
 use datafusion::sql::sqlparser::ast;
 
-use super::call::{Aggregate, moving, shaped};
+use super::call::{Aggregate, guard, native_extreme, shaped};
 use super::frames::Window;
 use super::group::refuse_windows;
 use super::scope::Scope;
@@ -67,11 +67,16 @@ impl Binder<'_> {
                 let function = folding(fold, std::slice::from_ref(&ty), &ty, &self.evaluation());
                 Some(Aggregate { function, args: vec![arg], ty, recast: false })
             }
+            // Of a frame that moves it keeps the best that are to come, where the one of groups adds up anew.
+            ("min" | "max", [arg]) if matches!(arg.ty, SqlType::Float4 | SqlType::Float8) => {
+                let found = self.aggregate_named(name, &args, star)?;
+                found.map(|found| Aggregate { function: native_extreme(name), ..found })
+            }
             _ => self.aggregate_named(name, &args, star)?,
         };
-        let aggregate = aggregate.map(|found| moving(name, &args, found));
-        let (fun, args, ty, recast) = match aggregate {
-            Some(a) => {
+        let (mut fun, mut args, ty, recast) = match aggregate {
+            Some(mut a) => {
+                guard(a.args.iter_mut(), filter.as_deref())?;
                 let function = WindowFunctionDefinition::AggregateUDF(looking(a.function));
                 (function, a.args, a.ty, a.recast)
             }
@@ -93,7 +98,6 @@ impl Binder<'_> {
             WindowFunctionDefinition::WindowUDF(_) if empty => None,
             _ => filter,
         };
-        let (mut fun, mut args) = (fun, args);
         if let Some(own) = own {
             let computed = match (&fun, name) {
                 (WindowFunctionDefinition::AggregateUDF(function), _) => {
@@ -154,11 +158,19 @@ impl Binder<'_> {
             _ => return Ok(false),
         };
         let Some(number) = args.get(first) else { return Ok(false) };
-        let number = self.coerce(number.clone(), &SqlType::Int8, name)?;
+        let number = self.whole_number(number.clone(), name)?;
         Ok(match self.constant(number, name)? {
             ScalarValue::Int64(Some(number)) => number < least,
             number => number.is_null(),
         })
+    }
+
+    /// A number of rows. PostgreSQL's are integers; DataFusion takes them as bigint.
+    fn whole_number(&self, mut number: Typed, name: &str) -> Result<Typed> {
+        if number.ty.is_unknown() {
+            number = self.coerce(number, &SqlType::Int4, name)?;
+        }
+        self.coerce(number, &SqlType::Int8, name)
     }
 
     /// Arguments and type of a function that is for windows alone; `by_row`: some that DataFusion's take as constants are none.
@@ -169,12 +181,7 @@ impl Binder<'_> {
         by_row: bool,
     ) -> Result<(Vec<Expr>, SqlType)> {
         let int8 = |at: usize| -> Result<Expr> {
-            // PostgreSQL's are integers; DataFusion takes them as bigint.
-            let mut typed = args[at].clone();
-            if typed.ty.is_unknown() {
-                typed = self.coerce(typed, &SqlType::Int4, name)?;
-            }
-            let typed = self.coerce(typed, &SqlType::Int8, name)?;
+            let typed = self.whole_number(args[at].clone(), name)?;
             if by_row {
                 return Ok(typed.expr);
             }
