@@ -131,7 +131,7 @@ impl Shard {
             }
         }
         if let Some(version) = read.visible {
-            if !read.newer && !read.external_touch {
+            if !read.newer {
                 self.cache.rows.fill(self.scope, epoch, key, stamp, Some(&version));
             }
             return Ok(Read::Found(version));
@@ -144,7 +144,7 @@ impl Shard {
         }
         let path = self.engine.path();
         let newest = stored.map(|stored| row::decode_newest(path, &stored)).transpose()?;
-        if !read.newer && !read.external_touch {
+        if !read.newer {
             self.cache.rows.fill(self.scope, epoch, key, stamp, newest.as_ref());
         }
         let found = match newest {

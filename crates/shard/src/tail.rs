@@ -96,8 +96,6 @@ pub(crate) struct TailRead {
     pub(crate) newer: bool,
     /// External write sets that may hold the key, at or below the timestamp and above `visible`; newest first.
     pub(crate) externals: Vec<Arc<External>>,
-    /// Whether any external write set, older or newer, may hold the key.
-    pub(crate) external_touch: bool,
     /// Spilled runs that may hold the key, newest first; none when memory has what is visible.
     pub(crate) runs: Vec<Arc<Run>>,
     /// The newest settled write set at or below the timestamp that may hold the key: what is older in a run, the checkpoint tells.
@@ -250,12 +248,10 @@ impl Tail {
         let visible = visible.filter(|v| !self.is_shadowed(key, v.version.at, at));
         newer |= self.settled.iter().any(|external| external.at > at && external.may_hold(key));
         let mut externals = Vec::new();
-        let mut external_touch = false;
         for external in self.externals.iter().rev() {
             if !external.may_hold(key) {
                 continue;
             }
-            external_touch = true;
             if external.at > at {
                 newer = true;
             } else if visible.is_none_or(|v| v.version.at < external.at) {
@@ -268,7 +264,7 @@ impl Tail {
             false => self.settled.iter().rev().find(may_hide).map(|external| external.at),
         };
         let visible = visible.map(|v| v.version.clone());
-        TailRead { visible, newer, externals, external_touch, runs, settled_at }
+        TailRead { visible, newer, externals, runs, settled_at }
     }
 
     /// Whether a settled write set may hold a version of `key` after `version`, at or below `at`: the checkpoint tells.

@@ -469,7 +469,15 @@ fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetA
         parser.expect_token(&Token::EOF)?;
         Ok((items, wanted))
     };
-    read().map_err(|error| syntax_error(sql, &error))
+    let (mut items, mut wanted): TargetAst = read().map_err(|error| syntax_error(sql, &error))?;
+    // It is compared with what indexes keep, which is put right.
+    for item in &mut items {
+        crate::rewrite::precedence::restore(&mut item.column.expr)?;
+    }
+    if let Some(wanted) = &mut wanted {
+        crate::rewrite::precedence::restore(wanted)?;
+    }
+    Ok((items, wanted))
 }
 
 /// What the name of a target of ON CONFLICT holds: key columns and the condition; `None` for the name of a column.

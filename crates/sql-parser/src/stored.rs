@@ -21,6 +21,9 @@ pub fn parse_stored(text: &str) -> Result<Expr> {
     let corrupt = |e| Error::corrupt(format!("the stored expression {text:?} does not parse: {e}"));
     crate::syntax::read(text, |parser| {
         let mut expr = parser.parse_expr()?;
+        if crate::syntax::may_lack_parentheses(text) {
+            crate::rewrite::precedence::restore_kept(&mut expr);
+        }
         crate::syntax::balance_expr(&mut expr);
         Ok(expr)
     })
@@ -62,6 +65,9 @@ pub fn parse_stored_list(text: &str) -> Result<Vec<Expr>> {
     crate::syntax::read(text, |parser| {
         let mut list = parser.parse_comma_separated(Parser::parse_expr)?;
         parser.expect_token(&Token::EOF)?;
+        if crate::syntax::may_lack_parentheses(text) {
+            list.iter_mut().for_each(crate::rewrite::precedence::restore_kept);
+        }
         list.iter_mut().for_each(crate::syntax::balance_expr);
         Ok(list)
     })

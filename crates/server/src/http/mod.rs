@@ -243,7 +243,8 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
         let known = (&*state.passwords, &state.attempts, &state.proving);
         auth::check(&state.env, &state.engine, &state.config, known, asked).await?;
         let permit = admission(&state)?;
-        let (request, taken) = bodies::counted(request, &state.sending);
+        let (request, taken) =
+            bodies::counted(request, (&state.sending, state.config.limits.wire_memory_bytes));
         let response = next.run(request).await;
         taken.whole()?;
         Ok(sent(&state, response, permit))

@@ -164,6 +164,8 @@ impl Binder<'_> {
                     *arg = self.orderable(std::mem::take(arg), ty)?;
                 }
             }
+            // Of the greatest and the least it says nothing, and would keep all values.
+            let distinct = distinct && !matches!(&*name, "min" | "max");
             let keys = order.iter_mut().map(|sort| &mut sort.expr);
             guard(aggregate.args.iter_mut().chain(keys), filter.as_deref())?;
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(

@@ -81,7 +81,28 @@ pub fn restore<T: VisitMut>(tree: &mut T) -> Result<()> {
     Ok(())
 }
 
+/// Puts right what a kept text may say without parentheses: earlier versions kept `a IS DISTINCT FROM b AND c` of a tree that was right.
+pub(crate) fn restore_kept<T: VisitMut>(tree: &mut T) {
+    let _: ControlFlow<()> = visit_expressions_mut(tree, |expr| {
+        let taken = std::mem::replace(expr, Expr::Tuple(Vec::new()));
+        *expr = logical(taken);
+        ControlFlow::Continue(())
+    });
+}
+
 fn restored(expr: Expr) -> Expr {
+    match expr {
+        Expr::UnaryOp { op: op @ (UnaryOperator::Minus | UnaryOperator::Plus), expr } => {
+            signed(op, *expr)
+        }
+        Expr::BinaryOp { left, op, right } if is_arithmetic(&op) => computed(*left, op, *right),
+        Expr::CompoundFieldAccess { root, access_chain } => whole_name(*root, access_chain),
+        other => logical(other),
+    }
+}
+
+/// IS DISTINCT FROM, NOT and AND, above what binds tighter.
+fn logical(expr: Expr) -> Expr {
     match expr {
         Expr::IsDistinctFrom(left, right) => {
             under(*right, 2, |right| Expr::IsDistinctFrom(left, Box::new(right)))
@@ -92,14 +113,9 @@ fn restored(expr: Expr) -> Expr {
         Expr::UnaryOp { op: UnaryOperator::Not, expr } => {
             under(*expr, 2, |expr| Expr::UnaryOp { op: UnaryOperator::Not, expr: Box::new(expr) })
         }
-        Expr::UnaryOp { op: op @ (UnaryOperator::Minus | UnaryOperator::Plus), expr } => {
-            signed(op, *expr)
-        }
         Expr::BinaryOp { left, op: BinaryOperator::And, right } => under(*right, 1, |right| {
             Expr::BinaryOp { left, op: BinaryOperator::And, right: Box::new(right) }
         }),
-        Expr::BinaryOp { left, op, right } if is_arithmetic(&op) => computed(*left, op, *right),
-        Expr::CompoundFieldAccess { root, access_chain } => whole_name(*root, access_chain),
         other => other,
     }
 }
@@ -171,7 +187,17 @@ fn put_parentheses(expr: &mut Expr) {
     let sign = |expr: &Expr| {
         matches!(expr, Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, .. })
     };
+    let distinct =
+        |expr: &Expr| matches!(expr, Expr::IsDistinctFrom(..) | Expr::IsNotDistinctFrom(..));
     match expr {
+        Expr::BinaryOp { left, op: BinaryOperator::And | BinaryOperator::Or, right } => {
+            for operand in [left, right] {
+                if distinct(operand) {
+                    wrap(operand);
+                }
+            }
+        }
+        Expr::UnaryOp { op: UnaryOperator::Not, expr } if distinct(expr) => wrap(expr),
         Expr::BinaryOp { left, op: BinaryOperator::PGExp, .. } => {
             if sign(left) {
                 wrap(left);
@@ -324,6 +350,30 @@ mod tests {
         same("a AND NOT b IS DISTINCT FROM c AND d", "a AND ((NOT (b IS DISTINCT FROM c)) AND d)");
         same("a AND b IS DISTINCT FROM c OR d", "(a AND (b IS DISTINCT FROM c)) OR d");
         same("a OR b AND c OR d", "(a OR (b AND c)) OR d");
+    }
+
+    #[test]
+    fn what_is_kept_as_text_is_read_as_it_was_meant() {
+        let kept = |sql: &str| {
+            let statement =
+                parse(&format!("SELECT {sql}")).expect("parses").remove(0).statement.take();
+            statement.expect("a statement").to_string().split_off("SELECT ".len())
+        };
+        for (sql, text) in [
+            ("a IS DISTINCT FROM b AND c", "(a IS DISTINCT FROM b) AND c"),
+            (
+                "c OR NOT a IS NOT DISTINCT FROM b AND d",
+                "c OR NOT (a IS NOT DISTINCT FROM b) AND d",
+            ),
+            ("c AND a IS DISTINCT FROM b AND d", "c AND (a IS DISTINCT FROM b) AND d"),
+        ] {
+            assert_eq!(kept(sql), text);
+            assert_eq!(crate::stored::parse_stored(text).expect("parses").to_string(), text);
+            // What earlier versions kept is the same.
+            let read = crate::stored::parse_stored(&text.replace(['(', ')'], "")).expect("parses");
+            let meant = crate::stored::parse_stored(text).expect("parses");
+            assert_eq!(shape(&format!("{read:?}")), shape(&format!("{meant:?}")), "{text}");
+        }
     }
 
     #[test]

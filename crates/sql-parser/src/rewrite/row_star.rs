@@ -145,6 +145,19 @@ impl VisitorMut for Stars {
         restored(&mut select.projection, self.relations);
         ControlFlow::Continue(())
     }
+
+    fn pre_visit_statement(&mut self, statement: &mut Statement) -> ControlFlow<()> {
+        let returning = match statement {
+            Statement::Insert(insert) => insert.returning.as_mut(),
+            Statement::Update(update) => update.returning.as_mut(),
+            Statement::Delete(delete) => delete.returning.as_mut(),
+            _ => None,
+        };
+        if let Some(items) = returning {
+            restored(items, self.relations);
+        }
+        ControlFlow::Continue(())
+    }
 }
 
 /// Gives stars behind rows in a query that is kept their form. `(t.*)` in it is a row: earlier versions took it for one, and this one
@@ -156,15 +169,6 @@ pub fn restore_query(query: &mut Query) {
 /// Gives stars behind rows in the statement their form.
 pub fn restore(statement: &mut Statement) {
     let _ = statement.visit(&mut Stars { relations: true });
-    let returning = match statement {
-        Statement::Insert(insert) => insert.returning.as_mut(),
-        Statement::Update(update) => update.returning.as_mut(),
-        Statement::Delete(delete) => delete.returning.as_mut(),
-        _ => None,
-    };
-    if let Some(items) = returning {
-        restored(items, true);
-    }
 }
 
 /// Refuses a star that is left.

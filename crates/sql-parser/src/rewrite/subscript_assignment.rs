@@ -133,8 +133,9 @@ pub fn part(name: &ObjectName) -> Result<Option<(Ident, Vec<Subscript>)>> {
         return Ok(None);
     };
     let wrong = || Error::syntax(format!("syntax error at or near \"{text}\""));
-    let parsed = crate::syntax::read(text, |parser| parser.parse_expr())
+    let mut parsed = crate::syntax::read(text, |parser| parser.parse_expr())
         .map_err(|unread| unread.or_else(|_| wrong()))?;
+    super::precedence::restore(&mut parsed)?;
     let Expr::CompoundFieldAccess { root, access_chain } = parsed else { return Err(wrong()) };
     let Expr::Identifier(column) = *root else { return Err(wrong()) };
     let mut subscripts = Vec::with_capacity(access_chain.len());

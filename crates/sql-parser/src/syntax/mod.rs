@@ -122,9 +122,17 @@ pub fn read_sized_query(text: &str) -> std::result::Result<(Box<Query>, Need), U
             // Views of earlier versions have such.
             crate::rewrite::row_star::restore_query(&mut query);
         }
+        if may_lack_parentheses(text) {
+            crate::rewrite::precedence::restore_kept(&mut query);
+        }
         balance_query(&mut query);
         Ok(query)
     })
+}
+
+/// Whether a kept text may say what the parser binds otherwise.
+pub(crate) fn may_lack_parentheses(text: &str) -> bool {
+    text.contains("DISTINCT FROM")
 }
 
 /// The type that a text names.

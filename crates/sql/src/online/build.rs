@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use super::fill::Pace;
 use super::regional::{Heard, keep, said, say};
-use super::{LEASE, LOOK};
+use super::{LEASE, LOOK, is_scarce};
 use crate::catalog::build_record::{BuildRecord, Command, forget_record};
 use crate::catalog::regional_builds::{Failure, Task, Word};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
@@ -167,9 +167,10 @@ impl Builder {
         let mut tries = 0_u32;
         loop {
             self.template.check_cancelled()?;
+            let begun = self.template.env.clock.monotonic();
             match self.turn(table, index, &mut pace).await {
                 Ok(Turn::Again) => {
-                    pace.went_well();
+                    pace.went_well(self.template.env.clock.monotonic().saturating_sub(begun));
                     tries = 0;
                 }
                 Ok(Turn::Wait | Turn::Others) => self.pause(LOOK).await,
@@ -185,6 +186,7 @@ impl Builder {
                 }
                 Err(error) if is_scarce(&error) && pace.shrink() => {
                     tracing::info!(table = table.0, index, %error, "going on in small batches");
+                    self.pause(LOOK).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -415,14 +417,6 @@ impl Builder {
             let _ = done.send(());
         });
     }
-}
-
-/// Whether a batch that needs neither the local disk nor the bucket beside the log may do.
-fn is_scarce(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        SqlState::CANNOT_CONNECT_NOW | SqlState::OUT_OF_MEMORY | SqlState::DISK_FULL
-    )
 }
 
 /// Whether it says nothing of the build itself.

@@ -12,7 +12,7 @@
 //!
 //! # On failure
 //! A batch in conflict is made again with fewer rows ([`Pace::met_others`]). One that found no room on the local disk, in memory or
-//! in the bucket is made again, and all that follow, as small as fits an entry ([`Pace::shrink`]).
+//! in the bucket, or is too large to pass to another region, is made again smaller, as it fits an entry of the log ([`Pace::shrink`]).
 //!
 //! # Limits
 //! A batch ends after [`BATCH_TIME`], or [`BATCH_BYTES`], with the chunk of [`CHUNK`] rows that it is at.
@@ -25,6 +25,7 @@ use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
 use telesto_txn::{Looked, Put, ReadFor, ScanOptions};
 
+use super::LEASE;
 use super::build::Builder;
 use crate::catalog::build_record::BuildRecord;
 use crate::catalog::{IndexBuild, Table};
@@ -44,12 +45,17 @@ const LEAST: usize = 8;
 const MOST: usize = 128 << 10;
 /// Rows read and written at a time within a batch.
 const CHUNK: usize = 4096;
-/// Bytes of rows, or of entries, after which a batch ends: less than what passes to another region at once.
-const BATCH_BYTES: usize = 20 << 20;
+/// Bytes of rows, or of entries, after which a batch ends: with one more chunk of the longest entries, less than what passes to another
+/// region at once.
+const BATCH_BYTES: usize = 14 << 20;
 /// Time after which a batch ends: its driver's beat, and what is told of its progress, wait for its commit.
 const BATCH_TIME: Duration = Duration::from_secs(2);
 /// Bytes of rows, or of entries, after which a batch ends that is to fit an entry of the log.
 const SMALL_BYTES: usize = 256 << 10;
+/// Batches of that size after one in parts that was in vain.
+const SMALL_BATCHES: u32 = 16;
+/// A batch that takes longer, its commit with it, is too large for the driver's lease.
+const SLOWEST: Duration = Duration::from_secs(LEASE.as_secs() / 6);
 /// Batches of so few rows claim them: others of this process wait for their turn.
 const CLAIMED: usize = 64;
 
@@ -57,8 +63,10 @@ const CLAIMED: usize = 64;
 #[derive(Debug)]
 pub(super) struct Pace {
     rows: usize,
-    /// Bytes after which a batch ends.
-    bytes: usize,
+    /// Batches that are to fit an entry of the log before one may be larger again.
+    small: u32,
+    /// Rows of the newest batch.
+    held: usize,
     /// Keys of the batch that conflicted.
     met: Vec<Bytes>,
 }
@@ -66,7 +74,7 @@ pub(super) struct Pace {
 impl Pace {
     /// Of a build that begins.
     pub(super) fn first() -> Self {
-        Self { rows: FIRST, bytes: BATCH_BYTES, met: Vec::new() }
+        Self { rows: FIRST, small: 0, held: 0, met: Vec::new() }
     }
 
     /// Of a build that is taken over.
@@ -74,21 +82,38 @@ impl Pace {
         Self { rows: LEAST, ..Self::first() }
     }
 
-    /// A batch is committed.
-    pub(super) fn went_well(&mut self) {
-        self.rows = (self.rows * 2).min(MOST);
+    /// A batch is committed, `took` after it was begun.
+    pub(super) fn went_well(&mut self, took: Duration) {
+        // What the batch held, not what was wished: it may have ended by its bytes.
+        let held = self.rows.min(self.held.max(FIRST));
+        self.rows = if took > SLOWEST { (held / 2).max(LEAST) } else { (held * 2).min(MOST) };
+        self.small = self.small.saturating_sub(1);
         self.met.clear();
     }
 
-    /// A batch was in conflict with what others wrote.
+    /// A batch was in conflict with what others wrote. One in parts is uploaded before that is known, and whoever commits looks at it
+    /// alone: it is not tried again for a while.
     pub(super) fn met_others(&mut self) {
-        self.rows = (self.rows / 4).max(LEAST);
+        if self.held > CHUNK {
+            self.small = SMALL_BATCHES;
+        }
+        self.rows = (self.rows.min(self.held.max(LEAST)) / 4).max(LEAST);
     }
 
-    /// Batches are to fit an entry of the log from now on; `false`: they are meant to already.
+    /// There was no room for a batch: those that follow are smaller, and fit an entry of the log. `false`: they cannot be smaller.
     pub(super) fn shrink(&mut self) -> bool {
-        self.rows = self.rows.min(FIRST);
-        std::mem::replace(&mut self.bytes, SMALL_BYTES) != SMALL_BYTES
+        let least = self.rows == LEAST;
+        self.rows = (self.rows.min(self.held.max(LEAST)) / 4).max(LEAST);
+        self.small = SMALL_BATCHES;
+        !least
+    }
+
+    /// Rows, and bytes of rows or of entries, after which the next batch ends; rows to read at a time.
+    fn bounds(&self) -> (usize, usize, usize) {
+        match self.small {
+            0 => (self.rows, BATCH_BYTES, CHUNK),
+            _ => (self.rows.min(CHUNK), SMALL_BYTES, FIRST),
+        }
     }
 }
 
@@ -110,13 +135,15 @@ impl Builder {
             context.txn.claim(&pace.met).await?;
         }
         pace.met.clear();
+        pace.held = 0;
+        let (most, most_bytes, chunk_rows) = pace.bounds();
         let start = match record.cursor.as_slice() {
             [] => codec::table_range(context.catalog.database, table, 0).start,
             cursor => KeyRange::point(cursor).end,
         };
         let range = KeyRange::new(start, KeyRange::point(&record.last).end);
         let options = ScanOptions {
-            limit: Some(pace.rows as u64),
+            limit: Some(most as u64),
             read_for: ReadFor::Constraint,
             ..ScanOptions::default()
         };
@@ -131,17 +158,17 @@ impl Builder {
         let clock = &context.env.clock;
         let begun = clock.monotonic();
         let mut scan = context.txn.scan(range, options);
-        let (mut rows, mut bytes) = (0, 0);
-        while rows < pace.rows && bytes < pace.bytes {
+        let mut bytes = 0;
+        while pace.held < most && bytes < most_bytes {
             context.check_cancelled()?;
             interrupt::pace().await?;
-            let chunk = scan.next_batch(CHUNK.min(pace.rows - rows)).await?;
+            let chunk = scan.next_batch(chunk_rows.min(most - pace.held)).await?;
             let Some((last, _)) = chunk.last() else {
                 record.cursor.clone_from(&record.last);
                 break;
             };
             record.cursor = last.to_vec();
-            rows += chunk.len();
+            pace.held += chunk.len();
             let read = chunk.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
             record.rows_done += chunk.len() as u64;
             record.bytes_done += read as u64;

@@ -38,11 +38,21 @@ mod upkeep;
 
 use std::time::Duration;
 
+use crate::error::{Error, SqlState};
+
 pub(crate) use crate::catalog::build_record::Command;
 pub(crate) use build::{Builder, End};
 pub(crate) use upkeep::Upkeep;
 
 /// A driver that has not beaten for so long is taken for dead.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
+/// Whether a transaction that is smaller, and needs neither the local disk nor the bucket beside the log, may do.
+fn is_scarce(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        SqlState::CANNOT_CONNECT_NOW | SqlState::OUT_OF_MEMORY | SqlState::DISK_FULL
+    )
+}
+
 /// How often the beats of another driver are looked at.
 const LOOK: Duration = Duration::from_secs(1);

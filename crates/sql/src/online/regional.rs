@@ -23,6 +23,7 @@ use telesto_txn::{Level, ReadFor, ScanOptions, Transaction, TxnOptions};
 
 use super::build::Builder;
 use super::sweep;
+use super::upkeep::or_later;
 use crate::catalog::build_record::{BuildRecord, forget_other_records, forget_record};
 use crate::catalog::regional_builds::{Failure, Task, Word, word_key, words};
 use crate::catalog::regions::{acknowledged, acknowledgement_key};
@@ -250,7 +251,7 @@ pub(super) async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let me = catalog.me();
     let mut left = false;
     for note in catalog.dropped().filter(|note| note.by_row) {
-        left |= !sweep_part(engine, note).await?;
+        left |= !or_later(sweep_part(engine, note).await)?;
     }
     let (mut parts, mut failures) = (Vec::new(), Vec::new());
     for (table, index) in catalog.filling() {

@@ -7,7 +7,8 @@
 //! - Three quarters of the time in which it could work it rests; what it waits for a commit does not count.
 //!
 //! # On failure
-//! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is left.
+//! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is left. One that finds no room, on the
+//! local disk, in memory or in the bucket, is made again as it fits an entry of the log.
 //!
 //! # Limits
 //! A transaction deletes [`MOST`] keys, or [`MOST_BYTES`] of them, or those of [`BATCH_TIME`]. What is more than an entry of the log holds goes
@@ -21,6 +22,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{DatabaseId, TableId};
 use telesto_txn::{Database, Level, ScanOptions, TxnOptions};
 
+use super::is_scarce;
 use super::regional::others_have_swept;
 use crate::catalog::Dropped;
 use crate::catalog::store::{DEFAULT_DATABASE_ID, forget_dropped};
@@ -32,6 +34,8 @@ const CHUNK: usize = 2000;
 /// Keys deleted by one transaction at most, and their bytes: less than what passes to another region at once.
 const MOST: usize = 100_000;
 const MOST_BYTES: usize = 8 << 20;
+/// Bytes of keys that an entry of the log holds.
+const SMALL_BYTES: usize = 256 << 10;
 /// Time after which a transaction ends: others meet its snapshot and its memory no longer than that.
 const BATCH_TIME: Duration = Duration::from_millis(250);
 /// Rest after a batch, in times that its reading and deleting took: nobody waits for what a sweep does, and others do for what it takes
@@ -92,9 +96,10 @@ pub(super) async fn sweep_keys(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Re
     let whole = range(DEFAULT_DATABASE_ID, dropped.storage, dropped.index);
     let mut start = whole.start.clone();
     let env = engine.env();
+    let mut most_bytes = MOST_BYTES;
     loop {
         let rest = KeyRange::new(start.clone(), whole.end.clone());
-        match sweep_batch(engine, rest).await {
+        match sweep_batch(engine, rest, most_bytes).await {
             // Behind the last key: look once more from the start.
             Ok(None) if start == whole.start => return Ok(()),
             Ok(None) => start.clone_from(&whole.start),
@@ -104,6 +109,9 @@ pub(super) async fn sweep_keys(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Re
             }
             Err(error) if error.conflict().is_some() => {
                 env.clock.sleep(env.jitter(Duration::from_millis(50))).await;
+            }
+            Err(error) if is_scarce(&error) && most_bytes > SMALL_BYTES => {
+                most_bytes = SMALL_BYTES;
             }
             Err(error) => return Err(error),
         }
@@ -118,7 +126,11 @@ struct Deleted {
 }
 
 /// One transaction; `None`: there was no key.
-async fn sweep_batch(engine: &Arc<SqlEngine>, rest: KeyRange) -> Result<Option<Deleted>> {
+async fn sweep_batch(
+    engine: &Arc<SqlEngine>,
+    rest: KeyRange,
+    most_bytes: usize,
+) -> Result<Option<Deleted>> {
     let database: &Arc<dyn Database> = engine.database();
     let clock = &engine.env().clock;
     let begun = clock.monotonic();
@@ -136,7 +148,7 @@ async fn sweep_batch(engine: &Arc<SqlEngine>, rest: KeyRange) -> Result<Option<D
             last = Some(key);
         }
         let took = clock.monotonic().saturating_sub(begun);
-        if whole || bytes > MOST_BYTES || took > BATCH_TIME {
+        if whole || bytes > most_bytes || took > BATCH_TIME {
             break took;
         }
     };

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::build::{Builder, Watch};
-use super::{LOOK, regional, sweep};
+use super::{LOOK, is_scarce, regional, sweep};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{CatalogSnapshot, Table};
 use crate::error::{Result, SqlState};
@@ -77,6 +77,20 @@ pub(super) async fn builder(
     Ok(Builder::new(engine, template))
 }
 
+/// Whether a sweep is done. One that finds no room, or no bucket, is tried again later, and builds need not wait for it.
+///
+/// # Errors
+/// All others.
+pub(super) fn or_later(swept: Result<bool>) -> Result<bool> {
+    match swept {
+        Err(error) if is_scarce(&error) => {
+            tracing::warn!(%error, "deleting what was dropped; tried again");
+            Ok(false)
+        }
+        other => other,
+    }
+}
+
 /// Does what there is to do; whether something is left to look at later.
 async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     // What this process knows is enough to see whether there is work: no request to the bucket.
@@ -94,7 +108,7 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
         // A sweep takes its time: neither the snapshot nor what is known of builds may be from before it.
         txn.rollback();
         for dropped in &dropped {
-            waiting |= !sweep::sweep(engine, dropped).await?;
+            waiting |= !or_later(sweep::sweep(engine, dropped).await)?;
         }
         txn = engine.database().begin(options).await?;
         catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;

@@ -184,7 +184,7 @@ struct BarePassword {
 impl BarePassword {
     /// Whether the token belongs to the password before it.
     fn goes_on(&self, token: &Token) -> bool {
-        self.touches && *token != Token::SemiColon
+        self.touches && !matches!(token, Token::SemiColon | Token::RParen)
     }
 
     /// Whether the token is a password that is written as a word.

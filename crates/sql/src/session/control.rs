@@ -325,12 +325,20 @@ impl Session {
         Ok(())
     }
 
-    /// [`Session::configure`] before a statement; one that was to end the block ends it where that fails, too.
+    /// [`Session::configure`] before a statement. COMMIT ends the block where that fails, too; ROLLBACK undoes what the block asked for, and
+    /// neither waits nor fails for it.
     pub(super) async fn configure_before(&mut self, prepared: &Prepared) -> Result<()> {
+        let rolls_back = matches!(
+            prepared.statement.as_deref(),
+            Some(Statement::Rollback { savepoint: None, .. })
+        );
+        if rolls_back && self.block.is_some() {
+            self.configured.take();
+            return Ok(());
+        }
         let configured = self.configure().await;
         if configured.is_err()
-            && let Some(Statement::Commit { .. } | Statement::Rollback { savepoint: None, .. }) =
-                prepared.statement.as_deref()
+            && let Some(Statement::Commit { .. }) = prepared.statement.as_deref()
         {
             self.abandon_block();
         }
