@@ -267,7 +267,7 @@ fn ranged(bytes: &[u8], ty: &SqlType) -> Result<Datum> {
     .ok_or_else(|| Error::corrupt(format!("{ty} in a row")))
 }
 
-/// Reads a value of `ty`.
+/// Reads a value of `ty`. Versions before wrote what is not a number with the sign that it was computed with; it has none here.
 ///
 /// # Errors
 /// XX001.
@@ -287,7 +287,6 @@ pub fn get_value(input: &mut Input<'_>, ty: &SqlType) -> Result<Datum> {
         SqlType::TimeTz(_) => zoned_time(input.array()?)?,
         SqlType::Timestamp(_) => Datum::Timestamp(i64::from_le_bytes(input.array()?)),
         SqlType::TimestampTz(_) => Datum::TimestampTz(i64::from_le_bytes(input.array()?)),
-        // Versions before wrote what is not a number with the sign that it was computed with.
         SqlType::Float4 => Datum::float4(f32::from_le_bytes(input.array()?)),
         SqlType::Float8 => Datum::float8(f64::from_le_bytes(input.array()?)),
         SqlType::Uuid => Datum::Uuid(input.array()?),

@@ -164,14 +164,12 @@ impl Binder<'_> {
                     *arg = self.orderable(std::mem::take(arg), ty)?;
                 }
             }
-            // Of the greatest and the least it says nothing, and would keep all values.
-            let distinct = distinct && !matches!(&*name, "min" | "max");
             let keys = order.iter_mut().map(|sort| &mut sort.expr);
             guard(aggregate.args.iter_mut().chain(keys), filter.as_deref())?;
             let call = Expr::AggregateFunction(AggregateFunction::new_udf(
                 aggregate.function,
                 aggregate.args,
-                distinct,
+                distinct && tells_doubles(&name),
                 filter,
                 order,
                 None,
@@ -479,6 +477,11 @@ pub(super) fn guard<'a>(
         *part = guarded.map_err(fault::from_datafusion)?;
     }
     Ok(())
+}
+
+/// Whether DISTINCT changes what a function gives: of the greatest and the least it does not, and would keep all values in memory.
+fn tells_doubles(name: &str) -> bool {
+    !matches!(name, "min" | "max")
 }
 
 /// What a function of variance measures, and the type it computes in.

@@ -336,10 +336,16 @@ impl Session {
             self.configured.take();
             return Ok(());
         }
+        match prepared.statement.as_deref() {
+            Some(Statement::Commit { .. }) => self.configure_or_abandon().await,
+            _ => self.configure().await,
+        }
+    }
+
+    /// [`Session::configure`] at the end of a block, which ends where that fails.
+    pub(super) async fn configure_or_abandon(&mut self) -> Result<()> {
         let configured = self.configure().await;
-        if configured.is_err()
-            && let Some(Statement::Commit { .. }) = prepared.statement.as_deref()
-        {
+        if configured.is_err() {
             self.abandon_block();
         }
         configured

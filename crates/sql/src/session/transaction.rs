@@ -204,10 +204,7 @@ impl Session {
 
     /// Commits the block, repeating it after conflicts. The block has ended whatever the result.
     pub(super) async fn commit_block(&mut self) -> Result<()> {
-        if let Err(error) = self.configure().await {
-            self.abandon_block();
-            return Err(error);
-        }
+        self.configure_or_abandon().await?;
         let mut attempt = 0;
         loop {
             let kept = match self.cursors.any() {
