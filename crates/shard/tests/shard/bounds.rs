@@ -156,6 +156,17 @@ async fn batch_of_large_rows_ends_by_its_bytes() {
     }
 }
 
+/// Parts of a write set of these rows.
+async fn set(
+    bucket: &Arc<TestBucket>,
+    name: &str,
+    rows: std::ops::Range<u32>,
+    value_bytes: usize,
+) -> Vec<Part> {
+    let writes: Vec<Write> = rows.map(|n| row(n, value_bytes)).collect();
+    parts(bucket, name, &writes).await
+}
+
 /// Rows of an external write set are in memory once it is folded, and never a version that was superseded.
 #[tokio::test]
 async fn folded_write_set_is_in_the_row_cache_with_the_newest_versions_only() {
@@ -163,11 +174,7 @@ async fn folded_write_set_is_in_the_row_cache_with_the_newest_versions_only() {
     let env = hasty_env();
     let bucket = TestBucket::new();
     let shard = Shard::open(options(&env, &bucket, &Which::memory())).await.unwrap();
-    let set = |name: &'static str, rows: std::ops::Range<u32>, value_bytes| {
-        let writes: Vec<Write> = rows.map(|n| row(n, value_bytes)).collect();
-        let bucket = Arc::clone(&bucket);
-        async move { parts(&bucket, name, &writes).await }
-    };
+    let set = |name, rows, value_bytes| set(&bucket, name, rows, value_bytes);
     let first = set("first", 0..ROWS, 20).await;
     shard.apply(&entry(1, vec![commit(10, Writes::External(first))])).unwrap();
     assert!(matches!(shard.fold().await.unwrap(), FoldOutcome::Advanced(_)));
@@ -207,11 +214,7 @@ async fn write_set_takes_along_of_the_row_cache_what_it_may_have_written() {
     let env = hasty_env();
     let bucket = TestBucket::new();
     let shard = Shard::open(options(&env, &bucket, &Which::memory())).await.unwrap();
-    let set = |name: &'static str, rows: std::ops::Range<u32>, value_bytes| {
-        let writes: Vec<Write> = rows.map(|n| row(n, value_bytes)).collect();
-        let bucket = Arc::clone(&bucket);
-        async move { parts(&bucket, name, &writes).await }
-    };
+    let set = |name, rows, value_bytes| set(&bucket, name, rows, value_bytes);
     let first = set("first", 0..ROWS, 20).await;
     shard.apply(&entry(1, vec![commit(10, Writes::External(first))])).unwrap();
     let in_memory = |rows: std::ops::Range<u32>| {

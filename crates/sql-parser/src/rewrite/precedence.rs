@@ -365,7 +365,7 @@ mod tests {
                 "c OR NOT a IS NOT DISTINCT FROM b AND d",
                 "c OR NOT (a IS NOT DISTINCT FROM b) AND d",
             ),
-            ("c AND a IS DISTINCT FROM b AND d", "c AND (a IS DISTINCT FROM b) AND d"),
+            ("d OR a IS DISTINCT FROM b AND c", "d OR (a IS DISTINCT FROM b) AND c"),
         ] {
             assert_eq!(kept(sql), text);
             assert_eq!(crate::stored::parse_stored(text).expect("parses").to_string(), text);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use telesto_bucket::Cause;
 use telesto_common::{RegionId, ShardId};
-use telesto_log::record::{Record, Writes};
+use telesto_log::record::{Commit, Record, Writes};
 use telesto_net::sim::Weather;
 use telesto_sql::catalog::CatalogCache;
 use telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
@@ -366,26 +366,32 @@ fn row_that_an_index_cannot_have_fails_its_build_and_stops_nobody() {
 }
 
 impl Sites {
-    /// Whether a value in a region's log has this text.
-    async fn logged(&self, region: usize, text: &str) -> bool {
+    /// The commits of a region's log, from its start.
+    pub(crate) async fn commits(&self, region: usize) -> Vec<Commit> {
         let log = self.at(region).engine.log();
-        let mut from = log.start();
+        let (mut commits, mut from) = (Vec::new(), log.start());
         loop {
             let by = self.world.env.deadline(Duration::from_secs(60));
             let batch = log.read(from, 1 << 20, Cause::Read, by).await.expect("reads");
             for record in batch.entries.iter().flat_map(|e| e.records_of(ShardId(0))) {
-                let Record::Commit(commit) = record else { continue };
-                let Writes::Inline(writes) = &commit.writes else { continue };
-                let has = |bytes: &[u8]| bytes.windows(text.len()).any(|at| at == text.as_bytes());
-                if writes.iter().any(|write| write.value.as_ref().is_some_and(|v| has(v))) {
-                    return true;
+                if let Record::Commit(commit) = record {
+                    commits.push(commit.clone());
                 }
             }
             if batch.at_tail {
-                return false;
+                return commits;
             }
             from = batch.next(from);
         }
+    }
+
+    /// Whether a value in a region's log has this text.
+    async fn logged(&self, region: usize, text: &str) -> bool {
+        let has = |bytes: &[u8]| bytes.windows(text.len()).any(|at| at == text.as_bytes());
+        self.commits(region).await.iter().any(|commit| {
+            let Writes::Inline(writes) = &commit.writes else { return false };
+            writes.iter().any(|write| write.value.as_ref().is_some_and(|v| has(v)))
+        })
     }
 }
 

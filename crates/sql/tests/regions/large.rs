@@ -1,10 +1,6 @@
 //! Transactions that are too large to pass between regions at once, and those that are not.
 
-use std::time::Duration;
-
-use telesto_bucket::Cause;
-use telesto_common::ShardId;
-use telesto_log::record::{Record, Writes};
+use telesto_log::record::{Commit, Writes};
 use telesto_testkit::World;
 
 use super::{Sites, run};
@@ -125,24 +121,12 @@ struct Logged {
 
 impl Sites {
     async fn in_log(&self, region: usize) -> Logged {
-        let log = self.at(region).engine.log();
-        let mut logged = Logged { commits: 0, writes: 0 };
-        let mut from = log.start();
-        loop {
-            let by = self.world.env.deadline(Duration::from_secs(60));
-            let batch = log.read(from, 1 << 20, Cause::Read, by).await.expect("reads");
-            for record in batch.entries.iter().flat_map(|e| e.records_of(ShardId(0))) {
-                let Record::Commit(commit) = record else { continue };
-                logged.commits += 1;
-                if let Writes::Inline(writes) = &commit.writes {
-                    logged.writes += writes.len();
-                }
-            }
-            if batch.at_tail {
-                return logged;
-            }
-            from = batch.next(from);
-        }
+        let commits = self.commits(region).await;
+        let inline = |commit: &Commit| match &commit.writes {
+            Writes::Inline(writes) => writes.len(),
+            Writes::External(_) => 0,
+        };
+        Logged { commits: commits.len(), writes: commits.iter().map(inline).sum() }
     }
 }
 
