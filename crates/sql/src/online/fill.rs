@@ -12,7 +12,7 @@
 //!
 //! # On failure
 //! A batch in conflict is made again with fewer rows ([`Pace::met_others`]). One that found no room on the local disk, in memory or
-//! in the bucket, or is too large to pass to another region, is made again smaller, as it fits an entry of the log ([`Pace::shrink`]).
+//! in the bucket is made again smaller, as it fits an entry of the log, twice at most ([`Pace::shrink`]): then the error is told.
 //!
 //! # Limits
 //! A batch ends after [`BATCH_TIME`], or [`BATCH_BYTES`], with the chunk of [`CHUNK`] rows that it is at.
@@ -100,12 +100,13 @@ impl Pace {
         self.rows = (self.rows.min(self.held.max(LEAST)) / 4).max(LEAST);
     }
 
-    /// There was no room for a batch: those that follow are smaller, and fit an entry of the log. `false`: they cannot be smaller.
+    /// There was no room for a batch: those that follow are to fit an entry of the log. `false`: they do, and a smaller one would find
+    /// none either; each try may have waited for as long as a request may take.
     pub(super) fn shrink(&mut self) -> bool {
-        let least = self.rows == LEAST;
-        self.rows = (self.rows.min(self.held.max(LEAST)) / 4).max(LEAST);
+        let (was_small, rows) = (self.small > 0, self.rows);
+        self.rows = rows.min(if was_small { CLAIMED } else { FIRST });
         self.small = SMALL_BATCHES;
-        !least
+        !was_small || rows > CLAIMED
     }
 
     /// Rows, and bytes of rows or of entries, after which the next batch ends; rows to read at a time.
@@ -149,7 +150,7 @@ impl Builder {
         };
         let info = CompiledTable::new(&context.catalog, &context.settings, table)?;
         let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
-        let mut filling = Filling {
+        let filling = Filling {
             context,
             info: &info,
             build,
@@ -194,7 +195,7 @@ struct Filling<'a> {
 
 impl Filling<'_> {
     /// Writes the entries of `rows`; their bytes.
-    async fn put_entries(&mut self, rows: Vec<(Bytes, Bytes)>) -> Result<usize> {
+    async fn put_entries(&self, rows: Vec<(Bytes, Bytes)>) -> Result<usize> {
         let (context, table) = (self.context, &self.info.table);
         let eval = EvalContext::executing(context);
         let mut exclusive: Vec<Exclusive> = Vec::new();
@@ -258,5 +259,49 @@ impl Filling<'_> {
             told.name.clone_from(&place.name);
         }
         ddl::duplicate(self.info, &told, row, eval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch of what is wished, or of less.
+    fn batch(pace: &mut Pace, at_most: usize) -> usize {
+        pace.held = pace.bounds().0.min(at_most);
+        pace.held
+    }
+
+    #[test]
+    fn batches_grow_alone_and_fit_an_entry_after_they_met_others() {
+        let mut pace = Pace::first();
+        for _ in 0..12 {
+            batch(&mut pace, usize::MAX);
+            pace.went_well(Duration::ZERO);
+        }
+        assert_eq!(batch(&mut pace, usize::MAX), MOST);
+        pace.met_others();
+        for _ in 0..SMALL_BATCHES {
+            assert!(batch(&mut pace, usize::MAX) <= CHUNK && pace.bounds().1 == SMALL_BYTES);
+            pace.went_well(Duration::ZERO);
+        }
+        assert_eq!(pace.bounds().1, BATCH_BYTES);
+        // What a batch held counts, not what was wished.
+        batch(&mut pace, 1000);
+        pace.met_others();
+        assert_eq!(batch(&mut pace, usize::MAX), 250);
+        pace.went_well(SLOWEST * 2);
+        assert_eq!(batch(&mut pace, usize::MAX), 125);
+    }
+
+    #[test]
+    fn a_batch_without_room_is_made_smaller_twice() {
+        let mut pace = Pace::first();
+        pace.rows = MOST;
+        assert!(pace.shrink());
+        assert_eq!(batch(&mut pace, usize::MAX), FIRST);
+        assert!(pace.shrink());
+        assert_eq!(batch(&mut pace, usize::MAX), CLAIMED);
+        assert!(!pace.shrink(), "the error is told");
     }
 }
