@@ -1,7 +1,8 @@
 //! A server with Telesto's HTTP key-value API: records are keys, values are JSON (`docs/reference/http.md`).
 //!
 //! # Invariants
-//! A request is sent once: no redirects, no proxies, no retries. Idle connections are kept for the next request.
+//! A request is sent once: no redirects, no proxies, no retries. Idle connections are kept for the next request, for
+//! less time than servers keep them: what a server closes as a request is on its way would look like an outage.
 //!
 //! # On failure
 //! Any status but 2xx is [`Kind::Rejected`] with the code of the body (a read of a missing key is no failure);
@@ -12,6 +13,7 @@
 //! authentication.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::{self, TryStreamExt as _};
@@ -24,6 +26,8 @@ use crate::target::{Failure, Kind, Lane, Target, value};
 const DEFAULT_PATH: &str = "/v1/kv";
 /// Records written at once when loading.
 const AT_ONCE: usize = 16;
+/// Servers close connections that were idle for five seconds and more.
+const IDLE: Duration = Duration::from_secs(2);
 
 /// A server.
 #[derive(Debug)]
@@ -48,6 +52,7 @@ impl KeyValue {
         let client = Client::builder()
             .no_proxy()
             .redirect(redirect::Policy::none())
+            .pool_idle_timeout(IDLE)
             .build()
             .map_err(|error| format!("no HTTP client ({error})"))?;
         Ok(Self { client, base, address: shown.to_string() })

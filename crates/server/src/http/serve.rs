@@ -10,6 +10,8 @@
 //! - Connections that ask for nothing keep nobody out: a place is taken from one of them before anyone is refused.
 //! - No place is taken from a connection whose request is under way or whose answer is not sent yet.
 //! - What an answer holds (`Held`) is given back when its last byte has been handed to the socket, or its connection ends.
+//! - A request that came in time is answered, even if this process was stopped meanwhile and reads it late: a connection
+//!   is judged silent by what there is to read after the wait, not by the clock alone.
 //!
 //! # On failure
 //! A connection that stalls is dropped; its client sees it end.
@@ -49,6 +51,9 @@ use crate::wire::stream::Stop;
 const FIRST_HEAD: Duration = Duration::from_secs(5);
 /// Between two parts of a request's body.
 const BODY_STALL: Duration = Duration::from_secs(10);
+/// After [`FIRST_HEAD`], for what had come meanwhile to be read: the timer of a process that was stopped fires at the
+/// same moment as the first look at its sockets, or before it.
+const LAST_LOOK: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What a port grants its connections.
@@ -291,7 +296,7 @@ async fn connection(
     let connection = builder.serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
     let mut first = place.env.clock.sleep(pace.stall.min(FIRST_HEAD));
-    let (mut draining, mut ending, mut began) = (false, false, false);
+    let (mut draining, mut ending, mut began, mut late) = (false, false, false, false);
     loop {
         tokio::select! {
             biased;
@@ -308,17 +313,21 @@ async fn connection(
                 draining = true;
                 connection.as_mut().graceful_shutdown();
             }
-            () = &mut first, if !began => {
-                if !place.heard() {
-                    return;
-                }
-                began = true;
-            }
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "HTTP connection ended");
                 }
                 return;
+            }
+            () = &mut first, if !began => {
+                if place.heard() {
+                    began = true;
+                } else if late {
+                    return;
+                } else {
+                    late = true;
+                    first = place.env.clock.sleep(LAST_LOOK);
+                }
             }
         }
     }
@@ -469,5 +478,51 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
         let own = self.get_mut();
         let polled = Pin::new(&mut own.socket).poll_shutdown(context);
         own.paced(context, polled)
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the test stops a real thread, and its client is a real socket"
+)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use axum::routing::get;
+
+    use super::*;
+
+    /// A process that is stopped for longer than a first request may take answers the request that came meanwhile.
+    #[tokio::test]
+    async fn request_that_came_while_the_process_stood_still_is_answered() {
+        let env = telesto_runtime::env();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let stop = Stop::default();
+        let end = CancellationToken::new();
+        let pace = Pace { most: 4, stall: Duration::from_millis(400) };
+        let router = Router::new().route("/", get(|| async { "well" }));
+        let served = accept((listener, None), (env.clone(), pace), router, stop, &end);
+        let client = async {
+            let mut socket = std::net::TcpStream::connect(address).expect("connects");
+            // The server accepts it, and waits for a request.
+            env.clock.sleep(Duration::from_millis(100)).await;
+            socket
+                .write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+                .expect("sent");
+            // Nothing else of this runtime runs, as in a process that is stopped.
+            std::thread::sleep(Duration::from_millis(800));
+            let answer = tokio::task::spawn_blocking(move || {
+                let mut answer = String::new();
+                let _ = socket.read_to_string(&mut answer);
+                answer
+            });
+            let answer = answer.await.expect("read");
+            end.cancel();
+            answer
+        };
+        let ((), answer) = tokio::join!(served, client);
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("well"), "{answer:?}");
     }
 }
