@@ -19,6 +19,8 @@ mod three;
 use std::ops::{Deref, DerefMut};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use appending::Run;
@@ -381,4 +383,50 @@ async fn counts_and_locks_of_all_nodes_are_seen_from_any() {
     let looked_up = seen[0].1;
     assert!(looked_up >= NODES as i64, "a look-up on each node");
     assert_eq!(seen, vec![(5 * NODES as i64, looked_up, 1); NODES]);
+}
+
+/// What reads a whole table commits on a node that does not own the log, while clients of all nodes write into the table all
+/// the time: their commits wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn definitions_of_a_whole_table_get_through_under_writers_of_all_nodes() {
+    const ROWS: i32 = 6_000;
+    let cluster = Cluster::start();
+    let owner = cluster.owner(NODES).await;
+    let here = cluster.node(others(owner)[0]).connect().await.expect("connects");
+    here.batch_execute(&format!(
+        "CREATE TABLE busy (a int PRIMARY KEY, n int, m int);
+         INSERT INTO busy SELECT a, 0, 0 FROM generate_series(1, {ROWS}) AS a"
+    ))
+    .await
+    .expect("a table");
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = Vec::new();
+    for (index, writer) in all().into_iter().flat_map(|index| [(index, 0), (index, 1)]) {
+        let client = cluster.node(index).connect().await.expect("connects");
+        let stop = Arc::clone(&stop);
+        writers.push(tokio::spawn(async move {
+            let mut count = 0_i64;
+            while !stop.load(Ordering::Relaxed) {
+                let row = (count * 613 + (index * 2 + writer) as i64 * 997) % i64::from(ROWS) + 1;
+                let sql = format!("UPDATE busy SET n = n + 1, m = {count} WHERE a = {row}");
+                client.batch_execute(&sql).await.expect("a write");
+                count += 1;
+            }
+            count
+        }));
+    }
+    for definition in [
+        "ALTER TABLE busy ALTER COLUMN m TYPE bigint USING m + 1",
+        "ALTER TABLE busy ADD CONSTRAINT positive CHECK (n >= 0)",
+        "ALTER TABLE busy ALTER COLUMN n SET NOT NULL",
+    ] {
+        here.batch_execute(definition).await.expect(definition);
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await.expect("a writer");
+    }
+    let sum = here.query_one("SELECT sum(n)::bigint FROM busy", &[]).await.expect("a sum");
+    assert_eq!(sum.get::<_, i64>(0), written, "each write counts once");
 }

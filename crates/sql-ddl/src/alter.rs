@@ -332,6 +332,7 @@ impl Ddl<'_> {
     pub(super) fn require_no_nulls(&mut self, table: &Table, position: usize) {
         let column = &table.columns[position];
         self.after.push(After::Empty(
+            vec![table.id],
             format!(
                 "SELECT 1 FROM {} WHERE {} IS NULL LIMIT 1",
                 self.qualified(table),

@@ -255,6 +255,7 @@ impl Ddl<'_> {
         let target = self.qualified(table);
         let expression = parse_over_row(expression)?;
         self.after.push(After::Empty(
+            vec![table.id],
             format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
             Error::new(
                 SqlState::CHECK_VIOLATION,
@@ -382,6 +383,7 @@ impl Ddl<'_> {
         let (some, given) = (each("IS NULL", " OR "), each("IS NOT NULL", " OR "));
         let from = self.qualified(table);
         self.after.push(After::Empty(
+            vec![table.id],
             format!("SELECT 1 FROM {from} AS a WHERE ({some}) AND ({given}) LIMIT 1"),
             Error::new(
                 SqlState::FOREIGN_KEY_VIOLATION,
@@ -422,6 +424,7 @@ impl Ddl<'_> {
             .collect();
         let (from, to) = (self.qualified(table), self.qualified(other));
         self.after.push(After::Empty(
+            vec![table.id, other.id],
             format!(
                 "SELECT 1 FROM {from} AS a WHERE {} AND NOT EXISTS (SELECT 1 FROM {to} AS b WHERE {}) LIMIT 1",
                 present.join(" AND "),

@@ -173,7 +173,7 @@ impl Ddl<'_> {
             let column = &table.columns[position].name;
             let target = self.qualified(&table);
             let sql = format!("SELECT 1 FROM {target} WHERE {} LIMIT 1", violates(column)?);
-            self.after.push(After::Empty(sql, error(column, &table.name)));
+            self.after.push(After::Empty(vec![table.id], sql, error(column, &table.name)));
         }
         Ok(())
     }

@@ -45,6 +45,7 @@ mod roles;
 mod sequence;
 mod settings;
 mod settling;
+mod still;
 mod table;
 mod table_key;
 mod type_text;
@@ -80,8 +81,8 @@ enum After {
     Rewrite(telesto_common::TableId, Box<telesto_sql_catalog::Table>, bool),
     /// Fill an index: table, index number.
     Fill(telesto_common::TableId, u32),
-    /// Run a query that must return no row; else fail with the error.
-    Empty(String, Error),
+    /// Run a query over these tables that must return no row; else fail with the error.
+    Empty(Vec<telesto_common::TableId>, String, Error),
 }
 
 /// One definition under way.
@@ -159,6 +160,7 @@ pub async fn execute(
             _ => None,
         })
         .collect();
+    still::hold(&context, &after).await?;
     for step in after {
         match step {
             After::Rewrite(table, old, swept) => {
@@ -171,7 +173,7 @@ pub async fn execute(
                 build::fill_index(&context, table, index).await?;
                 build::check_keys(&context, table).await?;
             }
-            After::Empty(sql, error) => {
+            After::Empty(_, sql, error) => {
                 // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
                 // Policies do not hide rows from constraints.
                 let settings = telesto_sql_plan::row_security::without(&context.settings);

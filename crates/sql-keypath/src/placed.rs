@@ -585,6 +585,10 @@ impl Transaction for PlacedRows {
         self.below.confirm().await
     }
 
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        self.below.untouched(ranges).await
+    }
+
     fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
         self.below.tell(messages)
     }

@@ -4,6 +4,7 @@
 //! pg_cancel_backend, a cancel request ──► of this process? ─ yes ─► done here
 //!                                            └─ no ─► every other node is asked ([`telesto_txn::peers`])
 //! pg_stat_activity, pg_locks, pg_stat_database and its kin: this process, and every other node
+//! ALTER TABLE of a whole table ──► every other node leaves it alone (`advisory::tables`)
 //! ```
 //! # Invariants
 //! - Who may stop whom is decided where it is asked, by the role of the session that is to be stopped; who may see what, too.
@@ -26,14 +27,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use telesto_common::TxnId;
+use telesto_common::key::KeyRange;
 use telesto_common::wait::Wait;
 use telesto_sql_catalog::uses::{SummedUses, TableUses, ToldUses};
 use telesto_sql_types::advisory::{LockKey, LockMode};
-use telesto_txn::Database;
 use telesto_txn::peers::Answers;
+use telesto_txn::{Database, Hold};
 
 use crate::activity::{Activity, Encrypted};
 use crate::advisory::registry::{AdvisoryLocks, LockShown};
+use crate::advisory::tables::LASTS;
 use crate::cancel::Backends;
 use crate::measurements::Measured;
 
@@ -64,6 +68,8 @@ enum Question {
     Counted,
     Locks,
     Encrypted,
+    Hold(ToldHold),
+    Lift(u128),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -74,6 +80,31 @@ enum Answer {
     Counted(Counted),
     Locks(Vec<ToldLock>),
     Encrypted(Vec<(i32, Option<Encrypted>)>),
+}
+
+/// What a session of another node holds still.
+#[derive(Debug, Serialize, Deserialize)]
+struct ToldHold {
+    id: u128,
+    ranges: Vec<(Vec<u8>, Vec<u8>)>,
+    by: u128,
+    millis: u64,
+}
+
+impl ToldHold {
+    fn of(hold: &Hold) -> Self {
+        let told = |range: &KeyRange| (range.start.to_vec(), range.end.to_vec());
+        let millis = u64::try_from(hold.lasts.as_millis()).unwrap_or(u64::MAX);
+        Self { id: hold.id, ranges: hold.ranges.iter().map(told).collect(), by: hold.by.0, millis }
+    }
+
+    /// For no longer than any node asks for it.
+    fn hold(self) -> Hold {
+        let range = |(start, end): (Vec<u8>, Vec<u8>)| KeyRange::new(start.into(), end.into());
+        let lasts = Duration::from_millis(self.millis).min(LASTS);
+        let ranges = self.ranges.into_iter().map(range).collect();
+        Hold { id: self.id, ranges, by: TxnId(self.by), lasts }
+    }
 }
 
 /// What a process has counted since it started.
@@ -240,6 +271,14 @@ impl OwnSessions {
                 Answer::Found(self.by_key.get().is_some_and(|by_key| by_key(pid, &key)))
             }
             Question::Counted => Answer::Counted(self.counted()),
+            Question::Hold(hold) => {
+                self.locks.database().hold(hold.hold());
+                Answer::Found(true)
+            }
+            Question::Lift(id) => {
+                self.locks.database().lift(id);
+                Answer::Found(true)
+            }
             Question::Encrypted => {
                 let shown = self.backends.shown().into_iter().rev().take(MOST);
                 let of = |shown: Activity| shown.encrypted.as_deref().cloned();
@@ -316,6 +355,16 @@ pub async fn locks(database: &Arc<dyn Database>) -> Vec<LockShown> {
         _ => None,
     });
     locks.flatten().map(ToldLock::shown).collect()
+}
+
+/// Has all other nodes hold back what others commit into what `hold` is of.
+pub async fn hold(database: &Arc<dyn Database>, hold: &Hold) {
+    ask(database, &Question::Hold(ToldHold::of(hold))).await;
+}
+
+/// Ends that.
+pub async fn lift(database: &Arc<dyn Database>, id: u128) {
+    ask(database, &Question::Lift(id)).await;
 }
 
 /// OID of the role of a session of another node; `None`: none has it.

@@ -35,6 +35,7 @@ use telesto_shard::Space;
 use crate::additions::Additions;
 use crate::away::{Away, Elsewhere, WriteIn};
 use crate::error::Result;
+use crate::holds::Hold;
 use crate::outgoing::Placed;
 use crate::peers::Peers;
 use crate::reading::Reader;
@@ -272,6 +273,17 @@ pub trait Database: Debug + Send + Sync {
     /// ([`crate::Error::Outgoing`]). Until it is told, and where a database ignores it, nothing is. Only what is told first counts.
     fn place_by(&self, placed: Arc<dyn Placed>) {
         let _ = placed;
+    }
+
+    /// Has commits of other transactions of this process wait that write what `hold` is of, until it is lifted or over. A hint:
+    /// what the holder reads is validated in any case. Where a database ignores it nobody waits.
+    fn hold(&self, hold: Hold) {
+        let _ = hold;
+    }
+
+    /// Ends the hold with this number.
+    fn lift(&self, id: u128) {
+        let _ = id;
     }
 
     /// The timestamp of the newest commit this process has applied.
@@ -515,6 +527,16 @@ pub trait Transaction: Debug + Send + Sync {
     /// # Errors
     /// [`crate::Error::Conflict`] when something has changed; those of the look at the tail.
     async fn confirm(&self) -> Result<()>;
+
+    /// Finds out, as far as this node can tell, whether something in `ranges` was changed after the snapshot: whoever is about to
+    /// read all of them would do so in vain. A hint; nothing is remembered.
+    ///
+    /// # Errors
+    /// [`crate::Error::Conflict`] when something has changed.
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        let _ = ranges;
+        Ok(())
+    }
 
     /// Says `messages` to whoever listens ([`Database::hear`]), in every process, if the transaction commits. Not undone by
     /// [`Transaction::rollback_to`]; to be called just before the commit.

@@ -37,6 +37,7 @@ use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::{self, PartStore};
 use crate::error::{Error, Result};
+use crate::holds::Hold;
 use crate::local::Local;
 use crate::maintenance::Maintenance;
 use crate::opening::open_shard;
@@ -373,6 +374,14 @@ impl Database for Engine {
     fn add_with(&self, additions: Arc<dyn Additions>) {
         // Whoever says so again says the same.
         let _ = self.local.additions.set(additions);
+    }
+
+    fn hold(&self, hold: Hold) {
+        self.local.holds.place(&self.env, hold);
+    }
+
+    fn lift(&self, id: u128) {
+        self.local.holds.lift(id);
     }
 
     fn place_by(&self, placed: Arc<dyn Placed>) {

@@ -28,6 +28,7 @@ mod commit;
 mod engine;
 mod error;
 mod forward;
+mod holds;
 mod leases;
 mod local;
 mod look;
@@ -65,6 +66,7 @@ pub use away::{
 pub use engine::Engine;
 pub use error::{Error, NotPlaced, Result};
 pub use forward::{Owners, Unanswered};
+pub use holds::Hold;
 pub use options::{
     ClusterOptions, EngineOptions, GroupLimits, MemoryLimits, Upkeep, WriteSetLimits,
 };

@@ -34,6 +34,7 @@ use crate::api::MessageSink;
 use crate::commit::committer::Pending;
 use crate::commit::outcomes::Outcomes;
 use crate::error::{Error, Result};
+use crate::holds::Holds;
 use crate::leases::Leases;
 use crate::look::Looker;
 use crate::opening::{READ_BYTES, open_shard};
@@ -94,6 +95,8 @@ pub(crate) struct Local {
     pub(crate) recent: Mutex<Recent>,
     /// What holds the watermark back.
     pub(crate) held: Held,
+    /// What commits of this process leave alone for a while.
+    pub(crate) holds: Holds,
     /// Told the position after each entry applied.
     pub(crate) reached: watch::Sender<Lsn>,
 }
@@ -142,6 +145,7 @@ impl Local {
             sinks: Mutex::default(),
             recent: Mutex::default(),
             held: Held::default(),
+            holds: Holds::default(),
             reached: watch::Sender::new(Lsn::ZERO),
         }
     }

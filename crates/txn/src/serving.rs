@@ -229,6 +229,10 @@ impl LocalService {
         self.serves(request.shard)?;
         let local = &self.0;
         let deadline = local.env.deadline(request.timeout);
+        if !again {
+            // What may be committed already is asked for at once.
+            self.pass_holds(&request).await?;
+        }
         match &local.options.cluster {
             Some(cluster) => {
                 let owners = Arc::clone(&cluster.owners);
@@ -236,6 +240,19 @@ impl LocalService {
             }
             None => self.commit_here(request, again, deadline).await,
         }
+    }
+
+    /// Waits while somebody writes anew what the request writes into.
+    async fn pass_holds(&self, request: &CommitRequest) -> Result<()> {
+        let local = &self.0;
+        // What is left is for the commit itself.
+        let by = local.env.deadline(request.timeout / 4 * 3);
+        let passed = local.holds.pass(&local.env, request, by).await;
+        passed.map_err(|other| {
+            local.outcomes.abort(request.txn);
+            let (txn, at) = (request.txn, local.shard().applied().1);
+            Error::Conflict { txn, other: other.by, at, key: other.key }
+        })
     }
 
     /// A little more time than `deadline`: the committer keeps that itself.

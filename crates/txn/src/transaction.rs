@@ -552,6 +552,17 @@ impl Transaction for EngineTransaction {
         self.core.confirm().await
     }
 
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        let core = &self.core;
+        core.open()?;
+        let (since, timeout) = (core.snapshot(), core.timeout);
+        let asked = core.shared.reach.changed(Vec::new(), ranges.to_vec(), since, timeout).await?;
+        match asked.change {
+            Some(change) if change.txn != core.id => Err(conflict(core.id, change)),
+            _ => Ok(()),
+        }
+    }
+
     fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
         self.core.open()?;
         if self.core.read_only {

@@ -511,6 +511,10 @@ impl Transaction for WithWaiting {
         self.below.confirm().await
     }
 
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        self.below.untouched(ranges).await
+    }
+
     fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
         self.below.tell(messages)
     }

@@ -227,6 +227,10 @@ impl Transaction for WithTemp {
         self.below.confirm().await
     }
 
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        self.below.untouched(ranges).await
+    }
+
     fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
         self.below.tell(messages)
     }
@@ -438,6 +442,10 @@ impl Transaction for TempView {
 
     async fn confirm(&self) -> Result<()> {
         self.below.confirm().await
+    }
+
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        self.below.untouched(ranges).await
     }
 
     fn tell(&self, messages: Vec<Bytes>) -> Result<()> {

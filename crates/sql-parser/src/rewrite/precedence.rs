@@ -9,6 +9,9 @@
 //! binds as loosely as operators that have no rank of their own, so it takes the whole arithmetic at its right: `~1 + 1` is
 //! `~(1 + 1)`. The parser gives it the factors only.
 //!
+//! `~` and its kin rank as every operator without a rank of its own (`syntax::dialect` tells the parser). Earlier versions
+//! ranked them as comparisons, and kept `a ~ b || c` of a tree that was `a ~ (b || c)`.
+//!
 //! # Invariants
 //! What is put right has parentheses where the parser would read its text otherwise: trees are kept as text.
 //!
@@ -31,6 +34,13 @@ pub fn is_in(tokens: &[TokenWithSpan]) -> bool {
         Token::LBracket
         | Token::Caret
         | Token::Tilde
+        | Token::TildeAsterisk
+        | Token::ExclamationMarkTilde
+        | Token::ExclamationMarkTildeAsterisk
+        | Token::DoubleTilde
+        | Token::DoubleTildeAsterisk
+        | Token::ExclamationMarkDoubleTilde
+        | Token::ExclamationMarkDoubleTildeAsterisk
         | Token::AtSign
         | Token::PGSquareRoot
         | Token::PGCubeRoot
@@ -81,13 +91,51 @@ pub fn restore<T: VisitMut>(tree: &mut T) -> Result<()> {
     Ok(())
 }
 
-/// Puts right what a kept text may say without parentheses: earlier versions kept `a IS DISTINCT FROM b AND c` of a tree that was right.
+/// Puts right what a kept text may say without parentheses: earlier versions kept `a IS DISTINCT FROM b AND c` and
+/// `a ~ b || c` of trees that were right.
 pub(crate) fn restore_kept<T: VisitMut>(tree: &mut T) {
     let _: ControlFlow<()> = visit_expressions_mut(tree, |expr| {
         let taken = std::mem::replace(expr, Expr::Tuple(Vec::new()));
-        *expr = logical(taken);
+        *expr = logical(matched_last(taken));
         ControlFlow::Continue(())
     });
+}
+
+/// A match of a pattern that is the left side of another operator, below none: all of that was the pattern.
+fn matched_last(expr: Expr) -> Expr {
+    match expr {
+        Expr::BinaryOp { left, op, right } if !is_match(&op) && is_unranked(&op) => match *left {
+            Expr::BinaryOp { left: text, op: matches, right: pattern } if is_match(&matches) => {
+                let pattern = matched_last(Expr::BinaryOp { left: pattern, op, right });
+                let right = Box::new(Expr::Nested(Box::new(pattern)));
+                Expr::BinaryOp { left: text, op: matches, right }
+            }
+            left => Expr::BinaryOp { left: Box::new(left), op, right },
+        },
+        other => other,
+    }
+}
+
+/// `~`, `~~` and their kin.
+fn is_match(op: &BinaryOperator) -> bool {
+    use BinaryOperator as B;
+    matches!(
+        op,
+        B::PGRegexMatch
+            | B::PGRegexIMatch
+            | B::PGRegexNotMatch
+            | B::PGRegexNotIMatch
+            | B::PGLikeMatch
+            | B::PGILikeMatch
+            | B::PGNotLikeMatch
+            | B::PGNotILikeMatch
+    )
+}
+
+/// Operators that have no rank of their own, as PostgreSQL's grammar has it.
+fn is_unranked(op: &BinaryOperator) -> bool {
+    use BinaryOperator as B;
+    !is_arithmetic(op) && !is_comparison(op) && !matches!(op, B::And | B::Or | B::Xor)
 }
 
 fn restored(expr: Expr) -> Expr {
@@ -205,6 +253,12 @@ fn put_parentheses(expr: &mut Expr) {
                 && sign(right)
             {
                 wrap(right);
+            }
+        }
+        // Where earlier versions read the text otherwise.
+        Expr::BinaryOp { left, op, .. } if is_unranked(op) && !is_match(op) => {
+            if matches!(&**left, Expr::BinaryOp { op: below, .. } if is_match(below)) {
+                wrap(left);
             }
         }
         Expr::UnaryOp { op, expr } if takes_arithmetic(*op) => {
@@ -353,6 +407,16 @@ mod tests {
     }
 
     #[test]
+    fn patterns_rank_as_operators_without_a_rank() {
+        same("a = b ~ c", "a = (b ~ c)");
+        same("a || b !~* c", "(a || b) !~* c");
+        same("a ~ b || c", "(a ~ b) || c");
+        same("a ~~ b = c AND d", "((a ~~ b) = c) AND d");
+        same("a < b + c ~ d", "a < ((b + c) ~ d)");
+        same("NOT a ~ b", "NOT (a ~ b)");
+    }
+
+    #[test]
     fn what_is_kept_as_text_is_read_as_it_was_meant() {
         let kept = |sql: &str| {
             let statement =
@@ -366,6 +430,8 @@ mod tests {
                 "c OR NOT (a IS NOT DISTINCT FROM b) AND d",
             ),
             ("d OR a IS DISTINCT FROM b AND c", "d OR (a IS DISTINCT FROM b) AND c"),
+            ("a ~ (b || c)", "a ~ (b || c)"),
+            ("a ~ (b || c || d)", "a ~ (b || c || d)"),
         ] {
             assert_eq!(kept(sql), text);
             assert_eq!(crate::stored::parse_stored(text).expect("parses").to_string(), text);

@@ -18,6 +18,7 @@ use crate::sqlparser::ast::Expr;
 use crate::sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use crate::sqlparser::keywords::Keyword;
 use crate::sqlparser::parser::{Parser, ParserError};
+use crate::sqlparser::tokenizer::Token;
 
 /// How often the beginning of an expression may be looked at for each token. Ordinary statements need less than two.
 const PREFIXES_A_TOKEN: u64 = 32;
@@ -119,7 +120,20 @@ impl Dialect for TelestoDialect {
     }
 
     fn get_next_precedence(&self, parser: &Parser<'_>) -> Option<Result<u8, ParserError>> {
-        POSTGRES.get_next_precedence(parser)
+        match parser.peek_token_ref().token {
+            // Operators as any other: tighter than comparisons.
+            Token::Tilde
+            | Token::TildeAsterisk
+            | Token::ExclamationMarkTilde
+            | Token::ExclamationMarkTildeAsterisk
+            | Token::DoubleTilde
+            | Token::DoubleTildeAsterisk
+            | Token::ExclamationMarkDoubleTilde
+            | Token::ExclamationMarkDoubleTildeAsterisk => {
+                Some(Ok(POSTGRES.prec_value(Precedence::PgOther)))
+            }
+            _ => POSTGRES.get_next_precedence(parser),
+        }
     }
 
     fn prec_value(&self, prec: Precedence) -> u8 {

@@ -28,5 +28,6 @@
 pub mod registry;
 pub mod remote;
 pub mod session;
+pub mod tables;
 
 pub use telesto_sql_types::advisory::{LockKey, LockMode, LockRequest};

@@ -22,6 +22,7 @@ use telesto_bucket::meter::{ScopeMeter, current_scope, scoped, toll};
 use telesto_common::Env;
 use telesto_common::wait::{self, Wait};
 use telesto_meter::Resource;
+use telesto_txn::Database;
 use telesto_txn::Transaction;
 use tokio::sync::Notify;
 
@@ -163,6 +164,15 @@ impl AdvisoryLocks {
     /// Of a process that tells the others by `remote`.
     pub fn new(remote: Remote, env: Env) -> Arc<Self> {
         Arc::new(Self { state: Mutex::default(), changed: Notify::new(), remote, env })
+    }
+
+    /// Where its rows are.
+    pub(crate) fn database(&self) -> &Arc<dyn Database> {
+        self.remote.database()
+    }
+
+    pub(super) fn env(&self) -> &Env {
+        &self.env
     }
 
     /// Takes `key` for a session that does not have it in that mode; false: `attempt`, and it is taken. `holds_another`: the session

@@ -131,6 +131,10 @@ async fn check_alive(
 }
 
 impl Remote {
+    pub(super) fn database(&self) -> &Arc<dyn Database> {
+        &self.database
+    }
+
     /// The locks of a database as they are kept in the bucket.
     pub fn new(database: Arc<dyn Database>, env: Env, of: DatabaseId) -> Self {
         let life = Mutex::new(Life { number: 0, me: env.random_u128(), known: None });

@@ -1,4 +1,4 @@
-//! The advisory locks of one session: counts, transactions, savepoints.
+//! The advisory locks of one session: counts, transactions, savepoints; and the tables that it holds still.
 //!
 //! # Invariants
 //! - A lock is given up when every count of it is: each call of a session-level function, each of a transaction-level one.
@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use telesto_txn::Transaction;
 
 use super::registry::{AdvisoryLocks, lost};
+use super::tables::TableHolds;
 use super::{LockKey, LockMode, LockRequest};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
@@ -46,13 +47,22 @@ pub struct AdvisorySession {
     held: Mutex<BTreeMap<(LockKey, LockMode), Counts>>,
     savepoints: AtomicUsize,
     took: AtomicBool,
+    /// Tables that its definition reads as a whole.
+    pub tables: TableHolds,
 }
 
 impl AdvisorySession {
     /// Of the session with this number.
     pub fn new(locks: Arc<AdvisoryLocks>, id: u64) -> Self {
-        let savepoints = AtomicUsize::new(0);
-        Self { locks, id, held: Mutex::default(), savepoints, took: AtomicBool::new(false) }
+        let tables = TableHolds::new(locks.env().clone(), Arc::clone(locks.database()));
+        Self {
+            locks,
+            id,
+            held: Mutex::default(),
+            savepoints: AtomicUsize::new(0),
+            took: AtomicBool::new(false),
+            tables,
+        }
     }
 
     /// `pg_advisory_lock` and its kin; false: it was not to wait, and the lock is taken.
@@ -113,6 +123,7 @@ impl AdvisorySession {
 
     /// The transaction has ended, whatever became of it.
     pub fn end_transaction(&self) {
+        self.tables.end_transaction();
         self.savepoints.store(0, Ordering::Relaxed);
         self.change(|counts| {
             counts.before += std::mem::take(&mut counts.block);

@@ -42,6 +42,21 @@ impl Session {
         prepared: &Arc<Prepared>,
         parameters: &[Datum],
     ) -> Result<StatementResult> {
+        // What the statement holds still it does while it is executed again.
+        self.advisory.tables.goes_on(true);
+        let ran = self.run_until_committed(prepared, parameters).await;
+        self.advisory.tables.goes_on(false);
+        if self.block.is_none() {
+            self.advisory.tables.release();
+        }
+        ran
+    }
+
+    async fn run_until_committed(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        parameters: &[Datum],
+    ) -> Result<StatementResult> {
         let mut attempt = 0;
         let begun = self.engine.env.clock.monotonic();
         loop {
@@ -564,11 +579,8 @@ fn user_value(given: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<
             Ok(Datum::Enum(Arc::clone(ty.by_oid(label.oid)?)))
         }
         (Datum::Array(array), SqlType::Array(element)) => {
-            let elements = array
-                .elements
-                .iter()
-                .map(|item| user_value(item, element, context))
-                .collect::<Result<Vec<_>>>()?;
+            let elements = array.elements.iter().map(|item| user_value(item, element, context));
+            let elements = elements.collect::<Result<Vec<_>>>()?;
             Ok(Datum::Array(Arc::new(ArrayValue {
                 element: (**element).clone(),
                 dimensions: array.dimensions.clone(),

@@ -12,6 +12,7 @@ mod distant;
 mod followers;
 mod frozen;
 mod harness;
+mod holds;
 mod large;
 mod levels;
 mod mends;
