@@ -33,6 +33,7 @@ async fn reader_of_a_whole_range_commits_under_writers_that_never_stop() {
                 let writer = process.begin(Level::Serializable).await;
                 put(&writer, "t/b", &n.to_string()).await;
                 writer.commit().await.expect("writes blindly, alone");
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         let rewrite = async || {
