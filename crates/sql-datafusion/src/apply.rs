@@ -12,8 +12,6 @@
 //! A correlated one costs a planned query a row. The distinct values of an uncorrelated one are held in memory, counted in
 //! the query's bound (53200 beyond it).
 
-use std::cmp::Ordering;
-
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -24,7 +22,7 @@ use async_trait::async_trait;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinType, NullEquality, ScalarValue};
 use datafusion::error::{DataFusionError, Result as DfResult};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryConsumer;
 use datafusion::execution::session_state::SessionState;
 use datafusion::logical_expr::async_udf::{AsyncScalarUDF, AsyncScalarUDFImpl};
 use datafusion::logical_expr::expr::{Placeholder, ScalarFunction};
@@ -36,11 +34,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_plan::execute_stream;
 use futures::StreamExt as _;
-use rustc_hash::FxHashSet;
 use tokio::sync::OnceCell;
 
 use super::asked::asked;
-use super::types::{plain4, plain8};
+use super::gathered::{Gathered, among, compared, plain, quantified, tuple};
 use super::{guards, outer, row_by_row};
 
 /// What the subquery's rows become.
@@ -52,6 +49,10 @@ pub(crate) enum Shape {
     Exists,
     /// Whether the last argument compares so with any row, or with all.
     Quantified(Operator, bool),
+    /// Whether the last arguments, so many, are one of the rows.
+    Among(usize),
+    /// The comparison of the last arguments, so many, with the only row; NULL without one.
+    Row(Operator, usize),
     /// The values as an array, in their order.
     Array,
     /// The rows as a list of structs, in their order.
@@ -62,25 +63,14 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    fn has_left(self) -> bool {
-        matches!(self, Self::Quantified(..))
+    /// Arguments that are compared with the rows.
+    fn compared(self) -> usize {
+        match self {
+            Self::Quantified(..) => 1,
+            Self::Among(width) | Self::Row(_, width) => width,
+            Self::Scalar | Self::Exists | Self::Array | Self::Rows { .. } => 0,
+        }
     }
-}
-
-/// What the rows of a run came to.
-#[derive(Debug, Default)]
-struct Gathered {
-    rows: usize,
-    first: Option<ScalarValue>,
-    /// Distinct values but NULL, for a quantified comparison.
-    values: FxHashSet<ScalarValue>,
-    has_null: bool,
-    /// All values in order, for an array.
-    list: Vec<ScalarValue>,
-    /// All rows in order.
-    batches: Vec<RecordBatch>,
-    /// Counts what is held.
-    held: Option<MemoryReservation>,
 }
 
 #[derive(Debug)]
@@ -116,7 +106,7 @@ pub(crate) fn call(
     returns: DataType,
     state: &Arc<SessionState>,
 ) -> ScalarUDF {
-    let args = outer.len() + usize::from(shape.has_left());
+    let args = outer.len() + shape.compared();
     let own = match args {
         0 => TypeSignature::Nullary,
         args => TypeSignature::Any(args),
@@ -196,7 +186,7 @@ impl AsyncScalarUDFImpl for Apply {
                     ColumnarValue::Scalar(value) => Ok(value.clone()),
                 })
                 .collect::<DfResult<Vec<_>>>()?;
-            let own = self.outer.len() + usize::from(self.shape.has_left());
+            let own = self.outer.len() + self.shape.compared();
             let asked = values.get(own).is_none_or(|asked| *asked == ScalarValue::from(true));
             out.push(match asked {
                 true => self.row(&values[..own]).await?,
@@ -260,6 +250,14 @@ impl Apply {
                             out.values.insert(value);
                         }
                     }
+                    Shape::Among(_) | Shape::Row(..) => {
+                        let row = tuple(&batch, at)?;
+                        out.has_null |= row.iter().any(ScalarValue::is_null);
+                        if !out.tuples.contains(&row) {
+                            held.try_grow(row.iter().map(ScalarValue::size).sum())?;
+                            out.tuples.insert(row);
+                        }
+                    }
                 }
             }
             if self.shape == Shape::Exists && out.rows > 0 {
@@ -294,6 +292,14 @@ impl Apply {
                 })?;
                 Ok(ScalarValue::Boolean(quantified(&left, op, all, gathered)))
             }
+            Shape::Among(width) => {
+                let left = last_row(values, width);
+                Ok(ScalarValue::Boolean(among(&left, gathered)))
+            }
+            Shape::Row(op, width) => {
+                let left = last_row(values, width);
+                compared(&left, op, gathered).map(ScalarValue::Boolean)
+            }
         }
     }
 }
@@ -325,45 +331,9 @@ impl Apply {
     }
 }
 
-/// The comparison of `left` with any or all of the rows, in three values.
-fn quantified(left: &ScalarValue, op: Operator, all: bool, rows: &Gathered) -> Option<bool> {
-    if rows.rows == 0 {
-        return Some(all);
-    }
-    if left.is_null() {
-        return None;
-    }
-    let holds = |value: &ScalarValue| {
-        let order = left.partial_cmp(value);
-        match op {
-            Operator::Eq => order == Some(Ordering::Equal),
-            Operator::NotEq => order != Some(Ordering::Equal),
-            Operator::Lt => order == Some(Ordering::Less),
-            Operator::LtEq => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-            Operator::Gt => order == Some(Ordering::Greater),
-            _ => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-        }
-    };
-    let decided = match (op, all) {
-        (Operator::Eq, false) => rows.values.contains(left),
-        (Operator::NotEq, true) => rows.values.contains(left),
-        (_, false) => rows.values.iter().any(holds),
-        (_, true) => !rows.values.iter().all(holds),
-    };
-    match (decided, rows.has_null) {
-        (true, _) => Some(!all),
-        (false, true) => None,
-        (false, false) => Some(all),
-    }
-}
-
-/// The value with one zero and one NaN, so that equal values are the same value.
-fn plain(value: ScalarValue) -> ScalarValue {
-    match value {
-        ScalarValue::Float64(Some(v)) => ScalarValue::Float64(Some(plain8(v))),
-        ScalarValue::Float32(Some(v)) => ScalarValue::Float32(Some(plain4(v))),
-        value => value,
-    }
+/// The row that the last arguments are.
+fn last_row(values: &[ScalarValue], width: usize) -> Vec<ScalarValue> {
+    values[values.len().saturating_sub(width)..].iter().cloned().map(plain).collect()
 }
 
 /// Whether `expr` has a call that must be awaited: only projections and filters do that.

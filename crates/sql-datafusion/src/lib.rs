@@ -33,6 +33,7 @@ mod evaluate;
 mod fault;
 mod filter_pushdown;
 mod framed;
+mod gathered;
 mod guards;
 mod join_order;
 mod json_folds;

@@ -287,7 +287,9 @@ impl Ddl<'_> {
             }
             other => {
                 let text = other.to_string();
-                let words = text.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+                let named =
+                    text.split_whitespace().filter(|word| !["OR", "REPLACE"].contains(word));
+                let words = named.take(2).collect::<Vec<_>>().join(" ");
                 return Err(Error::unsupported(words));
             }
         };

@@ -111,7 +111,7 @@ fn by_name(
         "smallserial" | "serial2" => return Ok(DeclaredType::Serial(SqlType::Int2)),
         "varchar" => SqlType::Varchar(number(0).map(|n| length(n, "varchar")).transpose()?),
         "bpchar" => SqlType::Char(number(0).map(|n| length(n, "char")).transpose()?),
-        "char"
+        "char" | "nchar"
             if name
                 .0
                 .last()

@@ -34,7 +34,7 @@ impl Binder<'_> {
         };
         if query.order_by.is_some()
             && let Some(rows) =
-                self.applied(Shape::Array, &relation, &list_type(&element), None, false, scope)?
+                self.applied(Shape::Array, &relation, &list_type(&element), &[], false, scope)?
         {
             let list = vec![element.clone().array_of()];
             let call = udf::array_call(ArrayWork::Rows { element }, list, ty.clone());

@@ -230,7 +230,7 @@ impl Binder<'_> {
                 let joins = place.exists && !one_whatever(&relation.plan);
                 let shape = Shape::Exists;
                 if let Some(call) =
-                    self.applied(shape, &relation, &DataType::Boolean, None, joins, scope)?
+                    self.applied(shape, &relation, &DataType::Boolean, &[], joins, scope)?
                 {
                     return Ok(Typed::bool(negate(call, *negated)));
                 }

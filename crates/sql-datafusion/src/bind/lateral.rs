@@ -113,7 +113,7 @@ impl Binder<'_> {
         let returns =
             DataType::List(Arc::new(Field::new_list_field(DataType::Struct(fields), true)));
         let rows = Shape::Rows { or_null: keep };
-        let Some(rows) = self.applied(rows, &inner, &returns, None, false, &scope)? else {
+        let Some(rows) = self.applied(rows, &inner, &returns, &[], false, &scope)? else {
             return Ok(Beside::Left(left));
         };
         let (mut plan, rights) = self.rows_beside(left.plan, rows, inner.columns, table, keep)?;

@@ -366,23 +366,28 @@ impl Binder<'_> {
         Ok(udf::sort_key(&typed.ty).call(vec![typed.expr]))
     }
 
-    /// The single column of `relation` in comparable form.
+    /// The columns of `relation` in comparable form.
     pub(super) fn comparable_relation(&self, relation: Relation) -> Result<Relation> {
-        let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
-        if natively_ordered(&column.ty) {
+        if relation.columns.iter().all(|column| natively_ordered(&column.ty)) {
             return Ok(relation);
         }
-        let typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
-        let name = column.column.name.clone();
-        let expr = self.comparable(typed)?.alias(name.clone());
+        let mut exprs = Vec::with_capacity(relation.columns.len());
+        let mut columns = Vec::with_capacity(relation.columns.len());
+        for column in relation.columns {
+            let typed = Typed::of(Expr::Column(column.column.clone()), column.ty.clone());
+            // Of two columns with one name each needs its own.
+            let name = match columns.is_empty() {
+                true => column.column.name.clone(),
+                false => self.unique("compared"),
+            };
+            exprs.push(self.comparable(typed)?.alias(name.clone()));
+            columns.push(ScopeColumn { column: Column::new_unqualified(name), ..column });
+        }
         let plan = LogicalPlanBuilder::from(relation.plan)
-            .project(vec![expr])
+            .project(exprs)
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
-        Ok(Relation {
-            plan,
-            columns: vec![ScopeColumn { column: Column::new_unqualified(name), ..column }],
-        })
+        Ok(Relation { plan, columns })
     }
 
     /// The first row of a scalar subquery, and whether there are more, as a list ([`Fold::Single`]).

@@ -126,7 +126,7 @@ impl Binder<'_> {
     ) -> Result<Expr> {
         // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
         let nullable = relation.plan.schema().field(0).is_nullable();
-        let call = self.applied(Shape::Scalar, &relation, returns, None, nullable, scope)?;
+        let call = self.applied(Shape::Scalar, &relation, returns, &[], nullable, scope)?;
         if let Some(call) = call {
             return Ok(call);
         }
@@ -147,7 +147,7 @@ impl Binder<'_> {
         shape: Shape,
         relation: &Relation,
         returns: &DataType,
-        left: Option<&Expr>,
+        left: &[Expr],
         joins: bool,
         scope: &Scope<'_>,
     ) -> Result<Option<Expr>> {
@@ -181,7 +181,7 @@ impl Binder<'_> {
             self.refused.set(true);
         }
         let columns = outer.into_iter().map(|(column, _)| column).collect();
-        args.extend(left.cloned());
+        args.extend_from_slice(left);
         let plan = relation.plan.clone();
         let call = apply::call(self.next_instance(), shape, plan, columns, returns.clone(), state);
         Ok(Some(call.call(args)))
@@ -269,9 +269,14 @@ impl Binder<'_> {
         // A join's condition can neither wait nor hold another subquery.
         let joins = joins && !one_whatever(&relation.plan) && !has_subquery(&left);
         let shape = Shape::Quantified(native, all);
-        if let Some(call) =
-            self.applied(shape, &relation, &DataType::Boolean, Some(&left), joins, scope)?
-        {
+        if let Some(call) = self.applied(
+            shape,
+            &relation,
+            &DataType::Boolean,
+            std::slice::from_ref(&left),
+            joins,
+            scope,
+        )? {
             return Ok(Typed::bool(negate(call, negated)));
         }
         // A join; or the statement is only described. Its column needs a relation's name: without one, DataFusion takes it for a

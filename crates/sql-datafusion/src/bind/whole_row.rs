@@ -14,12 +14,15 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use datafusion::logical_expr::{Expr, when};
+use datafusion::common::tree_node::TreeNode as _;
+use datafusion::logical_expr::{Expr, LogicalPlan, when};
 use datafusion::sql::sqlparser::ast;
 
 use super::scope::{Scope, ScopeColumn, fold, reference};
+use super::subquery::one_whatever;
 use super::{Binder, Typed};
-use crate::fault;
+use crate::apply::Shape;
+use crate::{fault, outer, row_by_row};
 use telesto_sql_expr::whole_row::{Field, WholeRow, parsed, quoted};
 use telesto_sql_expr::{ROW_NOT_NULL, ROW_NULL, ROW_TEXT, parameters_of_fields, row_of};
 use telesto_sql_plan::hidden::KEY_COLUMN;
@@ -456,7 +459,17 @@ impl Binder<'_> {
         only_true: bool,
         scope: &Scope<'_>,
     ) -> Result<Typed> {
-        self.as_wide(values.len(), subquery, scope)?;
+        let relation = self.as_wide(values.len(), subquery, scope)?;
+        // Of the call nothing becomes a join.
+        let place = self.place.take();
+        let joins = only_true && !negated;
+        if !self.is_correlated(&relation, scope)? && !(joins && one_join_gives(&relation.plan)?) {
+            let shape = Shape::Among(values.len());
+            if let Some(call) = self.row_call(values, "=", shape, relation, scope)? {
+                return Ok(Typed::bool(super::expr::negate(call, negated)));
+            }
+        }
+        self.place.set(place);
         // Names that no user's column has.
         let names: Vec<String> = (0..values.len()).map(|at| format!("in#{at}")).collect();
         let columns: Vec<String> = names.iter().map(|name| quoted(name)).collect();
@@ -512,6 +525,15 @@ impl Binder<'_> {
         let typed = self.expr(&whole, scope)?;
         Ok(Typed::bool(super::expr::negate(typed.expr, negated)))
     }
+}
+
+/// Whether a join with the rows of `plan` gives the rows that are among them: it is computed once then, too.
+fn one_join_gives(plan: &LogicalPlan) -> Result<bool> {
+    let sets =
+        |node: &LogicalPlan| Ok(matches!(node, LogicalPlan::Extension(_) | LogicalPlan::Unnest(_)));
+    let steady = !outer::changes(plan).map_err(fault::from_datafusion)?;
+    let sets = plan.exists(sets).map_err(fault::from_datafusion)?;
+    Ok(steady && !sets && !one_whatever(plan) && !row_by_row::within(plan))
 }
 
 /// Puts `value` in the place of the name `at`.

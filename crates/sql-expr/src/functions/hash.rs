@@ -1,15 +1,19 @@
-//! MD5, SHA-256, hexadecimal and base64, for the SQL functions of those names.
+//! MD5, SHA-2, hexadecimal and base64, for the SQL functions of those names.
 //!
-//! MD5 (RFC 1321) and SHA-256 (FIPS 180-4) are small and fixed; they are here so that the layer needs no further
-//! dependency. Neither guards anything: passwords are the server's affair.
+//! MD5 (RFC 1321) is small and fixed; it is here so that the layer needs no further dependency. None guards anything:
+//! passwords are the server's affair.
 //!
 //! # On failure
 //! Data may have hundreds of megabytes: the errors are those of the look whether the statement is to end.
 
 use std::sync::LazyLock;
 
+use sha2::Digest;
 use telesto_sql_types::error::Result;
-use telesto_sql_types::interrupt::Steps;
+use telesto_sql_types::interrupt::{self, Steps};
+
+/// Bytes that are digested between two looks whether the statement is to end.
+const PART: usize = 1 << 20;
 
 /// The sines of whole radians, scaled (RFC 1321, section 3.4).
 static SINES: LazyLock<[u32; 64]> = LazyLock::new(|| {
@@ -21,7 +25,7 @@ pub fn md5_hex(data: &[u8]) -> Result<String> {
     let (sines, mut steps) = (&*SINES, Steps::default());
     const SHIFTS: [u32; 16] = [7, 12, 17, 22, 5, 9, 14, 20, 4, 11, 16, 23, 6, 10, 15, 21];
     let mut state: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
-    for block in padded(data, false).chunks_exact(64) {
+    for block in padded(data).chunks_exact(64) {
         steps.step()?;
         let word = |at: usize| {
             u32::from_le_bytes([
@@ -50,65 +54,25 @@ pub fn md5_hex(data: &[u8]) -> Result<String> {
     hex(&state.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>())
 }
 
-/// SHA-256.
-pub fn sha256(data: &[u8]) -> Result<[u8; 32]> {
-    let mut steps = Steps::default();
-    let constants = fractional_roots(64, f64::cbrt);
-    let mut state: [u32; 8] = std::array::from_fn(|at| fractional_roots(8, f64::sqrt)[at]);
-    for block in padded(data, true).chunks_exact(64) {
-        steps.step()?;
-        let mut w = [0_u32; 64];
-        for (at, word) in block.chunks_exact(4).enumerate() {
-            w[at] = u32::from_be_bytes([word[0], word[1], word[2], word[3]]);
-        }
-        for at in 16..64 {
-            let s0 = w[at - 15].rotate_right(7) ^ w[at - 15].rotate_right(18) ^ (w[at - 15] >> 3);
-            let s1 = w[at - 2].rotate_right(17) ^ w[at - 2].rotate_right(19) ^ (w[at - 2] >> 10);
-            w[at] = w[at - 16].wrapping_add(s0).wrapping_add(w[at - 7]).wrapping_add(s1);
-        }
-        let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = state;
-        for at in 0..64 {
-            let s1 = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
-            let choice = (e & f) ^ (!e & g);
-            let t1 = h
-                .wrapping_add(s1)
-                .wrapping_add(choice)
-                .wrapping_add(constants[at])
-                .wrapping_add(w[at]);
-            let s0 = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);
-            let t2 = s0.wrapping_add((a & b) ^ (a & c) ^ (b & c));
-            (h, g, f, e, d, c, b, a) = (g, f, e, d.wrapping_add(t1), c, b, a, t1.wrapping_add(t2));
-        }
-        for (s, v) in state.iter_mut().zip([a, b, c, d, e, f, g, h]) {
-            *s = s.wrapping_add(v);
-        }
+/// A digest of the SHA-2 family.
+pub fn sha2<D: Digest>(data: &[u8]) -> Result<Vec<u8>> {
+    let mut digest = D::new();
+    for part in data.chunks(PART) {
+        interrupt::check()?;
+        digest.update(part);
     }
-    let mut out = [0; 32];
-    for (at, byte) in state.iter().flat_map(|word| word.to_be_bytes()).enumerate() {
-        out[at] = byte;
-    }
-    Ok(out)
-}
-
-/// The first 32 bits of the fractional parts of the roots of the first primes.
-fn fractional_roots(count: usize, root: fn(f64) -> f64) -> Vec<u32> {
-    let is_prime = |n: &u32| (2..*n).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
-    (2..)
-        .filter(is_prime)
-        .take(count)
-        .map(|p| (root(f64::from(p)).fract() * 4_294_967_296.0) as u32)
-        .collect()
+    Ok(digest.finalize().to_vec())
 }
 
 /// The message, a one bit, zeros, and its length in bits, to a multiple of 64 bytes.
-fn padded(data: &[u8], big_endian: bool) -> Vec<u8> {
+fn padded(data: &[u8]) -> Vec<u8> {
     let bits = (data.len() as u64).wrapping_mul(8);
     let mut out = data.to_vec();
     out.push(0x80);
     while out.len() % 64 != 56 {
         out.push(0);
     }
-    out.extend_from_slice(&if big_endian { bits.to_be_bytes() } else { bits.to_le_bytes() });
+    out.extend_from_slice(&bits.to_le_bytes());
     out
 }
 
@@ -193,6 +157,8 @@ pub fn unbase64(text: &str) -> Result<Option<Vec<u8>>> {
 
 #[cfg(test)]
 mod tests {
+    use sha2::Sha256;
+
     use super::*;
 
     #[test]
@@ -200,7 +166,7 @@ mod tests {
         assert_eq!(md5_hex(b"").unwrap(), "d41d8cd98f00b204e9800998ecf8427e");
         assert_eq!(md5_hex(b"message digest").unwrap(), "f96b697d7cb7938d525a2f31aaf161d0");
         assert_eq!(
-            hex(&sha256(b"abc").unwrap()).unwrap(),
+            hex(&sha2::<Sha256>(b"abc").unwrap()).unwrap(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         let long = vec![b'a'; 200];

@@ -23,6 +23,7 @@ use crate::value::{
     array, array_of, bool_datum, bytea, bytes_of, i32_datum, i64_of, str_of, text, text_array,
     to_text,
 };
+use sha2::{Sha224, Sha256, Sha384, Sha512};
 use telesto_sql_types::array_text::MAX_ELEMENTS;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::held;
@@ -106,7 +107,10 @@ pub const TABLE: &[Function] = &[
     function("chr", &[Int4], Text, |a, _| chr(i64_of(&a[0])?)),
     function("md5", &[Text], Text, |a, _| Ok(text(hash::md5_hex(str_of(&a[0])?.as_bytes())?))),
     function("md5", &[Bytea], Text, |a, _| Ok(text(hash::md5_hex(bytes_of(&a[0])?)?))),
-    function("sha256", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha256(bytes_of(&a[0])?)?.to_vec()))),
+    function("sha224", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha2::<Sha224>(bytes_of(&a[0])?)?))),
+    function("sha256", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha2::<Sha256>(bytes_of(&a[0])?)?))),
+    function("sha384", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha2::<Sha384>(bytes_of(&a[0])?)?))),
+    function("sha512", &[Bytea], Bytea, |a, _| Ok(bytea(hash::sha2::<Sha512>(bytes_of(&a[0])?)?))),
     function("overlay", &[Text, Text, Int4], Text, |a, _| overlay(a, None)),
     function("overlay", &[Text, Text, Int4, Int4], Text, |a, _| overlay(a, Some(i64_of(&a[3])?))),
     function("overlay", &[Bytea, Bytea, Int4], Bytea, |a, _| overlay_bytes(a, None)),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use telesto_sql_expr::registry;
+use telesto_sql_parser::statement_kind::only_reads;
 
 use super::result_digest::Seen;
 use super::transaction::Step;
@@ -33,12 +34,14 @@ pub(super) struct Effects {
     pub(super) draws: bool,
     /// It does what no rollback undoes, and what must not be done twice.
     pub(super) acts: bool,
+    /// It calls what does something of its own, for the session or for all: locks, sequences, settings.
+    pub(super) calls: bool,
 }
 
 impl Effects {
     fn of(statement: &Statement) -> Self {
         let measures = matches!(statement, Statement::Explain { analyze: true, .. });
-        let mut found = Self { draws: measures, acts: false };
+        let mut found = Self { draws: measures, acts: false, calls: false };
         let visited = visit_expressions(statement, |expr| {
             if let Expr::Function(call) = expr
                 && let Some(name) = call.name.0.last().and_then(|part| part.as_ident())
@@ -46,6 +49,7 @@ impl Effects {
                 let name = fold(name);
                 found.draws |= name == "statement_timestamp" || registry().is_volatile(&name);
                 found.acts |= ACTS.contains(&name.as_str());
+                found.calls |= registry().waits(&name);
             }
             ControlFlow::<()>::Continue(())
         });
@@ -61,6 +65,16 @@ impl Prepared {
             let of = |statement| self.need.provide(|| Effects::of(statement));
             self.statement.as_deref().map(of).unwrap_or_default()
         })
+    }
+
+    /// Whether it is a query that does nothing but tell what is there: at READ COMMITTED, before anything is written, its answer
+    /// binds nothing that comes later.
+    pub(super) fn only_tells(&self) -> bool {
+        let reads = |statement: &Statement| {
+            matches!(statement, Statement::Query(_)) && only_reads(statement)
+        };
+        let effects = self.effects();
+        self.statement.as_deref().is_some_and(reads) && !effects.acts && !effects.calls
     }
 }
 

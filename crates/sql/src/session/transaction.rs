@@ -33,7 +33,7 @@ use crate::error::{Conflict, Error, Result, SqlState};
 use crate::notify::session::Asked;
 use crate::temp::transaction::WithTemp;
 use crate::types::Datum;
-use telesto_sql_parser::statement_kind::{only_tries_a_lock, reads_nothing};
+use telesto_sql_parser::statement_kind::{only_reads, only_tries_a_lock, reads_nothing};
 
 /// The error of a commit whose client stopped waiting.
 fn not_waited_for(txn: &Arc<dyn Transaction>) -> Box<Error> {
@@ -71,6 +71,21 @@ impl Step {
                 prepared.statement.as_deref().is_some_and(only_tries_a_lock)
             }
             _ => false,
+        }
+    }
+
+    /// See [`Prepared::only_tells`].
+    fn only_tells(&self) -> bool {
+        matches!(self, Self::Statement { prepared, .. } if prepared.only_tells())
+    }
+
+    fn only_reads(&self) -> bool {
+        match self {
+            Self::Statement { prepared, .. } => {
+                prepared.statement.as_deref().is_some_and(only_reads)
+            }
+            Self::Savepoint(_) | Self::Release(_) | Self::RollbackTo(_) => true,
+            Self::Asked(_) | Self::Constraints(_) => false,
         }
     }
 }
@@ -190,6 +205,14 @@ impl Session {
         if let Some(block) = &mut self.block {
             // An explicit read-only block never conflicts; an implicit one may still have to write.
             if block.options.read_only && block.explicit {
+                return;
+            }
+            // Each statement was told what was there as it ran: as long as the block itself has changed nothing, no later one
+            // rests on that.
+            if block.options.level.is_by_statement()
+                && step.only_tells()
+                && block.steps.iter().all(Step::only_reads)
+            {
                 return;
             }
             if block.steps.len() >= limit {
