@@ -204,3 +204,40 @@ async fn rows_that_the_protocol_reads_of_a_cursor_are_not_read_again_after_a_con
     assert!(ended[0].starts_with("40001"), "it rests on a row that has changed: {ended:?}");
     assert_eq!(run(&mut b, "select v from w order by id").await, ["77", "0", "SELECT 2"]);
 }
+
+/// At READ COMMITTED a query was told what was there as it ran: that there is something else when the block is executed again,
+/// because others made a table meanwhile, is no conflict. What the block itself has changed is compared as at any level.
+#[tokio::test]
+async fn queries_before_the_first_change_bind_nothing_at_read_committed() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key, v int); insert into t values (1, 0)").await;
+    for (number, first) in [
+        "select count(*) from t",
+        "select random() < 2, gen_random_uuid() is null",
+        "select count(*) from pg_class",
+        "select count(*) from information_schema.tables; savepoint s",
+    ]
+    .iter()
+    .enumerate()
+    {
+        run(&mut a, &format!("begin isolation level read committed; {first}")).await;
+        let meanwhile =
+            format!("insert into t values ({number} + 10, 0); create table n{number} (a int)");
+        assert_eq!(run(&mut b, &meanwhile).await, ["INSERT 0 1", "CREATE TABLE"]);
+        let sees = run(&mut a, &format!("select count(*) from n{number}")).await;
+        assert_eq!(sees, ["0", "SELECT 1"], "{first}");
+        let insert = format!("insert into t values ({number} + 100, 0)");
+        assert_eq!(run(&mut a, &insert).await, ["INSERT 0 1"], "{first}");
+        assert_eq!(run(&mut a, "commit").await, ["COMMIT"], "{first}");
+    }
+    // What rests on the block's own change, and what tells of the transaction, is compared still.
+    for told in ["update t set v = v + 1 where id = 1 returning v", "select telesto_txn_id()"] {
+        run(&mut a, &format!("begin isolation level read committed; {told}")).await;
+        run(&mut b, "update t set v = v + 10 where id = 1").await;
+        run(&mut a, "update t set v = v + 1 where id = 1").await;
+        run(&mut b, "create table m (a int); drop table m").await;
+        let lost = run(&mut a, "commit").await;
+        assert!(lost[0].starts_with("40001"), "{told}: {lost:?}");
+    }
+}

@@ -27,6 +27,22 @@ use crate::types::Datum;
 /// What is done in a transaction of its own, or in none.
 const ACTS: [&str; 4] = ["setval", "telesto_cap_set", "telesto_cap_drop", "telesto_log_switch"];
 
+/// What tells of the transaction that it is called in, which is another one when its block is executed again.
+const OF_THE_TRANSACTION: [&str; 12] = [
+    "telesto_txn_id",
+    "txid_current",
+    "txid_current_if_assigned",
+    "pg_current_xact_id",
+    "pg_current_xact_id_if_assigned",
+    "now",
+    "transaction_timestamp",
+    "current_timestamp",
+    "current_time",
+    "current_date",
+    "localtime",
+    "localtimestamp",
+];
+
 /// See the module's text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
@@ -34,7 +50,7 @@ pub(super) struct Effects {
     pub(super) draws: bool,
     /// It does what no rollback undoes, and what must not be done twice.
     pub(super) acts: bool,
-    /// It calls what does something of its own, for the session or for all: locks, sequences, settings.
+    /// It calls what does something of its own, for the session or for all (locks, sequences, settings), or tells of its transaction.
     pub(super) calls: bool,
 }
 
@@ -49,7 +65,8 @@ impl Effects {
                 let name = fold(name);
                 found.draws |= name == "statement_timestamp" || registry().is_volatile(&name);
                 found.acts |= ACTS.contains(&name.as_str());
-                found.calls |= registry().waits(&name);
+                found.calls |=
+                    registry().waits(&name) || OF_THE_TRANSACTION.contains(&name.as_str());
             }
             ControlFlow::<()>::Continue(())
         });
