@@ -241,3 +241,28 @@ async fn queries_before_the_first_change_bind_nothing_at_read_committed() {
         assert!(lost[0].starts_with("40001"), "{told}: {lost:?}");
     }
 }
+
+/// A block at a level with one snapshot does not see tables that others have made since; it is executed again where its client
+/// cannot tell, and told of a conflict where it can: that the table is not there would be told again and again.
+#[tokio::test]
+async fn tables_made_since_the_snapshot_are_found_or_a_conflict() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key, v int)").await;
+    for (number, level) in ["serializable", "repeatable read"].iter().enumerate() {
+        run(&mut a, &format!("begin isolation level {level}; select count(*) from t")).await;
+        run(&mut b, &format!("create table n{number} (a int)")).await;
+        let insert = format!("insert into n{number} values (1)");
+        assert_eq!(run(&mut a, &insert).await, ["INSERT 0 1"], "{level}");
+        let missing = run(&mut a, "savepoint s; select * from nowhere").await;
+        assert!(missing[1].starts_with("42P01"), "{missing:?}");
+        assert_eq!(run(&mut a, "rollback to s; commit").await, ["ROLLBACK", "COMMIT"], "{level}");
+
+        run(&mut a, &format!("begin isolation level {level}; select count(*) from t")).await;
+        run(&mut b, &format!("insert into t values ({number}, 1); create table m{number} (a int)"))
+            .await;
+        let lost = run(&mut a, &format!("alter table m{number} add b int")).await;
+        assert!(lost[0].starts_with("40001"), "{level}: {lost:?}");
+        run(&mut a, "rollback").await;
+    }
+}

@@ -351,6 +351,15 @@ impl Transaction for MemoryTransaction {
         Ok(())
     }
 
+    async fn untouched(&self, ranges: &[KeyRange]) -> Result<()> {
+        let since = self.inner.lock().snapshot;
+        let state = self.database.state.lock();
+        match ranges.iter().find_map(|range| state.changed_since(range, since)) {
+            Some((key, other, at)) => Err(Error::Conflict { txn: self.id, other, at, key }),
+            None => Ok(()),
+        }
+    }
+
     fn tell(&self, messages: Vec<Bytes>) -> Result<()> {
         if self.options.read_only || self.options.as_of.is_some() {
             return Err(Error::ReadOnly);

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use telesto_common::key::{Direction, KeyReader};
+use telesto_common::key::{Direction, KeyRange, KeyReader};
 use telesto_common::{DatabaseId, TxnId};
 
 use super::Session;
@@ -20,6 +20,7 @@ use crate::catalog::{CatalogSnapshot, Index, Table};
 use crate::codec::read_index_key;
 use crate::error::{Conflict, Error, Result, SqlState};
 use crate::types::TextStyle;
+use telesto_sql_catalog::store::{DEFAULT_DATABASE_ID, header_key};
 use telesto_sql_catalog::{Actor, Guarded, IndexColumn, Rights};
 use telesto_sql_plan::row_security;
 
@@ -32,6 +33,13 @@ pub(super) fn says_nothing(error: &Error) -> bool {
     // Syntax aside, these are of the connection, the system, resources, the operator or a conflict.
     code == SqlState::SYNTAX_ERROR
         || ["08", "40", "53", "54", "57", "58", "XX"].iter().any(|class| code.0.starts_with(class))
+}
+
+/// Whether the error says that something is not defined, or not so.
+fn is_of_definitions(error: &Error) -> bool {
+    let code = error.code();
+    code.0.starts_with("42") && code != SqlState::SYNTAX_ERROR && error.conflict().is_none()
+        || code == SqlState::INVALID_SCHEMA_NAME
 }
 
 /// Whether another transaction was in the way.
@@ -75,6 +83,24 @@ impl Session {
                 Err(changed) => changed.into(),
             },
             _ => error,
+        }
+    }
+
+    /// `error`, or a conflict in its place where it says that a definition does not have what is asked for, and definitions
+    /// have changed since the block's snapshot: at the levels with one snapshot a block does not see what others have made
+    /// since, and who executes it again finds it. PostgreSQL's catalog is no part of the snapshot.
+    pub(super) async fn of_the_past(&self, error: Error) -> Error {
+        let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
+        let Some(txn) =
+            txn.filter(|txn| is_of_definitions(&error) && !txn.options().level.is_by_statement())
+        else {
+            return error;
+        };
+        let headers = header_key(DEFAULT_DATABASE_ID);
+        match txn.untouched(&[KeyRange::point(&headers)]).await {
+            Err(changed @ telesto_txn::Error::Conflict { .. }) => changed.into(),
+            // What cannot be found out changes nothing.
+            Ok(()) | Err(_) => error,
         }
     }
 

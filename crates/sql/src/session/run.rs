@@ -246,6 +246,7 @@ impl Session {
                 Err(error) if prepared.lifted && self.texts.is_stale() => return Err(error),
                 Err(error) => {
                     let error = self.confirmed(error).boxed().await;
+                    let error = self.of_the_past(error).boxed().await;
                     let retry = error.conflict().is_some()
                         && !prepared.effects().acts
                         && self.block.as_ref().is_some_and(|block| block.repeatable)
