@@ -165,6 +165,7 @@ fn custom(name: &ObjectName, modifiers: &[String], users: &UserTypes<'_>) -> Res
         "text" => SqlType::Text,
         "varchar" => SqlType::Varchar(number()),
         "bpchar" => SqlType::Char(number()),
+        "nchar" if ident.quote_style.is_none() => SqlType::Char(Some(number().unwrap_or(1))),
         "name" => SqlType::Name,
         "bytea" => SqlType::Bytea,
         "bit" | "varbit" => {
