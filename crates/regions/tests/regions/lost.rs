@@ -442,6 +442,40 @@ fn lost_region_is_closed_only_when_every_survivor_takes_nothing_of_it_any_more()
     });
 }
 
+/// What a region said in another incarnation than a peer has heard of it is not counted as lost: the numbers of incarnations are far apart.
+#[test]
+fn numbers_of_another_incarnation_are_not_reported_as_lost_transactions() {
+    World::run(40, false, async |world| {
+        let mut sites = Sites::running(&world, 3).await;
+        sites.put(1, "a1", "old").await;
+        sites.quiet().await;
+        let backup = sites.backup(1);
+        put_both(&sites, 1, ["a1", "c1"], "taken back").await;
+        sites.quiet().await;
+        sites.kill(1);
+        sites.restore(1, &backup).await;
+        // Region 2 hears nothing while region 1 takes back what region 0 has, and goes on in another incarnation.
+        sites.partition(0, 2);
+        sites.partition(1, 2);
+        sites.start(1, 0..3).await;
+        sites.comes(1, "a1", Some("taken back")).await;
+        sites.put(1, "a2", "new").await;
+        sites.comes(0, "a2", Some("new")).await;
+        sites.net.heal();
+        sites.comes(1, "c1", Some("taken back")).await;
+        sites.quiet().await;
+        equal(&sites, 0..3).await.expect("equal");
+        let reports = reports(&sites, 1);
+        assert!(reports.iter().any(|text| text.contains("Region 2 had seen it")), "{reports:?}");
+        let number = |text: &str| {
+            let before = text.split(" more transactions of region").next()?;
+            before.rsplit(' ').next()?.parse::<u64>().ok()
+        };
+        let lost: Vec<_> = reports.iter().filter_map(|text| number(text)).collect();
+        assert!(lost.iter().all(|lost| *lost < 100), "{reports:?}");
+    });
+}
+
 /// What a survivor's log says of deletes is told in stretches: reading all of it takes longer than a request may. Each delete comes once, however
 /// many pieces one stretch makes.
 #[test]
