@@ -261,11 +261,10 @@ impl Regions {
         let applied = shared.engine.applied().0.0;
         let passed = shared.passed.borrow().clone();
         let trouble_with = |peer: RegionId| {
-            let time = shared.trouble_with_time_of(peer);
-            match (trouble.get(&Some(peer)).cloned(), time) {
-                (Some(link), Some(time)) => Some(format!("{link}; {time}")),
-                (link, time) => link.or(time),
-            }
+            let link = trouble.get(&Some(peer)).cloned();
+            let all = [link, shared.trouble_with_time_of(peer), shared.waits_for_nobody(peer)];
+            let all: Vec<_> = all.into_iter().flatten().collect();
+            (!all.is_empty()).then(|| all.join("; "))
         };
         let peer = |config: &crate::PeerRegion| {
             let peer = shared.peers.get(&config.id)?;

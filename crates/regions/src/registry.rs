@@ -51,7 +51,7 @@ pub struct Member {
     /// It has left.
     #[serde(default)]
     pub removed: bool,
-    /// It was lost: those that stay exchange what they have of it.
+    /// Those that stay exchange what they have of it: of whatever has left, lest somebody waits for what another one has.
     #[serde(default, skip_serializing_if = "is_not")]
     pub lost: bool,
     /// When it was lost: the region that makes the definitions from then on, if this one made them.
@@ -342,21 +342,26 @@ impl Registry {
         };
     }
 
-    /// Leaves a region out from the next start on. Its number is not given again.
+    /// Leaves a region out from the next start on. One that has joined keeps its number, and those that stay exchange what they have of it:
+    /// what one of them has had of it, others may wait for. Also of one that was left out by a version that did not do so. Whether it has
+    /// joined, as far as is known here.
     ///
     /// # Errors
     /// [`Error::Config`] when there is no such other region.
-    pub fn remove(&mut self, name: &str) -> Result<()> {
+    pub fn remove(&mut self, name: &str) -> Result<bool> {
         let me = self.me;
-        let found = self
-            .members
-            .iter_mut()
-            .find(|member| member.name == name && member.id != me && !member.removed);
+        let others =
+            self.members.iter_mut().filter(|member| member.name == name && member.id != me);
+        let stays = |member: &&mut Member| !member.removed || member.node.is_some() && !member.lost;
+        let found = others.filter(stays).max_by_key(|member| (!member.removed, member.id));
         let found = found.ok_or_else(|| {
-            Error::Config(format!("there is no other region {name}; name one of Registry::members"))
+            Error::Config(format!(
+                "there is no other region {name}; `telesto region list` shows them"
+            ))
         })?;
         found.removed = true;
-        Ok(())
+        found.lost = found.node.is_some();
+        Ok(found.lost)
     }
 
     /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay exchange what they have of it. Also

@@ -280,7 +280,7 @@ async fn try_close(shared: &Shared, lost: RegionId) -> Result<()> {
     };
     let (count, _) = found.apply(shared, Then::Close(lost)).await?;
     let text = format!(
-        "Region {lost} was lost. This one, region {me}, had it up to {passed}; {}. {count} transactions of it came here by that. {}What region {lost} had sent to nobody is in its bucket alone.",
+        "Region {lost} was left out. This one, region {me}, had it up to {passed}; {}. {count} transactions of it came here by that. {}What region {lost} had sent to nobody is in its bucket alone.",
         lines.join("; "),
         void(told.get(lost, me), had, lost, me)
     );

@@ -163,3 +163,30 @@ fn number_is_never_given_to_two_regions() {
         eu.invite("brazil").expect("invites");
     });
 }
+
+/// A region of whose leaving an older version has not taken the rest is left out once more.
+#[test]
+fn region_that_has_left_is_given_up_by_all_also_when_it_was_removed_before() {
+    World::run(4, false, async |world| {
+        let bucket = bucket(&world);
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let text = us.invite("eu").expect("invites");
+        let (_, accepted) = Registry::join(&text, NodeId(2), "eu:1").expect("joins");
+        us.accept(&accepted).expect("accepted");
+        us.remove("eu").expect("there");
+        us.save(&bucket, 0).await.expect("saved");
+        let key = "regions/registry/0000000000000001";
+        let stored = bucket.get(telesto_bucket::Cause::Admin, key, None).await.expect("read");
+        let body = stored.expect("there").body;
+        let before = std::str::from_utf8(&body).expect("text").replace("lost = true\n", "");
+        assert_ne!(before.as_bytes(), body);
+        let next = "regions/registry/0000000000000002";
+        let put = bucket.put_if_absent(telesto_bucket::Cause::Admin, next, before.into()).await;
+        put.expect("put");
+        let (_, mut older) = Registry::load(&bucket).await.expect("reads").expect("there");
+        assert!(older.config(caller(1)).expect("fits").lost.is_empty());
+        older.remove("eu").expect("once more");
+        assert_eq!(older.config(caller(1)).expect("fits").lost, [RegionId(1)]);
+        assert!(older.remove("eu").is_err(), "that is all");
+    });
+}

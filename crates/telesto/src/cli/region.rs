@@ -112,11 +112,13 @@ pub enum Command {
     },
     /// Leaves a region out; to be run for every region that stays.
     ///
-    /// What it has committed and not sent stays in its bucket. It cannot come back under its name's number.
+    /// Stop its node first, when all that it has committed is sent: what is not stays in its bucket. Those that stay exchange what they have of
+    /// it, when this was run for each of them. It cannot come back under its name's number. Of one that was invited and has not joined the
+    /// invitation is taken back.
     Remove {
         /// The region
         name: String,
-        /// It is gone for good: those that stay exchange what they have of it, when this was run for each of them
+        /// It is gone for good, with what it had sent to nobody
         #[arg(long)]
         lost: bool,
         /// With --lost: the region that makes the definitions from now on, and writes what the lost one wrote, if the lost one made them
@@ -250,26 +252,7 @@ pub async fn run(command: Command) -> Result<(), String> {
         }
         Command::Plane { plane, place } => change_plane(&env, plane, &place).await?,
         Command::Remove { name, lost, successor, place } => {
-            let bucket = bucket(&env, &place).await?;
-            let (number, mut registry) = known(&bucket).await?;
-            match lost {
-                true => registry.remove_lost(&name, successor.as_deref()).map_err(text)?,
-                false => registry.remove(&name).map_err(text)?,
-            }
-            registry.save(&bucket, number).await.map_err(text)?;
-            println!(
-                "Region {name} is left out here. Run this for the buckets of the other regions too."
-            );
-            if lost {
-                println!(
-                    "When it was run for all of them, they exchange what they have of {name}; `telesto region reports` says then what that was, and what is lost."
-                );
-                if let Some(successor) = successor {
-                    println!(
-                        "Then definitions are made in {successor}, if {name} made them; `SELECT name FROM telesto_regions WHERE defines` shows it."
-                    );
-                }
-            }
+            remove(&env, &name, (lost, successor), &place).await?;
         }
         Command::Reports { place } => {
             let bucket = bucket(&env, &place).await?;
@@ -281,6 +264,37 @@ pub async fn run(command: Command) -> Result<(), String> {
                 println!("{}  {}", when(report.at_micros), report.text);
             }
         }
+    }
+    Ok(())
+}
+
+/// Leaves a region out; the successor is that of one that is `lost`.
+async fn remove(
+    env: &Env,
+    name: &str,
+    (lost, successor): (bool, Option<String>),
+    place: &Place,
+) -> Result<(), String> {
+    let bucket = bucket(env, place).await?;
+    let (number, mut registry) = known(&bucket).await?;
+    let has_joined = match lost {
+        true => registry.remove_lost(name, successor.as_deref()).map(|()| true),
+        false => registry.remove(name),
+    };
+    let has_joined = has_joined.map_err(text)?;
+    registry.save(&bucket, number).await.map_err(text)?;
+    if !has_joined {
+        println!("The invitation of region {name} is taken back.");
+        return Ok(());
+    }
+    println!("Region {name} is left out here. Run this for the buckets of the other regions too.");
+    println!(
+        "When it was run for all of them, they exchange what they have of {name}; `telesto region reports` says then what that was, and what is lost. Until then what they send each other may wait: `trouble` in telesto_regions says for whom."
+    );
+    if let Some(successor) = successor {
+        println!(
+            "Then definitions are made in {successor}, if {name} made them; `SELECT name FROM telesto_regions WHERE defines` shows it."
+        );
     }
     Ok(())
 }
@@ -321,7 +335,6 @@ async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Resu
 
 fn list(registry: &Registry, json: bool) -> Result<(), String> {
     let state = |member: &Member| match (&member.node, member.removed) {
-        (_, true) if member.lost => "lost",
         (_, true) => "removed",
         (None, false) => "invited",
         (Some(_), false) if member.id == registry.me().0 => "this one",
