@@ -22,6 +22,7 @@ use telesto_txn::service::Freshness;
 
 use crate::ahead;
 use crate::asked::Asked;
+use crate::config::Introduction;
 use crate::error::{Error, Result};
 use crate::forwarded::Forwarded;
 use crate::home;
@@ -60,7 +61,8 @@ impl Receiver {
         }
         if let (Request::Introduce(text), Some(hear)) = (&request, &shared.config.introductions) {
             // Whoever looks after the registry takes it in, and starts this runner again with the new peer.
-            let heard = hear.try_send(text.clone());
+            let said = Introduction { by: from, text: text.clone() };
+            let heard = hear.try_send(said);
             return heard.map(|()| Reply::Taken).map_err(|_| Error::Busy);
         }
         if let Request::Ask(question) = &request

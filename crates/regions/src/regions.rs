@@ -36,6 +36,7 @@ use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::gaps::Gaps;
+use crate::introduce;
 use crate::life;
 use crate::measured::{self, Reports};
 use crate::purge;
@@ -206,6 +207,8 @@ impl Regions {
         for peer in &shared.config.peers {
             let telling = measured::tell(Arc::clone(&shared), peer.id);
             tasks.push(env.spawn("telling another region what was measured", telling));
+            let telling = introduce::tell(Arc::clone(&shared), peer.id);
+            tasks.push(env.spawn("telling another region which others there are", telling));
             if shared.config.plane == PlaneKind::Timestamp {
                 let asking = times::ask(Arc::clone(&shared), peer.id);
                 tasks.push(env.spawn("asking for another region's time", asking));

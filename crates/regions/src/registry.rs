@@ -24,7 +24,7 @@ use telesto_common::{Env, NodeId, RegionId};
 use telesto_geo::{PlaneKind, Tree};
 use telesto_net::{Caller, Peer};
 
-use crate::config::{PeerRegion, RegionsConfig, runs};
+use crate::config::{Introduction, PeerRegion, RegionsConfig, runs};
 use crate::error::{Error, Result};
 use crate::past::MEMBERS;
 use crate::tree::Plan;
@@ -86,6 +86,19 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim().as_bytes();
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     digits.len().is_multiple_of(2).then(|| digits.chunks_exact(2).map(pair).collect())?
+}
+
+impl Member {
+    /// The text with which others take it in.
+    fn text(&self) -> Result<String> {
+        let text = toml::to_string(self).map_err(|error| Error::Config(error.to_string()))?;
+        Ok(hex(text.as_bytes()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let malformed = Error::malformed("the text of the region that joined");
+        toml::from_str(&decoded(text)?).map_err(|error| malformed(error.to_string()))
+    }
 }
 
 impl Registry {
@@ -205,8 +218,7 @@ impl Registry {
         let own = own.ok_or_else(|| {
             Error::malformed("the registry of regions")("it does not name its region".to_owned())
         })?;
-        let text = toml::to_string(own).map_err(|error| Error::Config(error.to_string()))?;
-        Ok(hex(text.as_bytes()))
+        own.text()
     }
 
     /// The secret that all regions share, as text.
@@ -244,9 +256,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, or when its number or its name is another region's.
     pub fn accept(&mut self, acceptance: &str) -> Result<()> {
-        let malformed = Error::malformed("the text of the region that joined");
-        let new: Member =
-            toml::from_str(&decoded(acceptance)?).map_err(|error| malformed(error.to_string()))?;
+        let new = Member::parse(acceptance)?;
         let mut others = self.members.iter().filter(|member| member.id != new.id);
         if let Some(other) = others.find(|member| member.name == new.name && !member.removed) {
             return Err(Error::Config(format!(
@@ -277,6 +287,39 @@ impl Registry {
                 self.members.push(new);
                 Ok(())
             }
+        }
+    }
+
+    /// Takes in what a region says of itself, as [`Registry::accept`], or of a third one: that it has joined. Nothing that is known of a third one
+    /// here changes by that. A region that is `opening` has joined a moment ago, and takes who was left out meanwhile for such, too.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`]; [`Error::Config`] when its number or its name is another region's.
+    pub fn hear(&mut self, said: &Introduction, opening: bool) -> Result<()> {
+        let third = Member::parse(&said.text)?;
+        if third.id == said.by.0 {
+            return self.accept(&said.text);
+        }
+        if third.id == self.me {
+            return Ok(());
+        }
+        let known = self.members.iter_mut().find(|member| member.id == third.id);
+        match known {
+            Some(known) if third.removed => {
+                if opening && known.name == third.name {
+                    *known = third;
+                    self.number_version();
+                }
+                Ok(())
+            }
+            Some(known) if known.removed || known.node.is_some() => Ok(()),
+            // Nobody here has anything of it.
+            None if third.removed => {
+                self.members.push(third);
+                self.number_version();
+                Ok(())
+            }
+            _ => self.accept(&said.text),
         }
     }
 
@@ -431,6 +474,9 @@ impl Registry {
         config.plane = self.plane.parse().map_err(Error::Config)?;
         config.tree.clone_from(&self.tree);
         config.introduction = Some(self.introduction()?);
+        let joined = self.members.iter().filter(|m| m.id != self.me && m.node.is_some());
+        let told = joined.map(|member| Ok((RegionId(member.id), member.text()?)));
+        config.others = told.collect::<Result<_>>()?;
         let lost = self.members.iter().filter(|member| member.lost);
         config.lost = lost.clone().map(|member| RegionId(member.id)).collect();
         config.heirs = lost.filter_map(|m| Some((RegionId(m.id), RegionId(m.heir?)))).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
 use telesto_common::{Incarnation, NodeId, RegionId};
 use telesto_net::Caller;
-use telesto_regions::{Error, Registry};
+use telesto_regions::{Error, Introduction, MEMBERS, Registry};
 use telesto_testkit::World;
 
 fn bucket(world: &World) -> Arc<dyn Bucket> {
@@ -164,6 +164,11 @@ fn number_is_never_given_to_two_regions() {
     });
 }
 
+/// What `by` says of one that joined, or of itself.
+fn said(by: u16, text: &str) -> Introduction {
+    Introduction { by: RegionId(by), text: text.to_owned() }
+}
+
 /// A region of whose leaving an older version has not taken the rest is left out once more.
 #[test]
 fn region_that_has_left_is_given_up_by_all_also_when_it_was_removed_before() {
@@ -188,5 +193,43 @@ fn region_that_has_left_is_given_up_by_all_also_when_it_was_removed_before() {
         older.remove("eu").expect("once more");
         assert_eq!(older.config(caller(1)).expect("fits").lost, [RegionId(1)]);
         assert!(older.remove("eu").is_err(), "that is all");
+    });
+}
+
+/// What a region says of a third one adds to what is known, and changes nothing; but in a region that opens.
+#[test]
+fn what_is_said_of_a_third_region_makes_it_known_and_changes_nothing() {
+    World::run(5, false, async |world| {
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let texts = ["eu", "ap"].map(|name| us.invite(name).expect("invites"));
+        let (mut eu, of_eu) = Registry::join(&texts[0], NodeId(2), "eu:1").expect("joins");
+        let (mut ap, of_ap) = Registry::join(&texts[1], NodeId(3), "ap:1").expect("joins");
+        us.hear(&said(1, &of_eu), false).expect("of itself");
+        us.hear(&said(2, &of_ap), false).expect("of itself");
+        let others = us.config(caller(1)).expect("fits").others;
+        let ids: Vec<_> = others.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(ids, [1, 2]);
+        eu.hear(&said(0, &others[1].1), false).expect("of ap");
+        ap.hear(&said(0, &others[0].1), true).expect("of eu");
+        assert_eq!(eu.config(caller(2)).expect("fits").peers.len(), 2);
+        assert_eq!(ap.config(caller(3)).expect("fits").peers.len(), 2);
+        // Of what is known nothing changes, whatever is said: only by itself.
+        let (_, anew) = Registry::join(&texts[1], NodeId(4), "ap:2").expect("joins anew");
+        let before = eu.clone();
+        eu.hear(&said(0, &anew), false).expect("taken");
+        eu.hear(&said(0, &of_eu), false).expect("of this one");
+        assert_eq!(eu, before);
+        eu.hear(&said(2, &anew), false).expect("of itself");
+        assert_eq!(eu.config(caller(2)).expect("fits").peers[1].node.address, "ap:2");
+        // Who is left out is said by a person; one that opens has nothing of it.
+        us.remove_lost("eu", None).expect("there");
+        let others = us.config(caller(1)).expect("fits").others;
+        let mut opening = ap.clone();
+        ap.hear(&said(0, &others[0].1), false).expect("taken");
+        assert_eq!(ap.config(caller(3)).expect("fits").peers.len(), 2);
+        opening.hear(&said(0, &others[0].1), true).expect("taken");
+        let config = opening.config(caller(3)).expect("fits");
+        assert_eq!((config.peers.len(), &config.lost[..]), (1, &[RegionId(1)][..]));
+        assert!(opening.accept(&of_eu).is_err(), "it was removed");
     });
 }
