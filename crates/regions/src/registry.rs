@@ -5,15 +5,17 @@
 //! ```
 //! # Invariants
 //! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
-//! - A number is given to one region for ever: a removed one's is not given again, and one region alone gives them. Where two were given the
-//!   same one all the same, the second is not taken in: names tell them apart, and a region keeps its name.
+//! - A number is given to one region for ever: one's that has joined is not given again, and one region alone gives them. Where two were given
+//!   the same one all the same, the second is not taken in: names tell them apart, and a region keeps its name.
+//! - Who is left out is said to each region by a person. Only a region that is about to open, which has nothing yet, believes the others.
 //! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before trees read them.
 //!
 //! # On failure
 //! [`Error::Config`] says what to do; [`Error::Malformed`] for an object of another version.
 //!
 //! # Limits
-//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small.
+//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small. A deployment has
+//! [`MEMBERS`] regions in its life, those that were left out included.
 
 use std::sync::Arc;
 
@@ -89,6 +91,17 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 }
 
 impl Member {
+    /// Its invitation was taken back, and nobody who joined with it is known: its number can be given again. Who joins with the old text
+    /// all the same is known by another name, or by another node.
+    fn is_free(&self) -> bool {
+        self.removed && self.is_hearsay()
+    }
+
+    /// It was invited, and nobody who joined with it is known.
+    fn is_hearsay(&self) -> bool {
+        !self.lost && self.node.is_none()
+    }
+
     /// The text with which others take it in.
     fn text(&self) -> Result<String> {
         let text = toml::to_string(self).map_err(|error| Error::Config(error.to_string()))?;
@@ -167,10 +180,10 @@ impl Registry {
         joined.min_by_key(|member| member.id)
     }
 
-    /// Reserves a number for a new region; gives the text with which it joins.
+    /// Reserves a number for a new region; gives the text with which it joins. Of one that is invited already, the same text again.
     ///
     /// # Errors
-    /// [`Error::Config`] when another region gives numbers, when the name is taken or no number is left.
+    /// [`Error::Config`] when another region gives numbers, when a region of that name has joined or no number is left.
     pub fn invite(&mut self, name: &str) -> Result<String> {
         if let Some(inviter) = self.inviter().filter(|member| member.id != self.me) {
             return Err(Error::Config(format!(
@@ -178,19 +191,51 @@ impl Registry {
                 inviter.name
             )));
         }
-        if self.members.iter().any(|member| member.name == name && !member.removed) {
-            return Err(Error::Config(format!(
-                "there is a region {name} already; choose another name"
-            )));
+        let called = self.members.iter().find(|member| member.name == name && !member.removed);
+        let id = match called {
+            Some(member) if member.node.is_some() => {
+                return Err(Error::Config(format!(
+                    "there is a region {name} already; choose another name"
+                )));
+            }
+            // The text may have got lost: it is the same one.
+            Some(invited) => invited.id,
+            None => self.take_number(name)?,
+        };
+        let invited = Self { me: id, ..self.clone() };
+        Ok(hex(invited.text()?.as_bytes()))
+    }
+
+    /// A number for the region `name`: one whose invitation was taken back before anybody joined with it, else a new one.
+    fn take_number(&mut self, name: &str) -> Result<u16> {
+        let new = |id| Member {
+            id,
+            name: name.to_owned(),
+            node: None,
+            removed: false,
+            lost: false,
+            heir: None,
+        };
+        if let Some(free) = self.members.iter_mut().find(|member| member.is_free()) {
+            *free = new(free.id);
+            return Ok(free.id);
         }
         let id = self.members.iter().map(|member| member.id + 1).max().unwrap_or_default();
         if usize::from(id) >= MEMBERS {
-            return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));
+            return Err(Error::Config(format!(
+                "no number is left: a deployment has {MEMBERS} regions in its life, and a region that has joined keeps its number when it is removed. What can be taken back are invitations that nobody has joined with (`telesto region remove`); else dump the database and restore it into new regions"
+            )));
         }
-        let (name, removed, lost) = (name.to_owned(), false, false);
-        self.members.push(Member { id, name, node: None, removed, lost, heir: None });
-        let invited = Self { me: id, ..self.clone() };
-        Ok(hex(invited.text()?.as_bytes()))
+        self.members.push(new(id));
+        Ok(id)
+    }
+
+    /// How many regions can still be invited.
+    #[must_use]
+    pub fn numbers_left(&self) -> usize {
+        let taken = self.members.iter().map(|member| usize::from(member.id) + 1).max();
+        let free = self.members.iter().filter(|member| member.is_free()).count();
+        MEMBERS.saturating_sub(taken.unwrap_or_default()) + free
     }
 
     /// The registry of a region that was invited, and the text with which the others accept it.
@@ -264,8 +309,14 @@ impl Registry {
                 new.name, other.id, new.id, new.name
             )));
         }
+        let gives_numbers = self.inviter().is_some_and(|inviter| inviter.id == self.me);
         let known = self.members.iter_mut().find(|member| member.id == new.id);
         match known {
+            // It was invited when this region was; the one that gives numbers may have taken that back since.
+            Some(known) if known.name != new.name && known.is_hearsay() && !gives_numbers => {
+                *known = new;
+                Ok(())
+            }
             // Also where that one has not joined yet: its invitation has the number.
             Some(known) if known.name != new.name => Err(Error::Config(format!(
                 "number {} is that of region {}, and region {} was given it too: two regions have invited at the same time. Nothing was changed; invite region {} anew and join it with a new bucket",

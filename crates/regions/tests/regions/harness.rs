@@ -155,6 +155,8 @@ pub struct Sites {
     pub lost: Vec<u16>,
     /// What regions know of each other, where that is not all of it; and what they hear.
     pub registries: RefCell<std::collections::BTreeMap<usize, Known>>,
+    /// A region that speaks as another node than the others know.
+    pub stranger: Option<usize>,
     /// A region that does not know what was added for plane `timestamp`.
     pub older: Option<usize>,
     /// What rows mean; nothing: every key is applied as it comes.
@@ -213,6 +215,7 @@ impl Sites {
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
             registries: RefCell::default(),
+            stranger: None,
             older: None,
             tables: None,
             beside: RefCell::default(),
@@ -290,7 +293,10 @@ impl Sites {
             ..EngineOptions::new(identity, std::env::temp_dir())
         };
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
-        let me = Caller { node, incarnation: Incarnation(life) };
+        let me = match self.stranger == Some(region) {
+            true => Caller { node: NodeId(999), incarnation: Incarnation(life) },
+            false => Caller { node, incarnation: Incarnation(life) },
+        };
         let on = On { engine, bucket, env: env.clone(), me };
         let incoming = successor.then(|| self.net.succeed(&address(region)));
         let regions = self.start_streams(region, members, &on).await;

@@ -185,3 +185,24 @@ fn regions_that_were_invited_before_one_another_had_joined_learn_of_each_other()
     });
 }
 
+/// A number alone does not make a region: who speaks for it is the node that has joined with it.
+#[test]
+fn who_was_given_the_number_of_another_region_is_not_taken_for_it() {
+    World::run(26, false, async |world| {
+        let mut sites = Sites::running(&world, 3).await;
+        sites.put(2, "a1", "of the region").await;
+        sites.quiet().await;
+        sites.kill(2);
+        sites.forget(2);
+        sites.stranger = Some(2);
+        sites.start(2, 0..3).await;
+        sites.at(2).regions.set_placement(&usual_rules()).await.expect("set");
+        sites.put(2, "a2", "of the stranger").await;
+        world.sleep(Duration::from_secs(20)).await;
+        assert_eq!(sites.get(0, "a2").await, None);
+        let status = sites.at(2).regions.status();
+        let trouble = status.peers[0].trouble.clone().unwrap_or_default();
+        assert!(trouble.contains("not one of this deployment"), "{trouble}");
+        assert_eq!(sites.get(0, "a1").await.as_deref(), Some("of the region"));
+    });
+}

@@ -17,7 +17,7 @@ use telesto::Options;
 use telesto::open::open_bucket;
 use telesto_bucket::Bucket;
 use telesto_common::Env;
-use telesto_regions::{Member, Registry};
+use telesto_regions::{MEMBERS, Member, Registry};
 
 use super::table::Table;
 
@@ -54,7 +54,7 @@ pub enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Reserves a place for another region, and prints the text with which it joins.
+    /// Reserves a place for another region, and prints the text with which it joins; the same text again until it has joined.
     Invite {
         /// What the other region will be called
         name: String,
@@ -154,6 +154,9 @@ pub(super) async fn known(bucket: &Arc<dyn Bucket>) -> Result<(u64, Registry), S
     })
 }
 
+/// With how few numbers left it is said how many.
+const FEW_NUMBERS: usize = 4;
+
 /// Nodes of a region that could carry its streams, at most.
 const MOST_ADDRESSES: usize = 8;
 
@@ -225,6 +228,12 @@ pub async fn run(command: Command) -> Result<(), String> {
             registry.save(&bucket, number).await.map_err(text)?;
             eprintln!("Have region {name} join with this text; it holds a secret:");
             println!("{invitation}");
+            let left = registry.numbers_left();
+            if left <= FEW_NUMBERS {
+                eprintln!(
+                    "Regions that can still be invited: {left}. A deployment has {MEMBERS} in its life, those that have joined and were removed included."
+                );
+            }
         }
         Command::Join { invitation, address, place } => {
             check_address(&address)?;
