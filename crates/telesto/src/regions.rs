@@ -62,6 +62,17 @@ fn wrong(reason: impl ToString) -> Error {
     Error::Region(reason.to_string())
 }
 
+/// The process ends with it: no session is there to be shown the hint.
+fn with_hint(error: Error) -> Error {
+    match &error {
+        Error::Sql(failed) => match &failed.fields().hint {
+            Some(hint) => wrong(format!("{failed}. {hint}")),
+            None => error,
+        },
+        _ => error,
+    }
+}
+
 /// Told to carry the streams of what is no region.
 pub(crate) fn no_region(bucket: &Arc<dyn Bucket>) -> Error {
     wrong(format!(
@@ -376,7 +387,7 @@ impl Carrier {
     /// # Errors
     /// [`Error::Region`], [`Error::Sql`].
     pub(crate) async fn watch(&self, sql: &Arc<SqlEngine>) -> Result<()> {
-        self.shared.name(sql).await?;
+        self.shared.name(sql).await.map_err(with_hint)?;
         let Some(introductions) = self.introductions.lock().take() else { return Ok(()) };
         let (shared, sql) = (Arc::clone(&self.shared), Arc::clone(sql));
         let watching = shared.env.clone().spawn("watching the registry of regions", async move {
