@@ -128,6 +128,15 @@ pub async fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>
     Ok(unlocked(env, options, NoRing::Refuse).await?.0)
 }
 
+/// [`open_bucket`], where the bucket may be empty: a database that will be made there is encrypted if a key file is given, whose key ring is made
+/// now.
+///
+/// # Errors
+/// [`Error::Bucket`].
+pub async fn open_new_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
+    Ok(unlocked(env, options, NoRing::Make).await?.0)
+}
+
 /// The bucket with its encryption, and the keys that this process was given.
 type Unlocked = (Arc<OpenBucket>, Option<Arc<dyn KeyService>>);
 

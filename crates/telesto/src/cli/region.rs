@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use telesto::Options;
-use telesto::open::open_bucket;
+use telesto::open::{open_bucket, open_new_bucket};
 use telesto_bucket::Bucket;
 use telesto_common::Env;
 use telesto_regions::{MEMBERS, Member, Registry};
@@ -138,12 +138,21 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-pub(super) async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
-    let options = Options {
+fn options(place: &Place) -> Options {
+    Options {
         encryption_key_file: place.encryption_key_file.clone(),
         ..Options::new(&place.bucket)
-    };
-    let bucket = open_bucket(env, &options).await.map_err(text)?;
+    }
+}
+
+pub(super) async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+    let bucket = open_bucket(env, &options(place)).await.map_err(text)?;
+    Ok(bucket)
+}
+
+/// The same of one that may be empty. A region's database is then made by its first start, as encrypted as its key file says now.
+async fn new_bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+    let bucket = open_new_bucket(env, &options(place)).await.map_err(text)?;
     Ok(bucket)
 }
 
@@ -210,7 +219,7 @@ pub async fn run(command: Command) -> Result<(), String> {
     match command {
         Command::Init { name, address, place } => {
             check_address(&address)?;
-            let bucket = bucket(&env, &place).await?;
+            let bucket = new_bucket(&env, &place).await?;
             if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
                 return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
             }
@@ -320,7 +329,7 @@ fn own(registry: &Registry) -> String {
 }
 
 async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Result<(), String> {
-    let bucket = bucket(env, place).await?;
+    let bucket = new_bucket(env, place).await?;
     if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
         return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
     }
