@@ -212,4 +212,33 @@ for log in bucket quorum; do
     }
     ok "a bucket put back ($log)"
 done
+
+# Regions, each with keys of its own from the beginning.
+declare -A of
+for name in us eu; do
+    "$bin" keys create "$WORK/keys/$name.keys" >/dev/null
+    of[$name]="$(free_port)"
+done
+region() { local command="$1" name="$2"; shift 2; "$bin" region "$command" "$@" --bucket "file://$WORK/$name/bucket" --encryption-key-file "$WORK/keys/$name.keys" 2>/dev/null; }
+region_starts() { # NAME
+    local port; port="$(free_port)"
+    "$bin" start --bucket "file://$WORK/$1/bucket" --data-dir "$WORK/$1/node" --listen "127.0.0.1:$port" --http none --region "127.0.0.1:${of[$1]}" \
+        --encryption-key-file "$WORK/keys/$1.keys" >"$WORK/$1.log" 2>&1 &
+    of[$1-pid]=$! of[$1-sql]="postgres://telesto@127.0.0.1:$port/telesto?sslmode=disable"
+    wait_for 120 grep -qx 'Ready\.' "$WORK/$1.log" || { cat "$WORK/$1.log" >&2; die "region $1 did not start"; }
+}
+stop_regions() { for name in us eu; do [ -z "${of[$name-pid]:-}" ] || kill -9 "${of[$name-pid]}" 2>/dev/null || true; done; cleanup; }
+trap stop_regions EXIT
+mkdir -p "$WORK/us/bucket" "$WORK/eu/bucket"
+region init us us --address "127.0.0.1:${of[us]}" >/dev/null || die "an encrypted region is not made"
+region_starts us
+text="$(region invite us eu | tail -n 1)"
+region join eu "$text" --address "127.0.0.1:${of[eu]}" >/dev/null || die "an encrypted region does not join"
+region_starts eu
+psql -X -q -d "${of[us-sql]}" -c "create table ${MARK}_r (id text primary key)" -c "insert into ${MARK}_r values ('$MARK-1')"
+there() { [ "$(psql -X -A -t -q -d "${of[eu-sql]}" -c "select count(*) from ${MARK}_r" 2>/dev/null)" = 1 ]; }
+wait_for 60 there || die "the row does not come to the other region"
+for name in us eu; do kill "${of[$name-pid]}"; wait "${of[$name-pid]}" || die "the stop of $name failed"; done
+[ -z "$(files_with "$WORK/us" "$WORK/eu")" ] || die "a marker is in clear in a region"
+ok "encrypted regions"
 echo "encryption: all well"

@@ -716,7 +716,7 @@ async fn lose_region(world: &World) {
     registry(&["remove", "ap", "--lost", "--bucket", &us.place.bucket]);
     registry(&["remove", "ap", "--lost", "--bucket", &eu.place.bucket]);
     for site in [us, eu] {
-        reported(site, "Region 2 was lost").await;
+        reported(site, "Region 2 was left out").await;
     }
     let until = Instant::now() + PATIENCE;
     let client = us.client().await;
@@ -774,7 +774,7 @@ async fn lose_first(world: &World) {
     let refused = telesto(&remove).expect_err("nobody would make the definitions");
     assert!(refused.contains("--successor"), "{refused}");
     registry(&["remove", "us", "--lost", "--successor", "eu", "--bucket", &eu.place.bucket]);
-    reported(eu, "Region 0 was lost").await;
+    reported(eu, "Region 0 was left out").await;
     let client = eu.client().await;
     let until = Instant::now() + PATIENCE;
     while rows(&client, "SELECT name FROM telesto_regions").await != ["eu"] {

@@ -121,4 +121,17 @@ start_node --encryption-key-file "$keys"
 [ -z "$(files_with "$MARK" "$WORK/node" "$WORK/bucket")" ] || die "a marker is in clear after the restore"
 stop_node
 ok "dump and restore, within encryption of the database"
+
+# Regions cannot have such tables yet: who finds out at the start is told how to go on.
+link="127.0.0.1:$(free_port)"
+"$bin" region init us --bucket "$BUCKET" --address "$link" --encryption-key-file "$keys" >/dev/null 2>&1 || die "region init"
+refused '"other", "secret"\|"secret", "other"' "once without --region" timeout 60 "$bin" start --bucket "$BUCKET" --data-dir "$WORK/node" \
+    --listen 127.0.0.1:0 --http none --region "$link" --encryption-key-file "$keys"
+start_node --encryption-key-file "$keys"
+ask -c "alter table secret reset (telesto.key)" -c "alter table other reset (telesto.key)"
+stop_node
+start_node --encryption-key-file "$keys" --region "$link"
+[ "$(ask -c "select count(*) from secret where note like '$MARK%'")" = 2000 ] || die "rows in a region"
+stop_node
+ok "a database with keys becomes a region when they are gone"
 echo "table keys: all well"

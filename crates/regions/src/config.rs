@@ -34,6 +34,15 @@ pub struct PeerRegion {
     pub node: Peer,
 }
 
+/// What a region says of itself, or of a third one; [`crate::Registry::hear`] takes it in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// Who says it.
+    pub by: RegionId,
+    /// The text by which that region is accepted.
+    pub text: String,
+}
+
 /// The configuration of one region.
 #[derive(Clone, Debug)]
 pub struct RegionsConfig {
@@ -67,8 +76,11 @@ pub struct RegionsConfig {
     pub timeout: Duration,
     /// The text with which this region is accepted: said to peers that do not know it.
     pub introduction: Option<String>,
-    /// Who takes in regions that introduce themselves.
-    pub introductions: Option<tokio::sync::mpsc::Sender<String>>,
+    /// The same of other regions that have joined, those that have left included: each peer is told of all others, since two that joined by
+    /// texts of before each other know nothing of one another.
+    pub others: Vec<(RegionId, String)>,
+    /// Who takes in regions that introduce themselves, or others.
+    pub introductions: Option<tokio::sync::mpsc::Sender<Introduction>>,
     /// Clients may write: this region has heard of all others, or counts apart. It outlasts streams that are started anew.
     pub opened: Arc<AtomicBool>,
     /// For tests only.
@@ -95,6 +107,7 @@ impl RegionsConfig {
             inbox_bytes: 64 << 20,
             timeout: Duration::from_secs(30),
             introduction: None,
+            others: Vec::new(),
             introductions: None,
             opened: Arc::default(),
             planted: None,

@@ -74,7 +74,7 @@ pub enum Error {
     },
     /// Something was asked of a lost region that is a member here still.
     #[error(
-        "region {region} is a member here still, and sends; run `telesto region remove --lost` for it on every bucket that stays"
+        "region {region} is a member here still, and sends; run `telesto region remove` for it on every bucket that stays"
     )]
     StillMember {
         /// The region that was lost.

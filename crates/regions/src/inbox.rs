@@ -471,15 +471,29 @@ impl Inbox {
         let stamped = stamp.is_some_and(|stamp| writes.iter().any(|write| write.key == *stamp));
         let defines = |region| stamped && region == from || self.defining.has(region);
         (0..crate::past::MEMBERS as u16).map(RegionId).all(|other| {
-            let waits_for = past.get(other, self.me);
-            let applied = self.sources.get(&other).map_or(0, |source| source.applied);
             let any_order = self.plane == PlaneKind::Eventual && !defines(from) && !defines(other);
-            any_order
-                || other == self.me
-                || other == from
-                || applied >= waits_for
-                || self.closing.contains(&other)
+            any_order || !self.lacks(other, from, past)
         })
+    }
+
+    /// Whether not all of `other` is here that `past`, of something that `from` sent, names.
+    fn lacks(&self, other: RegionId, from: RegionId, past: &Past) -> bool {
+        let applied = self.sources.get(&other).map_or(0, |source| source.applied);
+        other != self.me
+            && other != from
+            && applied < past.get(other, self.me)
+            && !self.closing.contains(&other)
+    }
+
+    /// For which of some regions the next transaction of `from` waits; nothing when it does not wait for them.
+    pub fn waits_for(&self, from: RegionId, some: impl Fn(RegionId) -> bool) -> Option<RegionId> {
+        let queue = &self.sources.get(&from)?.queue;
+        let past = queue.iter().find_map(|item| match item {
+            Item::Transaction { past, .. } => Some(past),
+            Item::End(_) => None,
+        })?;
+        let mut all = (0..crate::past::MEMBERS as u16).map(RegionId);
+        all.find(|other| some(*other) && self.lacks(*other, from, past))
     }
 
     /// Whether what stands at this place of a queue can be read; that it cannot is noted.

@@ -35,6 +35,7 @@ mod forwarded;
 mod gaps;
 mod home;
 mod inbox;
+mod introduce;
 mod kept_tokens;
 mod life;
 mod lines;
@@ -67,7 +68,7 @@ mod verify;
 mod wire;
 
 pub use claim::{Claim, Claims, count_apart};
-pub use config::{PeerRegion, RegionsConfig};
+pub use config::{Introduction, PeerRegion, RegionsConfig};
 pub use error::{Error, Result};
 pub use past::MEMBERS;
 pub use regions::{PeerStatus, Regions, Status};

@@ -14,6 +14,8 @@
 //! # Limits
 //! [`MEMBERS`] regions.
 
+use std::cmp::Ordering;
+
 use bytes::BytesMut;
 use telesto_common::RegionId;
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
@@ -102,6 +104,16 @@ impl Past {
             self.0[at] = self.0[at].saturating_add(grown);
         }
         Ok(())
+    }
+}
+
+/// How many transactions a count names that are not among those up to `had`. Of another incarnation than that of `had` only its own are
+/// known: where it began says nothing of how many there were before.
+pub(crate) fn beyond(named: u64, had: u64) -> u64 {
+    match (named >> INCARNATION_BITS).cmp(&(had >> INCARNATION_BITS)) {
+        Ordering::Less => 0,
+        Ordering::Equal => named.saturating_sub(had),
+        Ordering::Greater => named & ((1 << INCARNATION_BITS) - 1),
     }
 }
 

@@ -3,6 +3,7 @@
 //! # Invariants
 //! - A batch is taken only where it continues its stream; else the sender is told where the stream stands.
 //! - Rows are acknowledged when they are committed.
+//! - Who speaks for a region is the node that joined as it: numbers alone do not tell two regions apart that were given the same one.
 //!
 //! # On failure
 //! The sender is refused with the reason; nothing of the request was taken, except rows of a snapshot, which may be sent again.
@@ -16,12 +17,13 @@ use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use telesto_common::{Deadline, Label, RegionId};
+use telesto_common::{Deadline, Label, NodeId, RegionId};
 use telesto_net::{Caller, Class, Handler};
 use telesto_txn::service::Freshness;
 
 use crate::ahead;
 use crate::asked::Asked;
+use crate::config::Introduction;
 use crate::error::{Error, Result};
 use crate::forwarded::Forwarded;
 use crate::home;
@@ -40,14 +42,14 @@ pub(crate) struct Receiver(pub Arc<Shared>);
 
 #[async_trait]
 impl Handler for Receiver {
-    async fn handle(&self, _: Caller, _: Class, request: Bytes, _: Deadline) -> Bytes {
-        let reply = self.answer(request).await;
+    async fn handle(&self, caller: Caller, _: Class, request: Bytes, _: Deadline) -> Bytes {
+        let reply = self.answer(caller.node, request).await;
         reply.unwrap_or_else(|error| Reply::Refused(error.to_string())).encode()
     }
 }
 
 impl Receiver {
-    async fn answer(&self, request: Bytes) -> Result<Reply> {
+    async fn answer(&self, by: NodeId, request: Bytes) -> Result<Reply> {
         let shared = &self.0;
         let malformed = || Error::malformed("a request of another region");
         let (header, request) = Request::decode(request).map_err(malformed())?;
@@ -60,7 +62,8 @@ impl Receiver {
         }
         if let (Request::Introduce(text), Some(hear)) = (&request, &shared.config.introductions) {
             // Whoever looks after the registry takes it in, and starts this runner again with the new peer.
-            let heard = hear.try_send(text.clone());
+            let said = Introduction { by: from, text: text.clone() };
+            let heard = hear.try_send(said);
             return heard.map(|()| Reply::Taken).map_err(|_| Error::Busy);
         }
         if let Request::Ask(question) = &request
@@ -70,7 +73,9 @@ impl Receiver {
             let question = Question::decode(question.clone()).map_err(malformed())?;
             return question.answer(shared, from).await.map(Reply::Answer);
         }
-        if !shared.peers.contains_key(&from) {
+        // A number that was given again, or a region that joined anew: it introduces itself, and is then known or told why not.
+        let known = shared.config.peers.iter().find(|peer| peer.id == from);
+        if known.is_none_or(|peer| peer.node.node != by) {
             return Err(Error::UnknownRegion(from));
         }
         if shared.stopped.load(Ordering::Acquire) {

@@ -36,6 +36,7 @@ use crate::config::RegionsConfig;
 use crate::error::{Error, Result};
 use crate::fold::PartSource;
 use crate::gaps::Gaps;
+use crate::introduce;
 use crate::life;
 use crate::measured::{self, Reports};
 use crate::purge;
@@ -206,6 +207,8 @@ impl Regions {
         for peer in &shared.config.peers {
             let telling = measured::tell(Arc::clone(&shared), peer.id);
             tasks.push(env.spawn("telling another region what was measured", telling));
+            let telling = introduce::tell(Arc::clone(&shared), peer.id);
+            tasks.push(env.spawn("telling another region which others there are", telling));
             if shared.config.plane == PlaneKind::Timestamp {
                 let asking = times::ask(Arc::clone(&shared), peer.id);
                 tasks.push(env.spawn("asking for another region's time", asking));
@@ -261,11 +264,10 @@ impl Regions {
         let applied = shared.engine.applied().0.0;
         let passed = shared.passed.borrow().clone();
         let trouble_with = |peer: RegionId| {
-            let time = shared.trouble_with_time_of(peer);
-            match (trouble.get(&Some(peer)).cloned(), time) {
-                (Some(link), Some(time)) => Some(format!("{link}; {time}")),
-                (link, time) => link.or(time),
-            }
+            let link = trouble.get(&Some(peer)).cloned();
+            let all = [link, shared.trouble_with_time_of(peer), shared.waits_for_nobody(peer)];
+            let all: Vec<_> = all.into_iter().flatten().collect();
+            (!all.is_empty()).then(|| all.join("; "))
         };
         let peer = |config: &crate::PeerRegion| {
             let peer = shared.peers.get(&config.id)?;

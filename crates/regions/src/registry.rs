@@ -5,15 +5,17 @@
 //! ```
 //! # Invariants
 //! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
-//! - A number is given to one region for ever: a removed one's is not given again, and one region alone gives them. Where two were given the
-//!   same one all the same, the second is not taken in: names tell them apart, and a region keeps its name.
+//! - A number is given to one region for ever: one's that has joined is not given again, and one region alone gives them. Where two were given
+//!   the same one all the same, the second is not taken in: names tell them apart, and a region keeps its name.
+//! - Who is left out is said to each region by a person. Only a region that is about to open, which has nothing yet, believes the others.
 //! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before trees read them.
 //!
 //! # On failure
 //! [`Error::Config`] says what to do; [`Error::Malformed`] for an object of another version.
 //!
 //! # Limits
-//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small.
+//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small. A deployment has
+//! [`MEMBERS`] regions in its life, those that were left out included.
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use telesto_common::{Env, NodeId, RegionId};
 use telesto_geo::{PlaneKind, Tree};
 use telesto_net::{Caller, Peer};
 
-use crate::config::{PeerRegion, RegionsConfig, runs};
+use crate::config::{Introduction, PeerRegion, RegionsConfig, runs};
 use crate::error::{Error, Result};
 use crate::past::MEMBERS;
 use crate::tree::Plan;
@@ -51,7 +53,7 @@ pub struct Member {
     /// It has left.
     #[serde(default)]
     pub removed: bool,
-    /// It was lost: those that stay exchange what they have of it.
+    /// Those that stay exchange what they have of it: of whatever has left, lest somebody waits for what another one has.
     #[serde(default, skip_serializing_if = "is_not")]
     pub lost: bool,
     /// When it was lost: the region that makes the definitions from then on, if this one made them.
@@ -86,6 +88,30 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim().as_bytes();
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     digits.len().is_multiple_of(2).then(|| digits.chunks_exact(2).map(pair).collect())?
+}
+
+impl Member {
+    /// Its invitation was taken back, and nobody who joined with it is known: its number can be given again. Who joins with the old text
+    /// all the same is known by another name, or by another node.
+    fn is_free(&self) -> bool {
+        self.removed && self.is_hearsay()
+    }
+
+    /// It was invited, and nobody who joined with it is known.
+    fn is_hearsay(&self) -> bool {
+        !self.lost && self.node.is_none()
+    }
+
+    /// The text with which others take it in.
+    fn text(&self) -> Result<String> {
+        let text = toml::to_string(self).map_err(|error| Error::Config(error.to_string()))?;
+        Ok(hex(text.as_bytes()))
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let malformed = Error::malformed("the text of the region that joined");
+        toml::from_str(&decoded(text)?).map_err(|error| malformed(error.to_string()))
+    }
 }
 
 impl Registry {
@@ -154,10 +180,10 @@ impl Registry {
         joined.min_by_key(|member| member.id)
     }
 
-    /// Reserves a number for a new region; gives the text with which it joins.
+    /// Reserves a number for a new region; gives the text with which it joins. Of one that is invited already, the same text again.
     ///
     /// # Errors
-    /// [`Error::Config`] when another region gives numbers, when the name is taken or no number is left.
+    /// [`Error::Config`] when another region gives numbers, when a region of that name has joined or no number is left.
     pub fn invite(&mut self, name: &str) -> Result<String> {
         if let Some(inviter) = self.inviter().filter(|member| member.id != self.me) {
             return Err(Error::Config(format!(
@@ -165,19 +191,51 @@ impl Registry {
                 inviter.name
             )));
         }
-        if self.members.iter().any(|member| member.name == name && !member.removed) {
-            return Err(Error::Config(format!(
-                "there is a region {name} already; choose another name"
-            )));
+        let called = self.members.iter().find(|member| member.name == name && !member.removed);
+        let id = match called {
+            Some(member) if member.node.is_some() => {
+                return Err(Error::Config(format!(
+                    "there is a region {name} already; choose another name"
+                )));
+            }
+            // The text may have got lost: it is the same one.
+            Some(invited) => invited.id,
+            None => self.take_number(name)?,
+        };
+        let invited = Self { me: id, ..self.clone() };
+        Ok(hex(invited.text()?.as_bytes()))
+    }
+
+    /// A number for the region `name`: one whose invitation was taken back before anybody joined with it, else a new one.
+    fn take_number(&mut self, name: &str) -> Result<u16> {
+        let new = |id| Member {
+            id,
+            name: name.to_owned(),
+            node: None,
+            removed: false,
+            lost: false,
+            heir: None,
+        };
+        if let Some(free) = self.members.iter_mut().find(|member| member.is_free()) {
+            *free = new(free.id);
+            return Ok(free.id);
         }
         let id = self.members.iter().map(|member| member.id + 1).max().unwrap_or_default();
         if usize::from(id) >= MEMBERS {
-            return Err(Error::Config(format!("numbers of regions go up to {}", MEMBERS - 1)));
+            return Err(Error::Config(format!(
+                "no number is left: a deployment has {MEMBERS} regions in its life, and a region that has joined keeps its number when it is removed. What can be taken back are invitations that nobody has joined with (`telesto region remove`); else dump the database and restore it into new regions"
+            )));
         }
-        let (name, removed, lost) = (name.to_owned(), false, false);
-        self.members.push(Member { id, name, node: None, removed, lost, heir: None });
-        let invited = Self { me: id, ..self.clone() };
-        Ok(hex(invited.text()?.as_bytes()))
+        self.members.push(new(id));
+        Ok(id)
+    }
+
+    /// How many regions can still be invited.
+    #[must_use]
+    pub fn numbers_left(&self) -> usize {
+        let taken = self.members.iter().map(|member| usize::from(member.id) + 1).max();
+        let free = self.members.iter().filter(|member| member.is_free()).count();
+        MEMBERS.saturating_sub(taken.unwrap_or_default()) + free
     }
 
     /// The registry of a region that was invited, and the text with which the others accept it.
@@ -205,8 +263,7 @@ impl Registry {
         let own = own.ok_or_else(|| {
             Error::malformed("the registry of regions")("it does not name its region".to_owned())
         })?;
-        let text = toml::to_string(own).map_err(|error| Error::Config(error.to_string()))?;
-        Ok(hex(text.as_bytes()))
+        own.text()
     }
 
     /// The secret that all regions share, as text.
@@ -244,9 +301,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, or when its number or its name is another region's.
     pub fn accept(&mut self, acceptance: &str) -> Result<()> {
-        let malformed = Error::malformed("the text of the region that joined");
-        let new: Member =
-            toml::from_str(&decoded(acceptance)?).map_err(|error| malformed(error.to_string()))?;
+        let new = Member::parse(acceptance)?;
         let mut others = self.members.iter().filter(|member| member.id != new.id);
         if let Some(other) = others.find(|member| member.name == new.name && !member.removed) {
             return Err(Error::Config(format!(
@@ -254,8 +309,14 @@ impl Registry {
                 new.name, other.id, new.id, new.name
             )));
         }
+        let gives_numbers = self.inviter().is_some_and(|inviter| inviter.id == self.me);
         let known = self.members.iter_mut().find(|member| member.id == new.id);
         match known {
+            // It was invited when this region was; the one that gives numbers may have taken that back since.
+            Some(known) if known.name != new.name && known.is_hearsay() && !gives_numbers => {
+                *known = new;
+                Ok(())
+            }
             // Also where that one has not joined yet: its invitation has the number.
             Some(known) if known.name != new.name => Err(Error::Config(format!(
                 "number {} is that of region {}, and region {} was given it too: two regions have invited at the same time. Nothing was changed; invite region {} anew and join it with a new bucket",
@@ -277,6 +338,39 @@ impl Registry {
                 self.members.push(new);
                 Ok(())
             }
+        }
+    }
+
+    /// Takes in what a region says of itself, as [`Registry::accept`], or of a third one: that it has joined. Nothing that is known of a third one
+    /// here changes by that. A region that is `opening` has joined a moment ago, and takes who was left out meanwhile for such, too.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`]; [`Error::Config`] when its number or its name is another region's.
+    pub fn hear(&mut self, said: &Introduction, opening: bool) -> Result<()> {
+        let third = Member::parse(&said.text)?;
+        if third.id == said.by.0 {
+            return self.accept(&said.text);
+        }
+        if third.id == self.me {
+            return Ok(());
+        }
+        let known = self.members.iter_mut().find(|member| member.id == third.id);
+        match known {
+            Some(known) if third.removed => {
+                if opening && known.name == third.name {
+                    *known = third;
+                    self.number_version();
+                }
+                Ok(())
+            }
+            Some(known) if known.removed || known.node.is_some() => Ok(()),
+            // Nobody here has anything of it.
+            None if third.removed => {
+                self.members.push(third);
+                self.number_version();
+                Ok(())
+            }
+            _ => self.accept(&said.text),
         }
     }
 
@@ -342,21 +436,26 @@ impl Registry {
         };
     }
 
-    /// Leaves a region out from the next start on. Its number is not given again.
+    /// Leaves a region out from the next start on. One that has joined keeps its number, and those that stay exchange what they have of it:
+    /// what one of them has had of it, others may wait for. Also of one that was left out by a version that did not do so. Whether it has
+    /// joined, as far as is known here.
     ///
     /// # Errors
     /// [`Error::Config`] when there is no such other region.
-    pub fn remove(&mut self, name: &str) -> Result<()> {
+    pub fn remove(&mut self, name: &str) -> Result<bool> {
         let me = self.me;
-        let found = self
-            .members
-            .iter_mut()
-            .find(|member| member.name == name && member.id != me && !member.removed);
+        let others =
+            self.members.iter_mut().filter(|member| member.name == name && member.id != me);
+        let stays = |member: &&mut Member| !member.removed || member.node.is_some() && !member.lost;
+        let found = others.filter(stays).max_by_key(|member| (!member.removed, member.id));
         let found = found.ok_or_else(|| {
-            Error::Config(format!("there is no other region {name}; name one of Registry::members"))
+            Error::Config(format!(
+                "there is no other region {name}; `telesto region list` shows them"
+            ))
         })?;
         found.removed = true;
-        Ok(())
+        found.lost = found.node.is_some();
+        Ok(found.lost)
     }
 
     /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay exchange what they have of it. Also
@@ -426,6 +525,9 @@ impl Registry {
         config.plane = self.plane.parse().map_err(Error::Config)?;
         config.tree.clone_from(&self.tree);
         config.introduction = Some(self.introduction()?);
+        let joined = self.members.iter().filter(|m| m.id != self.me && m.node.is_some());
+        let told = joined.map(|member| Ok((RegionId(member.id), member.text()?)));
+        config.others = told.collect::<Result<_>>()?;
         let lost = self.members.iter().filter(|member| member.lost);
         config.lost = lost.clone().map(|member| RegionId(member.id)).collect();
         config.heirs = lost.filter_map(|m| Some((RegionId(m.id), RegionId(m.heir?)))).collect();

@@ -164,6 +164,14 @@ impl Shared {
         }
     }
 
+    /// Says that what `from` sends waits for a region that is none here, if it does: nothing of that comes.
+    pub fn waits_for_nobody(&self, from: RegionId) -> Option<String> {
+        let waits = self.inbox.lock().waits_for(from, |other| !self.peers.contains_key(&other))?;
+        Some(format!(
+            "what it sends waits for transactions of region {waits}, which this region does not know, or has left out without taking from the others what they have of it: if that region has left, run `telesto region remove` of it on the bucket of each region that stays; if it has joined a moment ago, this ends by itself"
+        ))
+    }
+
     /// What a region is called, for people.
     pub fn name_of(&self, region: RegionId) -> String {
         let peer = self.config.peers.iter().find(|peer| peer.id == region);

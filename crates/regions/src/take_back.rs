@@ -30,7 +30,7 @@ use telesto_shard::Read;
 
 use crate::error::{Error, Result};
 use crate::inbox::{Remote, Way};
-use crate::past::Past;
+use crate::past::{Past, beyond};
 use crate::question::{Known, Place, Question, unpack_piece};
 use crate::report::report;
 use crate::shared::{Shared, Then};
@@ -153,9 +153,9 @@ pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
 
 /// What nobody has: numbers that pasts name, and that did not come.
 fn void(named: u64, had: u64, of: RegionId, to: RegionId) -> String {
-    match named.checked_sub(had) {
-        None | Some(0) => String::new(),
-        Some(lost) => format!(
+    match beyond(named, had) {
+        0 => String::new(),
+        lost => format!(
             "{lost} more transactions of region {of} to region {to} are in the past of what others wrote, and did not come there: what of them no region has is lost. "
         ),
     }
@@ -280,7 +280,7 @@ async fn try_close(shared: &Shared, lost: RegionId) -> Result<()> {
     };
     let (count, _) = found.apply(shared, Then::Close(lost)).await?;
     let text = format!(
-        "Region {lost} was lost. This one, region {me}, had it up to {passed}; {}. {count} transactions of it came here by that. {}What region {lost} had sent to nobody is in its bucket alone.",
+        "Region {lost} was left out. This one, region {me}, had it up to {passed}; {}. {count} transactions of it came here by that. {}What region {lost} had sent to nobody is in its bucket alone.",
         lines.join("; "),
         void(told.get(lost, me), had, lost, me)
     );

@@ -525,10 +525,10 @@ impl SqlEngine {
             if known.is_some_and(|region| region.name == *name && region.address == *address) {
                 continue;
             }
-            if let (false, Some(table)) =
-                (catalog.is_regional(), catalog.tables().find(|table| table.key.is_some()))
-            {
-                return Err(keyed_and_regional(&table.name));
+            let keyed = catalog.tables().filter(|table| table.key.is_some());
+            let keyed: Vec<_> = keyed.map(|table| format!("\"{}\"", table.name)).collect();
+            if !catalog.is_regional() && !keyed.is_empty() {
+                return Err(keyed_and_regional(&keyed.join(", ")));
             }
             let oid = known.map_or_else(|| change.oid(), |region| region.oid);
             let (id, name, address) = (*id, name.clone(), address.clone());
@@ -552,10 +552,10 @@ impl SqlEngine {
 }
 
 /// Other regions would have to read what only nodes with the key can.
-fn keyed_and_regional(table: &str) -> Error {
+fn keyed_and_regional(tables: &str) -> Error {
     Error::new(
         SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-        format!("table \"{table}\" has a key (telesto.key), which a database of several regions cannot have yet"),
+        format!("tables have a key (telesto.key), which a database of several regions cannot have yet: {tables}"),
     )
-    .hint("ALTER TABLE … RESET (telesto.key) writes its rows without one; or leave the database with one region.")
+    .hint("ALTER TABLE … RESET (telesto.key) writes the rows of a table without one: start a node that ends by this once without --region, run it there, and start it with --region again.")
 }

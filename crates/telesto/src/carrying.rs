@@ -33,7 +33,7 @@ use telesto_txn::regions::RegionControl;
 use telesto_txn::{Database as _, Engine};
 
 use crate::error::{Error, Result};
-use crate::regions::{self, Carrier};
+use crate::regions::{self, Carrier, Waiting};
 
 /// How often a node looks whether it is to carry.
 const LOOK: Duration = Duration::from_millis(500);
@@ -84,10 +84,9 @@ impl Carrying {
     /// [`Error::Region`].
     pub(crate) async fn start(
         env: &Env,
-        bucket: &Arc<dyn Bucket>,
-        engine: &Arc<Engine>,
-        listen: SocketAddr,
-        me: Claim,
+        (bucket, engine): (&Arc<dyn Bucket>, &Arc<Engine>),
+        (listen, me): (SocketAddr, Claim),
+        waiting: &Waiting,
     ) -> Result<Self> {
         let Some(through) = regions::through(env, bucket, engine).await? else {
             return Err(regions::no_region(bucket));
@@ -102,7 +101,7 @@ impl Carrying {
             through,
             carrier: tokio::sync::Mutex::default(),
         });
-        shared.begin().await?;
+        shared.begin(waiting).await?;
         Ok(Self { shared, task: Mutex::default() })
     }
 
@@ -147,22 +146,23 @@ impl Shared {
     }
 
     /// Carries, or finds out that another node does and that the region is complete.
-    async fn begin(&self) -> Result<()> {
+    async fn begin(&self, waiting: &Waiting) -> Result<()> {
         let patience = self.env.deadline(PATIENCE);
         let (mut silence, mut said) = (Silence::default(), Duration::ZERO);
         loop {
             match self.carried_by().await? {
                 Some(node) if self.is_complete().await? && self.claims.opens(node).await => {
                     tracing::info!("another node carries the region's streams: this one stands by");
+                    *waiting.lock() = None;
                     return Ok(());
                 }
                 Some(node) => {
                     silence = Silence::default();
                     let now = self.env.clock.monotonic();
                     if said.is_zero() || now >= said + SAID {
-                        tracing::warn!(
-                            "waiting for what node {node} brings here of the other regions"
-                        );
+                        let text = format!("what node {node} brings here of the other regions");
+                        tracing::warn!("waiting for {text}");
+                        *waiting.lock() = Some(text);
                         said = now;
                     }
                     if patience.passed(now) {
@@ -174,7 +174,7 @@ impl Shared {
                 None if self.may_take(&mut silence).await? => {
                     let carrier = self.carry().await?;
                     carrier.hear_of_all().await?;
-                    carrier.complete().await?;
+                    carrier.complete(waiting).await?;
                     *self.carrier.lock().await = Some(carrier);
                     return Ok(());
                 }

@@ -27,7 +27,7 @@ use crate::carrying::Carrying;
 use crate::cluster::{self, ClusterOptions, Joined};
 use crate::error::{Error, Result};
 use crate::node::Node;
-use crate::regions::{self, Carrier};
+use crate::regions::{self, Carrier, Waiting};
 use crate::witness::Witness;
 
 /// How to open a database. `new` suits development on one machine.
@@ -69,6 +69,8 @@ pub struct Options {
     pub cluster: Option<ClusterOptions>,
     /// Where this process listens for other regions, whose streams it carries then.
     pub region: Option<std::net::SocketAddr>,
+    /// Says, while a region that has joined opens, what it waits for.
+    pub waiting: Waiting,
 }
 
 impl Options {
@@ -94,6 +96,7 @@ impl Options {
             address: None,
             cluster: None,
             region: None,
+            waiting: Waiting::default(),
         }
     }
 }
@@ -123,6 +126,15 @@ pub struct Opened {
 /// [`Error::Bucket`].
 pub async fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
     Ok(unlocked(env, options, NoRing::Refuse).await?.0)
+}
+
+/// [`open_bucket`], where the bucket may be empty: a database that will be made there is encrypted if a key file is given, whose key ring is made
+/// now.
+///
+/// # Errors
+/// [`Error::Bucket`].
+pub async fn open_new_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>> {
+    Ok(unlocked(env, options, NoRing::Make).await?.0)
 }
 
 /// The bucket with its encryption, and the keys that this process was given.
@@ -358,7 +370,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         ..defaults
     };
     let me = cluster.as_ref().map(|_| Claim { node: engine_node, life });
-    let part = reach_regions(env, &region_bucket, &engine, (options.region, me), life).await?;
+    let part = reach_regions(env, options, (&region_bucket, &engine), me, life).await?;
     let database: Arc<dyn telesto_txn::Database> = Arc::clone(&engine) as _;
     let sql = SqlEngine::open(database, env.clone(), sql_options).await?;
     match &part {
@@ -399,12 +411,13 @@ impl RegionPart {
 /// others have; else, as a node of a cluster, it reaches other regions through the node that does. `me` is who it is in a cluster.
 async fn reach_regions(
     env: &Env,
-    bucket: &Arc<dyn telesto_bucket::Bucket>,
-    engine: &Arc<Engine>,
-    (listen, me): (Option<std::net::SocketAddr>, Option<Claim>),
+    options: &Options,
+    (bucket, engine): (&Arc<dyn telesto_bucket::Bucket>, &Arc<Engine>),
+    me: Option<Claim>,
     life: Incarnation,
 ) -> Result<RegionPart> {
-    let Some(listen) = listen else {
+    let waiting = &options.waiting;
+    let Some(listen) = options.region else {
         regions::check_complete(engine).await?;
         let through = match me {
             Some(_) => regions::through(env, bucket, engine).await?,
@@ -416,11 +429,11 @@ async fn reach_regions(
         return Ok(through.map_or(RegionPart::None, RegionPart::Through));
     };
     if let Some(me) = me {
-        let carrying = Carrying::start(env, bucket, engine, listen, me).await?;
+        let carrying = Carrying::start(env, (bucket, engine), (listen, me), waiting).await?;
         return Ok(RegionPart::OneOfSeveral(carrying));
     }
     let carrier = Carrier::start(env, bucket, engine, listen, life).await?;
     carrier.hear_of_all().await?;
-    carrier.complete().await?;
+    carrier.complete(waiting).await?;
     Ok(RegionPart::Carries(carrier))
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! registry in the bucket ──► who I am, who the others are ──► streams
 //!        ▲                                                      │ a region that joined introduces itself
-//!        └──────────────── taken in ◄───────────────────────────┘
+//!        └──────────────── taken in ◄───────────────────────────┘  … or others
 //! ```
 //! # Invariants
 //! - A database is opened as the region that its bucket's registry says, whether this node carries the streams or not.
@@ -30,7 +30,9 @@ use telesto_bucket::Bucket;
 use telesto_common::env::Task;
 use telesto_common::{Deadline, Env, Incarnation, NodeId, RegionId};
 use telesto_net::{Caller, Class, Handler, Router};
-use telesto_regions::{Claim, Claims, Regions, Registry, SERVICE, TAKING_BACK, Through};
+use telesto_regions::{
+    Claim, Claims, Introduction, Regions, Registry, SERVICE, TAKING_BACK, Through,
+};
 use telesto_runtime::net::{Certificates, JoinToken, Tcp};
 use telesto_sql::SqlEngine;
 use telesto_sql::catalog::regions::FOUNDER;
@@ -51,11 +53,24 @@ const AGAIN: Duration = Duration::from_millis(200);
 const HEARING: Duration = Duration::from_secs(10);
 /// For how long a node that does not carry the streams looks for one that does.
 const UNCARRIED: Duration = Duration::from_secs(5);
-/// Regions that introduce themselves at a time.
-const INTRODUCTIONS: usize = 16;
+/// Regions that introduce themselves, or others, at a time.
+const INTRODUCTIONS: usize = 64;
+/// How often it is tried to keep what they say, while commands change the registry.
+const TRIES: usize = 5;
 
 fn wrong(reason: impl ToString) -> Error {
     Error::Region(reason.to_string())
+}
+
+/// The process ends with it: no session is there to be shown the hint.
+fn with_hint(error: Error) -> Error {
+    match &error {
+        Error::Sql(failed) => match &failed.fields().hint {
+            Some(hint) => wrong(format!("{failed}. {hint}")),
+            None => error,
+        },
+        _ => error,
+    }
 }
 
 /// Told to carry the streams of what is no region.
@@ -82,12 +97,15 @@ impl Handler for Switch {
     }
 }
 
+/// What an opening waits for, for people.
+pub type Waiting = Arc<Mutex<Option<String>>>;
+
 /// The streams of this node's region.
 #[derive(Debug)]
 pub struct Carrier {
     shared: Arc<Shared>,
     tasks: Mutex<Vec<Arc<dyn Task>>>,
-    introductions: Mutex<Option<mpsc::Receiver<String>>>,
+    introductions: Mutex<Option<mpsc::Receiver<Introduction>>>,
 }
 
 #[derive(Debug)]
@@ -98,7 +116,7 @@ struct Shared {
     tcp: Tcp,
     me: Caller,
     switch: Arc<Switch>,
-    hear: mpsc::Sender<String>,
+    hear: mpsc::Sender<Introduction>,
     definitions: Arc<RegionDefinitions>,
     running: Mutex<Option<Arc<Regions>>>,
     /// Held while the streams are started: the registry's watch and the carrier's may both want to.
@@ -250,11 +268,11 @@ impl Carrier {
         )
     }
 
-    /// Waits for what the other regions have for one that has joined them; the first region waits for nothing.
+    /// Waits for what the other regions have for one that has joined them; the first region waits for nothing. `waiting` says for what.
     ///
     /// # Errors
     /// [`Error::Region`] when it does not come.
-    pub(crate) async fn complete(&self) -> Result<()> {
+    pub(crate) async fn complete(&self, waiting: &Waiting) -> Result<()> {
         let shared = &self.shared;
         if shared.engine.region() == FOUNDER
             || Regions::is_complete(&shared.engine).await.map_err(wrong)?
@@ -263,9 +281,11 @@ impl Carrier {
         }
         let patience = shared.env.deadline(PATIENCE);
         let mut said = String::new();
+        let mut looked = shared.env.deadline(LOOK);
         while let Some(missing) = shared.missing().await? {
             if said != missing {
                 tracing::warn!("waiting for {missing}");
+                *waiting.lock() = Some(missing.clone());
                 said = missing;
             }
             if patience.passed(shared.env.clock.monotonic()) {
@@ -273,9 +293,12 @@ impl Carrier {
                     "{said} did not come; see that a node of each region runs with --region and can be reached from here, and from there"
                 )));
             }
-            self.take_in_introductions().await;
+            if let Err(error) = self.learn(&mut looked).await {
+                tracing::warn!(%error, "what is said of other regions was not taken in; trying again");
+            }
             shared.env.clock.sleep(AGAIN).await;
         }
+        *waiting.lock() = None;
         let running = shared.running.lock().clone();
         if let Some(running) = running {
             running.note_complete().await.map_err(wrong)?;
@@ -341,13 +364,22 @@ impl Carrier {
         }
     }
 
-    async fn take_in_introductions(&self) {
-        let heard = self.introductions.lock().as_mut().and_then(|heard| heard.try_recv().ok());
-        if let Some(text) = heard
-            && let Err(error) = self.shared.take_in(&text, None).await
-        {
-            tracing::warn!(%error, "a region that introduced itself was not taken in");
+    /// Takes in what regions have said of themselves and of others, and what a command has changed in the registry.
+    async fn learn(&self, looked: &mut Deadline) -> Result<()> {
+        let shared = &self.shared;
+        let said: Vec<_> = {
+            let mut heard = self.introductions.lock();
+            let next = || heard.as_mut().and_then(|heard| heard.try_recv().ok());
+            std::iter::from_fn(next).collect()
+        };
+        if !said.is_empty() {
+            shared.take_in(&said, true).await?;
+        } else if !looked.passed(shared.env.clock.monotonic()) {
+            return Ok(());
         }
+        *looked = shared.env.deadline(LOOK);
+        shared.run_by_newest().await?;
+        Ok(())
     }
 
     /// Keeps catalog and streams as the registry says from now on.
@@ -355,7 +387,7 @@ impl Carrier {
     /// # Errors
     /// [`Error::Region`], [`Error::Sql`].
     pub(crate) async fn watch(&self, sql: &Arc<SqlEngine>) -> Result<()> {
-        self.shared.name(sql).await?;
+        self.shared.name(sql).await.map_err(with_hint)?;
         let Some(introductions) = self.introductions.lock().take() else { return Ok(()) };
         let (shared, sql) = (Arc::clone(&self.shared), Arc::clone(sql));
         let watching = shared.env.clone().spawn("watching the registry of regions", async move {
@@ -477,11 +509,22 @@ impl Shared {
         Ok(true)
     }
 
-    async fn look_after(&self, sql: Arc<SqlEngine>, mut introductions: mpsc::Receiver<String>) {
+    async fn look_after(
+        &self,
+        sql: Arc<SqlEngine>,
+        mut introductions: mpsc::Receiver<Introduction>,
+    ) {
         loop {
             let turn = tokio::select! {
                 heard = introductions.recv() => match heard {
-                    Some(text) => self.take_in(&text, Some(&sql)).await,
+                    Some(said) => {
+                        let more = std::iter::from_fn(|| introductions.try_recv().ok());
+                        let said: Vec<_> = std::iter::once(said).chain(more).collect();
+                        match self.take_in(&said, false).await {
+                            Ok(()) => self.follow(&sql).await,
+                            failed => failed,
+                        }
+                    }
                     None => return,
                 },
                 () = self.env.clock.sleep(LOOK) => self.follow(&sql).await,
@@ -492,38 +535,54 @@ impl Shared {
         }
     }
 
-    /// Takes a region in that has introduced itself.
-    async fn take_in(&self, text: &str, sql: Option<&Arc<SqlEngine>>) -> Result<()> {
-        let Some((number, before)) = Registry::load(&self.bucket).await.map_err(wrong)? else {
-            return Ok(());
+    /// Takes in what regions have said of themselves and of others; `opening`: this region has nothing yet.
+    async fn take_in(&self, said: &[Introduction], opening: bool) -> Result<()> {
+        for tries in 1.. {
+            let loaded = Registry::load(&self.bucket).await.map_err(wrong)?;
+            let Some((number, before)) = loaded else { return Ok(()) };
+            let mut registry = before.clone();
+            for one in said {
+                if let Err(error) = registry.hear(one, opening) {
+                    tracing::warn!(%error, by = %one.by, "a region was not taken in");
+                }
+            }
+            if registry == before {
+                return Ok(());
+            }
+            match registry.save(&self.bucket, number).await {
+                Ok(()) => return Ok(()),
+                // A command has changed it.
+                Err(error) if tries >= TRIES => return Err(wrong(error)),
+                Err(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the streams by the newest registry, if they run by an older one; whether they did.
+    async fn run_by_newest(&self) -> Result<bool> {
+        let known = *self.number.lock();
+        if !Registry::is_newer(&self.bucket, known).await.map_err(wrong)? {
+            return Ok(false);
+        }
+        let Some((number, registry)) = Registry::load(&self.bucket).await.map_err(wrong)? else {
+            return Ok(false);
         };
-        let mut registry = before.clone();
-        registry.accept(text).map_err(wrong)?;
-        if registry != before {
-            registry.save(&self.bucket, number).await.map_err(wrong)?;
-        }
-        match sql {
-            Some(sql) => self.follow(sql).await,
-            None => self.run(&registry).await,
-        }
+        self.run(&registry).await?;
+        *self.number.lock() = number;
+        Ok(true)
     }
 
     /// Does what a changed registry says.
     async fn follow(&self, sql: &Arc<SqlEngine>) -> Result<()> {
         sql.settle_regions().await?;
-        let known = *self.number.lock();
-        if !Registry::is_newer(&self.bucket, known).await.map_err(wrong)? {
-            if self.unnamed.load(Ordering::Relaxed) {
-                self.name(sql).await?;
-            }
-            return Ok(());
+        if self.run_by_newest().await? {
+            // Tried again, where it fails.
+            self.unnamed.store(true, Ordering::Relaxed);
         }
-        let Some((number, registry)) = Registry::load(&self.bucket).await.map_err(wrong)? else {
-            return Ok(());
-        };
-        self.run(&registry).await?;
-        self.name(sql).await?;
-        *self.number.lock() = number;
+        if self.unnamed.load(Ordering::Relaxed) {
+            self.name(sql).await?;
+        }
         Ok(())
     }
 }

@@ -16,7 +16,8 @@ use telesto_log::Identity;
 use telesto_net::sim::{SimNet, Weather};
 use telesto_net::{Caller, Class, Handler, Peer, Pipe, Router, Transport, VERSIONS, serve};
 use telesto_regions::{
-    Compared, PeerRegion, Plan, Regions, RegionsConfig, Rule, Rules, SERVICE, Verifier,
+    Compared, Introduction, PeerRegion, Plan, Regions, RegionsConfig, Registry, Rule, Rules,
+    SERVICE, Verifier,
 };
 use telesto_shard::{EngineKind, MemoryCheckpoints, Read};
 use telesto_testkit::{Process, World};
@@ -108,6 +109,29 @@ impl Transport for Capture {
     }
 }
 
+/// What one region knows of the others.
+pub struct Known {
+    pub registry: Registry,
+    hear: tokio::sync::mpsc::Sender<Introduction>,
+    heard: tokio::sync::mpsc::Receiver<Introduction>,
+}
+
+impl Known {
+    pub fn new(registry: Registry) -> Self {
+        let (hear, heard) = tokio::sync::mpsc::channel(64);
+        Self { registry, hear, heard }
+    }
+
+    /// Takes in what was heard; whether that is something new.
+    pub fn learn(&mut self, opening: bool) -> bool {
+        let before = self.registry.clone();
+        while let Ok(said) = self.heard.try_recv() {
+            self.registry.hear(&said, opening).expect("it fits");
+        }
+        self.registry != before
+    }
+}
+
 pub struct Sites {
     pub frames: Frames,
     pub world: World,
@@ -129,6 +153,10 @@ pub struct Sites {
     pub inbox_bytes: usize,
     /// Regions that are gone for good.
     pub lost: Vec<u16>,
+    /// What regions know of each other, where that is not all of it; and what they hear.
+    pub registries: RefCell<std::collections::BTreeMap<usize, Known>>,
+    /// A region that speaks as another node than the others know.
+    pub stranger: Option<usize>,
     /// A region that does not know what was added for plane `timestamp`.
     pub older: Option<usize>,
     /// What rows mean; nothing: every key is applied as it comes.
@@ -186,6 +214,8 @@ impl Sites {
             latency: None,
             inbox_bytes: 1 << 20,
             lost: Vec::new(),
+            registries: RefCell::default(),
+            stranger: None,
             older: None,
             tables: None,
             beside: RefCell::default(),
@@ -263,7 +293,10 @@ impl Sites {
             ..EngineOptions::new(identity, std::env::temp_dir())
         };
         let engine = Engine::open(Arc::clone(&bucket), env.clone(), options).await.expect("opens");
-        let me = Caller { node, incarnation: Incarnation(life) };
+        let me = match self.stranger == Some(region) {
+            true => Caller { node: NodeId(999), incarnation: Incarnation(life) },
+            false => Caller { node, incarnation: Incarnation(life) },
+        };
         let on = On { engine, bucket, env: env.clone(), me };
         let incoming = successor.then(|| self.net.succeed(&address(region)));
         let regions = self.start_streams(region, members, &on).await;
@@ -318,6 +351,15 @@ impl Sites {
             timeout: self.timeout,
             ..RegionsConfig::new(id, DEPLOYMENT, SECRET, on.me)
         };
+        let config = match self.registries.borrow().get(&region) {
+            None => config,
+            Some(known) => {
+                let told = known.registry.config(on.me).expect("fits");
+                let introductions = Some(known.hear.clone());
+                let (beat, timeout, patience) = (config.beat, config.timeout, config.patience);
+                RegionsConfig { introductions, beat, timeout, patience, ..told }
+            }
+        };
         let transport = self.net.transport(&address(region));
         let transport: Arc<dyn Transport> =
             Arc::new(Capture { transport, from: region, frames: Arc::clone(&self.frames) });
@@ -325,6 +367,12 @@ impl Sites {
         let tables = self.tables.clone();
         let regions = Regions::start(&on.env, engine, bucket, transport, config, tables);
         regions.await.expect("starts")
+    }
+
+    /// A region takes in what it has heard of others; whether that is something new. All but the first have nothing yet.
+    pub fn learns(&self, region: usize) -> bool {
+        let mut registries = self.registries.borrow_mut();
+        registries.get_mut(&region).expect("there").learn(region > 0)
     }
 
     /// A region is upgraded.

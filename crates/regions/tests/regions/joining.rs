@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use telesto_regions::Rules;
+use telesto_regions::{Registry, Rules};
 use telesto_testkit::World;
 
-use crate::harness::{Sites, rule, usual_rules, write};
-use telesto_common::{Label, RegionId};
+use crate::harness::{Known, Sites, address, rule, usual_rules, write};
+use telesto_common::{Label, NodeId, RegionId};
 
 #[test]
 fn region_that_joins_is_filled_from_rows_and_stream_while_traffic_goes_on() {
@@ -138,5 +138,71 @@ fn region_that_begins_again_is_filled_anew_and_has_what_the_others_have() {
         assert_eq!(first, sites.contents(1, "a").await);
         assert_eq!(first, sites.contents(2, "a").await);
         assert!(sites.at(1).regions.begin_again(RegionId(9)).is_err());
+    });
+}
+
+/// Two regions whose invitations were made before either of them had joined know nothing of each other; the one that has invited them tells
+/// them.
+#[test]
+fn regions_that_were_invited_before_one_another_had_joined_learn_of_each_other() {
+    World::run(25, false, async |world| {
+        let sites = Sites::new(&world, 3);
+        let mut first = Registry::init(&world.env, &address(0), NodeId(100), &address(0));
+        let texts = [1, 2].map(|region| first.invite(&address(region)).expect("invites"));
+        for (text, region) in texts.iter().zip(1..) {
+            let node = NodeId(100 + region as u128);
+            let (registry, _) = Registry::join(text, node, &address(region)).expect("joins");
+            sites.registries.borrow_mut().insert(region, Known::new(registry));
+        }
+        sites.registries.borrow_mut().insert(0, Known::new(first));
+        for region in 0..3 {
+            sites.start(region, 0..3).await;
+            sites.at(region).regions.set_placement(&usual_rules()).await.expect("set");
+        }
+        let peers = |region: usize| sites.at(region).regions.status().peers.len();
+        for _ in 0..600 {
+            world.sleep(Duration::from_millis(100)).await;
+            for region in 0..3 {
+                if sites.learns(region) {
+                    sites.start_anew(region).await;
+                }
+            }
+            if (0..3).all(|region| peers(region) == 2) {
+                break;
+            }
+        }
+        assert_eq!([0, 1, 2].map(peers), [2, 2, 2]);
+        for region in 0..3 {
+            sites.put(region, &format!("a{region}"), "x").await;
+        }
+        sites.quiet().await;
+        assert_eq!(sites.contents(1, "a").await, sites.contents(2, "a").await);
+        // Nobody says anything more: who knows all of them begins nothing anew.
+        world.sleep(Duration::from_secs(60)).await;
+        for known in sites.registries.borrow_mut().values_mut() {
+            assert!(!known.learn(false));
+        }
+    });
+}
+
+/// A number alone does not make a region: who speaks for it is the node that has joined with it.
+#[test]
+fn who_was_given_the_number_of_another_region_is_not_taken_for_it() {
+    World::run(26, false, async |world| {
+        let mut sites = Sites::running(&world, 3).await;
+        sites.put(2, "a1", "of the region").await;
+        sites.quiet().await;
+        sites.kill(2);
+        sites.forget(2);
+        sites.stranger = Some(2);
+        sites.start(2, 0..3).await;
+        sites.at(2).regions.set_placement(&usual_rules()).await.expect("set");
+        sites.put(2, "a2", "of the stranger").await;
+        world.sleep(Duration::from_secs(20)).await;
+        assert_eq!(sites.get(0, "a2").await, None);
+        let status = sites.at(2).regions.status();
+        let trouble = status.peers[0].trouble.clone().unwrap_or_default();
+        assert!(trouble.contains("not one of this deployment"), "{trouble}");
+        assert_eq!(sites.get(0, "a1").await.as_deref(), Some("of the region"));
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use telesto_bucket::{Bucket, BucketOptions, MemoryStore, over};
 use telesto_common::{Incarnation, NodeId, RegionId};
 use telesto_net::Caller;
-use telesto_regions::{Error, Registry};
+use telesto_regions::{Error, Introduction, MEMBERS, Registry};
 use telesto_testkit::World;
 
 fn bucket(world: &World) -> Arc<dyn Bucket> {
@@ -27,7 +27,8 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         first.save(&here, 0).await.expect("saved");
         let (number, mut first) = Registry::load(&here).await.expect("read").expect("there");
         let invitation = first.invite("us").expect("a number is left");
-        assert!(matches!(first.invite("us"), Err(Error::Config(_))), "the name is taken");
+        let again = first.invite("us").expect("its text may have got lost");
+        assert_eq!(again, invitation, "the same text");
         first.save(&here, number).await.expect("saved");
         let late = first.save(&here, number).await;
         assert!(late.is_ok(), "the same change again is the same object");
@@ -38,6 +39,7 @@ fn regions_join_by_texts_and_find_each_other_in_their_buckets() {
         second.save(&there, 0).await.expect("saved");
         assert!(first.accept(&acceptance[2..]).is_err(), "cut off");
         first.accept(&acceptance).expect("accepted");
+        assert!(matches!(first.invite("us"), Err(Error::Config(_))), "the name is taken");
         let (one, two) =
             (first.config(caller(1)).expect("fits"), second.config(caller(2)).expect("fits"));
         assert_eq!((one.me, two.me), (RegionId(0), RegionId(1)));
@@ -161,5 +163,124 @@ fn number_is_never_given_to_two_regions() {
         // Who gives numbers has left: the next one does.
         eu.remove("us").expect("there");
         eu.invite("brazil").expect("invites");
+    });
+}
+
+/// What `by` says of one that joined, or of itself.
+fn said(by: u16, text: &str) -> Introduction {
+    Introduction { by: RegionId(by), text: text.to_owned() }
+}
+
+/// An invitation that nobody has joined with takes no number for ever; a region that has joined does.
+#[test]
+fn number_of_an_invitation_that_is_taken_back_is_given_again() {
+    World::run(3, false, async |world| {
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let lost = us.invite("x").expect("invites");
+        us.remove("x").expect("taken back");
+        for _ in 0..2 * MEMBERS {
+            us.invite("x").expect("a number is left");
+            us.remove("x").expect("taken back");
+        }
+        // Who joins with what was taken back is not taken in, neither before its number was given again nor afterwards.
+        let (_, old) = Registry::join(&lost, NodeId(2), "x:1").expect("joins");
+        let refused = us.accept(&old).expect_err("taken back").to_string();
+        assert!(refused.contains("removed"), "{refused}");
+        let text = us.invite("eu").expect("invites");
+        let refused = us.accept(&old).expect_err("its number is eu's").to_string();
+        assert!(refused.contains("region eu"), "{refused}");
+        let (mut eu, accepted) = Registry::join(&text, NodeId(3), "eu:1").expect("joins");
+        assert_eq!(eu.me(), RegionId(1), "the number of x");
+        us.accept(&accepted).expect("accepted");
+        // One that was invited while another invitation was there, which was taken back, believes who joins with its number.
+        us.invite("y").expect("invites");
+        let text = us.invite("ap").expect("invites");
+        let (mut ap, accepted) = Registry::join(&text, NodeId(4), "ap:1").expect("joins");
+        us.accept(&accepted).expect("accepted");
+        us.remove("y").expect("taken back");
+        let text = us.invite("sa").expect("invites");
+        let (_, accepted) = Registry::join(&text, NodeId(5), "sa:1").expect("joins");
+        us.accept(&accepted).expect("accepted");
+        ap.accept(&accepted).expect("accepted");
+        assert_eq!(ap.config(caller(4)).expect("fits").peers.len(), 3, "us, eu and sa");
+        // One that has joined and was removed keeps its number.
+        eu.accept(&accepted).expect("accepted");
+        us.remove("eu").expect("there");
+        assert_eq!(us.config(caller(1)).expect("fits").lost, [RegionId(1)]);
+        assert_eq!(us.numbers_left(), MEMBERS - 4);
+        for number in 0..MEMBERS - 4 {
+            us.invite(&format!("r{number}")).expect("a number is left");
+        }
+        let refused = us.invite("one more").expect_err("no number is left").to_string();
+        assert!(refused.contains("no number is left"), "{refused}");
+        assert_eq!(us.numbers_left(), 0);
+        us.remove("r3").expect("taken back");
+        us.invite("one more").expect("a number is left");
+        assert!(us.remove("nobody").is_err());
+    });
+}
+
+/// A region of whose leaving an older version has not taken the rest is left out once more.
+#[test]
+fn region_that_has_left_is_given_up_by_all_also_when_it_was_removed_before() {
+    World::run(4, false, async |world| {
+        let bucket = bucket(&world);
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let text = us.invite("eu").expect("invites");
+        let (_, accepted) = Registry::join(&text, NodeId(2), "eu:1").expect("joins");
+        us.accept(&accepted).expect("accepted");
+        us.remove("eu").expect("there");
+        us.save(&bucket, 0).await.expect("saved");
+        let key = "regions/registry/0000000000000001";
+        let stored = bucket.get(telesto_bucket::Cause::Admin, key, None).await.expect("read");
+        let body = stored.expect("there").body;
+        let before = std::str::from_utf8(&body).expect("text").replace("lost = true\n", "");
+        assert_ne!(before.as_bytes(), body);
+        let next = "regions/registry/0000000000000002";
+        let put = bucket.put_if_absent(telesto_bucket::Cause::Admin, next, before.into()).await;
+        put.expect("put");
+        let (_, mut older) = Registry::load(&bucket).await.expect("reads").expect("there");
+        assert!(older.config(caller(1)).expect("fits").lost.is_empty());
+        older.remove("eu").expect("once more");
+        assert_eq!(older.config(caller(1)).expect("fits").lost, [RegionId(1)]);
+        assert!(older.remove("eu").is_err(), "that is all");
+    });
+}
+
+/// What a region says of a third one adds to what is known, and changes nothing; but in a region that opens.
+#[test]
+fn what_is_said_of_a_third_region_makes_it_known_and_changes_nothing() {
+    World::run(5, false, async |world| {
+        let mut us = Registry::init(&world.env, "us", NodeId(1), "us:1");
+        let texts = ["eu", "ap"].map(|name| us.invite(name).expect("invites"));
+        let (mut eu, of_eu) = Registry::join(&texts[0], NodeId(2), "eu:1").expect("joins");
+        let (mut ap, of_ap) = Registry::join(&texts[1], NodeId(3), "ap:1").expect("joins");
+        us.hear(&said(1, &of_eu), false).expect("of itself");
+        us.hear(&said(2, &of_ap), false).expect("of itself");
+        let others = us.config(caller(1)).expect("fits").others;
+        let ids: Vec<_> = others.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(ids, [1, 2]);
+        eu.hear(&said(0, &others[1].1), false).expect("of ap");
+        ap.hear(&said(0, &others[0].1), true).expect("of eu");
+        assert_eq!(eu.config(caller(2)).expect("fits").peers.len(), 2);
+        assert_eq!(ap.config(caller(3)).expect("fits").peers.len(), 2);
+        // Of what is known nothing changes, whatever is said: only by itself.
+        let (_, anew) = Registry::join(&texts[1], NodeId(4), "ap:2").expect("joins anew");
+        let before = eu.clone();
+        eu.hear(&said(0, &anew), false).expect("taken");
+        eu.hear(&said(0, &of_eu), false).expect("of this one");
+        assert_eq!(eu, before);
+        eu.hear(&said(2, &anew), false).expect("of itself");
+        assert_eq!(eu.config(caller(2)).expect("fits").peers[1].node.address, "ap:2");
+        // Who is left out is said by a person; one that opens has nothing of it.
+        us.remove_lost("eu", None).expect("there");
+        let others = us.config(caller(1)).expect("fits").others;
+        let mut opening = ap.clone();
+        ap.hear(&said(0, &others[0].1), false).expect("taken");
+        assert_eq!(ap.config(caller(3)).expect("fits").peers.len(), 2);
+        opening.hear(&said(0, &others[0].1), true).expect("taken");
+        let config = opening.config(caller(3)).expect("fits");
+        assert_eq!((config.peers.len(), &config.lost[..]), (1, &[RegionId(1)][..]));
+        assert!(opening.accept(&of_eu).is_err(), "it was removed");
     });
 }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use telesto::Options;
-use telesto::open::open_bucket;
+use telesto::open::{open_bucket, open_new_bucket};
 use telesto_bucket::Bucket;
 use telesto_common::Env;
-use telesto_regions::{Member, Registry};
+use telesto_regions::{MEMBERS, Member, Registry};
 
 use super::table::Table;
 
@@ -54,7 +54,7 @@ pub enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Reserves a place for another region, and prints the text with which it joins.
+    /// Reserves a place for another region, and prints the text with which it joins; the same text again until it has joined.
     Invite {
         /// What the other region will be called
         name: String,
@@ -112,11 +112,13 @@ pub enum Command {
     },
     /// Leaves a region out; to be run for every region that stays.
     ///
-    /// What it has committed and not sent stays in its bucket. It cannot come back under its name's number.
+    /// Stop its node first, when all that it has committed is sent: what is not stays in its bucket. Those that stay exchange what they have of
+    /// it, when this was run for each of them. It cannot come back under its name's number. Of one that was invited and has not joined the
+    /// invitation is taken back.
     Remove {
         /// The region
         name: String,
-        /// It is gone for good: those that stay exchange what they have of it, when this was run for each of them
+        /// It is gone for good, with what it had sent to nobody
         #[arg(long)]
         lost: bool,
         /// With --lost: the region that makes the definitions from now on, and writes what the lost one wrote, if the lost one made them
@@ -136,12 +138,21 @@ pub(super) fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-pub(super) async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
-    let options = Options {
+fn options(place: &Place) -> Options {
+    Options {
         encryption_key_file: place.encryption_key_file.clone(),
         ..Options::new(&place.bucket)
-    };
-    let bucket = open_bucket(env, &options).await.map_err(text)?;
+    }
+}
+
+pub(super) async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+    let bucket = open_bucket(env, &options(place)).await.map_err(text)?;
+    Ok(bucket)
+}
+
+/// The same of one that may be empty. A region's database is then made by its first start, as encrypted as its key file says now.
+async fn new_bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
+    let bucket = open_new_bucket(env, &options(place)).await.map_err(text)?;
     Ok(bucket)
 }
 
@@ -151,6 +162,9 @@ pub(super) async fn known(bucket: &Arc<dyn Bucket>) -> Result<(u64, Registry), S
         format!("{} is no region; make it the first one with `telesto region init`, or have it join others", bucket.url())
     })
 }
+
+/// With how few numbers left it is said how many.
+const FEW_NUMBERS: usize = 4;
 
 /// Nodes of a region that could carry its streams, at most.
 const MOST_ADDRESSES: usize = 8;
@@ -205,7 +219,7 @@ pub async fn run(command: Command) -> Result<(), String> {
     match command {
         Command::Init { name, address, place } => {
             check_address(&address)?;
-            let bucket = bucket(&env, &place).await?;
+            let bucket = new_bucket(&env, &place).await?;
             if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
                 return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
             }
@@ -223,6 +237,12 @@ pub async fn run(command: Command) -> Result<(), String> {
             registry.save(&bucket, number).await.map_err(text)?;
             eprintln!("Have region {name} join with this text; it holds a secret:");
             println!("{invitation}");
+            let left = registry.numbers_left();
+            if left <= FEW_NUMBERS {
+                eprintln!(
+                    "Regions that can still be invited: {left}. A deployment has {MEMBERS} in its life, those that have joined and were removed included."
+                );
+            }
         }
         Command::Join { invitation, address, place } => {
             check_address(&address)?;
@@ -250,26 +270,7 @@ pub async fn run(command: Command) -> Result<(), String> {
         }
         Command::Plane { plane, place } => change_plane(&env, plane, &place).await?,
         Command::Remove { name, lost, successor, place } => {
-            let bucket = bucket(&env, &place).await?;
-            let (number, mut registry) = known(&bucket).await?;
-            match lost {
-                true => registry.remove_lost(&name, successor.as_deref()).map_err(text)?,
-                false => registry.remove(&name).map_err(text)?,
-            }
-            registry.save(&bucket, number).await.map_err(text)?;
-            println!(
-                "Region {name} is left out here. Run this for the buckets of the other regions too."
-            );
-            if lost {
-                println!(
-                    "When it was run for all of them, they exchange what they have of {name}; `telesto region reports` says then what that was, and what is lost."
-                );
-                if let Some(successor) = successor {
-                    println!(
-                        "Then definitions are made in {successor}, if {name} made them; `SELECT name FROM telesto_regions WHERE defines` shows it."
-                    );
-                }
-            }
+            remove(&env, &name, (lost, successor), &place).await?;
         }
         Command::Reports { place } => {
             let bucket = bucket(&env, &place).await?;
@@ -281,6 +282,37 @@ pub async fn run(command: Command) -> Result<(), String> {
                 println!("{}  {}", when(report.at_micros), report.text);
             }
         }
+    }
+    Ok(())
+}
+
+/// Leaves a region out; the successor is that of one that is `lost`.
+async fn remove(
+    env: &Env,
+    name: &str,
+    (lost, successor): (bool, Option<String>),
+    place: &Place,
+) -> Result<(), String> {
+    let bucket = bucket(env, place).await?;
+    let (number, mut registry) = known(&bucket).await?;
+    let has_joined = match lost {
+        true => registry.remove_lost(name, successor.as_deref()).map(|()| true),
+        false => registry.remove(name),
+    };
+    let has_joined = has_joined.map_err(text)?;
+    registry.save(&bucket, number).await.map_err(text)?;
+    if !has_joined {
+        println!("The invitation of region {name} is taken back.");
+        return Ok(());
+    }
+    println!("Region {name} is left out here. Run this for the buckets of the other regions too.");
+    println!(
+        "When it was run for all of them, they exchange what they have of {name}; `telesto region reports` says then what that was, and what is lost. Until then what they send each other may wait: `trouble` in telesto_regions says for whom."
+    );
+    if let Some(successor) = successor {
+        println!(
+            "Then definitions are made in {successor}, if {name} made them; `SELECT name FROM telesto_regions WHERE defines` shows it."
+        );
     }
     Ok(())
 }
@@ -297,7 +329,7 @@ fn own(registry: &Registry) -> String {
 }
 
 async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Result<(), String> {
-    let bucket = bucket(env, place).await?;
+    let bucket = new_bucket(env, place).await?;
     if let Some((_, registry)) = Registry::load(&bucket).await.map_err(text)? {
         return Err(format!("{} is region {} already", bucket.url(), own(&registry)));
     }
@@ -321,7 +353,6 @@ async fn join(env: &Env, invitation: &str, address: &str, place: &Place) -> Resu
 
 fn list(registry: &Registry, json: bool) -> Result<(), String> {
     let state = |member: &Member| match (&member.node, member.removed) {
-        (_, true) if member.lost => "lost",
         (_, true) => "removed",
         (None, false) => "invited",
         (Some(_), false) if member.id == registry.me().0 => "this one",

@@ -76,7 +76,7 @@ pub async fn run(
     let successor = Successor::of_this_process()?;
     // Signals count from here: a stop during a slow opening is a stop.
     let mut told = Told::listening()?;
-    let opening = with_progress(&env, &options.bucket, open::open(&env, &options));
+    let opening = with_progress(&env, &options, open::open(&env, &options));
     let opened = tokio::select! {
         biased;
         () = told.stop() => return Ok(()),
@@ -237,7 +237,7 @@ fn text(error: impl std::fmt::Display) -> String {
 }
 
 /// Says what is being waited for when it takes long.
-async fn with_progress<T>(env: &Env, bucket: &str, opening: impl Future<Output = T>) -> T {
+async fn with_progress<T>(env: &Env, options: &Options, opening: impl Future<Output = T>) -> T {
     let mut opening = std::pin::pin!(opening);
     let begun = env.clock.monotonic();
     loop {
@@ -246,7 +246,11 @@ async fn with_progress<T>(env: &Env, bucket: &str, opening: impl Future<Output =
             opened = &mut opening => return opened,
             () = env.clock.sleep(PROGRESS) => {
                 let taken = env.clock.monotonic().saturating_sub(begun);
-                eprintln!("telesto: opening {bucket}: {} s so far (checkpoint and log are being read)", taken.as_secs());
+                let (bucket, taken) = (&options.bucket, taken.as_secs());
+                match options.waiting.lock().clone() {
+                    Some(what) => eprintln!("telesto: opening {bucket}: {taken} s so far (waiting for {what})"),
+                    None => eprintln!("telesto: opening {bucket}: {taken} s so far (checkpoint and log are being read)"),
+                }
             }
         }
     }

@@ -133,7 +133,7 @@ pub fn text(input: &Input, problem: &Problem, solution: &Solution) -> String {
         }
         text.push('\n');
     }
-    text.push_str("\nmatrix: the most that a cause under way from a third region can be late; it is what regions run unless they are told otherwise (telesto region plane). Timestamp order runs in the study (make bench-geo) only.\n");
+    text.push_str("\nmatrix: the most that a cause under way from a third region can be late; it is what regions run unless they are told otherwise (telesto region plane). timestamp: the wait for the time of the farthest region; a region that shows everything in one order has it (telesto region plane timestamp).\n");
     text
 }
 
