@@ -19,6 +19,8 @@ mod large;
 mod partial;
 #[path = "regions/reads.rs"]
 mod reads;
+#[path = "regions/references.rs"]
+mod references;
 #[path = "regions/shown.rs"]
 mod shown;
 mod support;
