@@ -3,13 +3,16 @@
 //! # Invariants
 //! - Both tables of a foreign key are written in one region, by each other's newest definitions: nobody changes the one while another region
 //!   looks at it.
+//! - A foreign key is checked against rows that are here. A table that this region does not have whole is never taken for an empty one:
+//!   rows placed by value are asked for key by key ([`super::by_row`]), and a table that is placed as a whole is here or is refused.
 //!
 //! # On failure
-//! 55000, with the way out: the home, or the placement to change.
+//! 55000, with the way out: the regions that have both tables, or the placement to change.
 //!
 //! # Limits
 //! Two definitions that bring both tables of a key to another home leave it unchecked between them: writes of both are refused until then.
 
+use telesto_common::RegionId;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 use super::by_row::ByRow;
@@ -52,6 +55,46 @@ impl CatalogSnapshot {
                 key.name, child.name, parent.name
             ),
             hint,
+        ))
+    }
+
+    /// Refuses to check `key` against rows of `other` where this region does not have all of them; `written` is the table whose rows change.
+    ///
+    /// # Errors
+    /// 55000.
+    pub fn check_read_for_key(
+        &self,
+        key: &ForeignKey,
+        other: &Table,
+        written: &Table,
+    ) -> Result<()> {
+        let whole = |table: &Table, region: RegionId| {
+            table.placement.by_row.is_some() || table.placement.is_whole_in(region)
+        };
+        if !self.is_regional() || whole(other, self.me()) {
+            return Ok(());
+        }
+        let both = self.regions().filter(|region| {
+            let region = RegionId(region.id);
+            whole(other, region) && whole(written, region)
+        });
+        let both: Vec<_> = both.map(|region| format!("\"{}\"", region.name)).collect();
+        let (me, name) = (self.region_name(self.me().0), &other.name);
+        let (why, first) = if other.placement.has(self.me()) {
+            (
+                format!("rows of table \"{name}\" are still being sent there"),
+                "Try again in a moment (SELECT * FROM telesto_regions shows whether all regions can be reached), or write",
+            )
+        } else {
+            (format!("table \"{name}\" is not replicated there"), "Write")
+        };
+        Err(refused(
+            format!("foreign key \"{}\" cannot be checked in region \"{me}\": {why}", key.name),
+            format!(
+                "{first} table \"{}\" in a region that has both ({}), or place both in the same regions with ALTER TABLE … SET (telesto.regions = …).",
+                written.name,
+                both.join(", ")
+            ),
         ))
     }
 

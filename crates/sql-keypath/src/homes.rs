@@ -5,7 +5,7 @@
 //!   another region executes where it is, and commits there (`away`).
 //! - A transaction writes what one region keeps.
 //! - A table that another references, or that references another, is written while both have the same home: a foreign key is checked
-//!   against rows that no other region changes.
+//!   against rows that no other region changes. That these rows are here is looked at where they are read (`foreign`).
 //!
 //! # On failure
 //! 25006, 55000 and 0A000, with the region to go to or the way out.
