@@ -1,4 +1,4 @@
-//! What a region that joined shows of the time before it had everything.
+//! What a region that joined shows of the time before it had everything, and what it takes over by its name.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use telesto_common::Timestamp;
 use telesto_testkit::World;
 
 use super::reads::one;
-use super::{Sites, run};
+use super::{NAMES, Sites, run};
 
 /// The past of a region begins when it has everything: before, tables were there in parts, which nobody must take for the whole.
 #[test]
@@ -55,5 +55,53 @@ fn past_of_a_region_begins_when_it_has_everything() {
             assert_eq!(sites.must(0, &count).await, one("20000"));
         }
         assert!(refused > 0 && shown > 0, "{refused}, {shown}");
+    });
+}
+
+/// A region that comes under the name of one that is gone has the rows that bear this name.
+#[test]
+fn region_of_a_gone_ones_name_has_the_rows_of_that_name() {
+    World::run(1, false, async |world| {
+        let mut sites = Sites::running(&world).await;
+        for sql in [
+            "CREATE TABLE t (region text, id int, PRIMARY KEY (region, id))",
+            "ALTER TABLE t SET (telesto.regions = 'by row (region)')",
+        ] {
+            sites.must(0, sql).await;
+        }
+        sites.settles().await;
+        sites.must(2, "INSERT INTO t VALUES ('ap', 1)").await;
+        sites.kill(2);
+        let named = |ap: &[u16]| -> Vec<(u16, String, String)> {
+            let others = [(0, NAMES[0]), (1, NAMES[1])].into_iter();
+            let all = others.chain(ap.iter().map(|id| (*id, NAMES[2])));
+            all.map(|(id, name)| (id, name.to_owned(), String::new())).collect()
+        };
+        let homes = || async {
+            let txn = sites.at(0).engine.clone();
+            let txn = telesto_txn::Database::begin(&*txn, telesto_txn::TxnOptions::default());
+            let txn = txn.await.expect("begins");
+            let catalogs = telesto_sql::catalog::CatalogCache::of(telesto_common::RegionId(0));
+            let of = telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
+            let catalog = catalogs.read(&txn, of).await.expect("reads");
+            let table = catalog.tables().find(|table| table.name == "t").cloned().expect("t");
+            let rule = table.placement.by_row.clone().expect("a rule");
+            ["us", "eu", "ap"].map(|value| rule.values[value].clone())
+        };
+        let name = async |ap: &[u16]| {
+            sites.at(0).sql.name_regions(&named(ap)).await.expect("named");
+        };
+        // While the one before it is a member, the rows are its own.
+        name(&[2, 5]).await;
+        assert_eq!(homes().await[2].home(), Some(2));
+        name(&[]).await;
+        assert_eq!(homes().await[2].home(), Some(2));
+        name(&[5]).await;
+        let [us, eu, ap] = homes().await;
+        assert_eq!((us.home(), eu.home(), ap.home()), (Some(0), Some(1), Some(5)));
+        // What is left of them is sent before the new one reads them.
+        assert!(ap.is_gained_by(5) && !us.is_gained_by(0), "{ap:?}");
+        name(&[5]).await;
+        assert_eq!(homes().await[2], ap);
     });
 }
