@@ -19,6 +19,7 @@ use telesto_txn::{Outcome, Space, TxnOptions};
 use super::ExecContext;
 use crate::advisory::LockRequest;
 use telesto_sql_catalog::rights::denied;
+use telesto_sql_catalog::sequence::set_here_alone;
 use telesto_sql_catalog::store::CatalogCache;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
 use telesto_sql_expr::context::Request;
@@ -176,7 +177,11 @@ impl Execution for ExecContext {
         Ok(match request {
             Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {
-                Datum::Int8(self.sequences.set(oid, value, called).await?)
+                let set = self.sequences.set(oid, value, called).await?;
+                if let Some(text) = set_here_alone(&self.catalog, oid) {
+                    self.notices.warning(SqlState::WARNING, text);
+                }
+                Datum::Int8(set)
             }
             Request::CheckTable(oid) => {
                 let rows = self.planner.check_table(self, oid).await?;

@@ -23,6 +23,8 @@ mod partial;
 mod reads;
 #[path = "regions/references.rs"]
 mod references;
+#[path = "regions/sequences.rs"]
+mod sequences;
 #[path = "regions/shown.rs"]
 mod shown;
 mod support;
