@@ -22,7 +22,7 @@ use telesto_sql_catalog::rights::denied;
 use telesto_sql_catalog::sequence::set_here_alone;
 use telesto_sql_catalog::store::CatalogCache;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
-use telesto_sql_expr::context::Request;
+use telesto_sql_expr::context::{Request, WORDS};
 use telesto_sql_expr::settings::is_of_superusers;
 use telesto_sql_expr::{Execution, Settings};
 use telesto_sql_types::Datum;
@@ -168,10 +168,13 @@ impl Execution for ExecContext {
         self.live.backends.terminate(pid)
     }
 
+    fn check_at_home(&self, what: &dyn std::fmt::Display) -> Result<()> {
+        self.live.check_at_home(what)
+    }
+
     async fn answer(&self, request: Request) -> Result<Datum> {
         if !matches!(request, Request::Sleep(_)) {
-            self.live
-                .check_at_home(&"a function that does something, or asks its session or region,")?;
+            self.live.check_at_home(&WORDS)?;
         }
         let call = request.recorded();
         Ok(match request {
