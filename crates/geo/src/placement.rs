@@ -24,6 +24,8 @@ use crate::RegionSet;
 const OWN: TableId = TableId(0xFFFF_FF01);
 /// The number of the row with the rules among them.
 const RULES: u64 = 2;
+/// And of the one that says that the region has everything.
+const COMPLETE: u64 = 4;
 /// And of the one with the life.
 const LIFE: u64 = 5;
 
@@ -39,6 +41,13 @@ pub fn own_row(number: u64) -> Bytes {
 #[must_use]
 pub fn rules_row() -> Bytes {
     own_row(RULES)
+}
+
+/// The key of the row that a region which has joined others writes when it has everything that was to be sent to it at first: at a time
+/// before there are rows here which are not all of them.
+#[must_use]
+pub fn complete_row() -> Bytes {
+    own_row(COMPLETE)
 }
 
 /// The key of the row in which a region keeps, as u64 little endian, the number of its life (0, or none: the usual one): where columns

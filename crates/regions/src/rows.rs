@@ -8,16 +8,11 @@
 
 use bytes::Bytes;
 use telesto_geo::placement::own_row;
-pub(crate) use telesto_geo::placement::{is_own, rules_row as placement};
+pub(crate) use telesto_geo::placement::{complete_row as complete, is_own, rules_row as placement};
 
 /// How far each source was applied here, and what that brought into the past.
 pub(crate) fn inbox() -> Bytes {
     own_row(1)
-}
-
-/// A region that joined has everything that was to be sent to it at first.
-pub(crate) fn complete() -> Bytes {
-    own_row(4)
 }
 
 /// The number of the newest definitions by which rows were sent here: they may come later than the rows.

@@ -68,6 +68,25 @@ impl ValuePlace {
     pub fn is_gained_by(&self, region: u16) -> bool {
         self.gaining.as_ref().is_some_and(|gaining| gaining.regions.contains(&region))
     }
+
+    /// Keeps what a definition that draws OID `at`, made by region `me`, has to with a value whose rows were placed as `before`: who does not
+    /// have them yet, and who wrote them.
+    pub fn follow(&mut self, before: &Self, at: u32, me: u16) {
+        let had = |id: &u16| before.has(*id) && !before.is_gained_by(*id);
+        let gaining: Vec<u16> = self.regions.iter().copied().filter(|id| !had(id)).collect();
+        self.gaining = (!gaining.is_empty()).then_some(Gaining { at, regions: gaining });
+        self.moved.clone_from(&before.moved);
+        if self.home() == before.home() {
+            return;
+        }
+        let mut from: Vec<u16> = before.home().into_iter().collect();
+        from.extend(before.moved.iter().flat_map(|moved| moved.from.iter().copied()));
+        from.sort_unstable();
+        from.dedup();
+        // The region that defines stops with this very transaction, and everybody else hears of it behind its last write.
+        from.retain(|region| *region != me && Some(*region) != self.home());
+        self.moved = (!from.is_empty()).then_some(Moved { at, from });
+    }
 }
 
 /// Where the rows of a table are, by the value of a column.

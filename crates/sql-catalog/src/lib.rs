@@ -28,6 +28,7 @@ pub mod codec;
 pub mod curated;
 mod defining;
 pub mod derived;
+mod kept;
 pub mod merging;
 pub mod model;
 pub mod object;

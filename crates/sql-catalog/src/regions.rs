@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use telesto_common::key::{Direction, KeyRange, KeyWriter};
 use telesto_common::{DatabaseId, RegionId, TableId};
 use telesto_geo::RegionSet;
+pub use telesto_geo::placement::complete_row;
 use telesto_geo::placement::{Rule, Rules, rules_row};
 
 use super::by_row::ByRow;

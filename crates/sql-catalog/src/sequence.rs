@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - Values are handed out by small transactions of their own, never rolled back: gaps, no repetitions.
-//! - Of several regions each gives the values of parcels of its own.
+//! - Of several regions each gives the values of parcels of its own, and keeps its own position: what sets it in one region sets it there
+//!   alone, and says so ([`set_here_alone`]).
 //! - A sequence made in a transaction not yet committed is advanced in that transaction itself: nobody else
 //!   can see it, and what it gave is rolled back with it.
 //! - What a session knows of a sequence that a transaction made goes when that is undone: another one may get its OID.
@@ -168,6 +169,19 @@ fn own_position_key(catalog: &CatalogSnapshot, oid: u32) -> (bool, Option<Bytes>
     let shared = catalog.is_regional() && !crate::temp::is_temporary(oid);
     let own = shared && catalog.me() != FOUNDER;
     (shared, own.then(|| region_sequence_key(catalog.database, oid)))
+}
+
+/// Says where a sequence that was set, or restarted, goes on as before: each region keeps its own position in it. `None`: it does nowhere.
+#[must_use]
+pub fn set_here_alone(catalog: &CatalogSnapshot, oid: u32) -> Option<String> {
+    let (shared, _) = own_position_key(catalog, oid);
+    let others = catalog.regions().any(|region| region.id != catalog.me().0);
+    let sequence = catalog.sequence(oid).filter(|_| shared && others)?;
+    Some(format!(
+        "sequence \"{}\" was set in region \"{}\" alone: other regions go on behind the values that they have given, until setval is called in each of them",
+        sequence.name,
+        catalog.region_name(catalog.me().0)
+    ))
 }
 
 /// Advances `sequence` by `count` values in `txn`.

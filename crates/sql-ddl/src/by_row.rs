@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use telesto_common::key::KeyRange;
 use telesto_sql_catalog::by_row::{ByRow, MOST_VALUES, RowParts, ValuePlace};
-use telesto_sql_catalog::regions::{Gaining, Home, Moved, TablePlacement};
+use telesto_sql_catalog::regions::{Home, TablePlacement};
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table, codec};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -167,24 +167,6 @@ fn check_column(table: &Table, rule: &ByRow) -> Result<()> {
     Ok(())
 }
 
-/// What `change` at OID `at`, made by region `me`, keeps with a value whose rows were `before`.
-fn follow(before: &ValuePlace, place: &mut ValuePlace, at: u32, me: u16) {
-    let had = |id: &u16| before.has(*id) && !before.is_gained_by(*id);
-    let gaining: Vec<u16> = place.regions.iter().copied().filter(|id| !had(id)).collect();
-    place.gaining = (!gaining.is_empty()).then_some(Gaining { at, regions: gaining });
-    place.moved.clone_from(&before.moved);
-    if place.home() == before.home() {
-        return;
-    }
-    let mut from: Vec<u16> = before.home().into_iter().collect();
-    from.extend(before.moved.iter().flat_map(|moved| moved.from.iter().copied()));
-    from.sort_unstable();
-    from.dedup();
-    // The region that defines stops with this very transaction, and everybody else hears of it behind its last write.
-    from.retain(|region| *region != me && Some(*region) != place.home());
-    place.moved = (!from.is_empty()).then_some(Moved { at, from });
-}
-
 /// What every value of a table that is not placed by values yet was.
 fn before_rules(catalog: &CatalogSnapshot, placement: &TablePlacement) -> ValuePlace {
     let others = catalog.regions().map(|region| region.id);
@@ -271,7 +253,7 @@ impl Ddl<'_> {
                 self.check_known_values(table, &rule).await?;
                 let before = before_rules(self.catalog(), &table.placement);
                 for place in rule.values.values_mut() {
-                    follow(&before, place, at, me);
+                    place.follow(&before, at, me);
                 }
             }
             Some(old) if old.column != rule.column => {
@@ -292,7 +274,7 @@ impl Ddl<'_> {
                 for (value, place) in &mut rule.values {
                     // Of a value that nobody could write there is nothing to wait for.
                     if let Some(before) = old.values.get(value) {
-                        follow(before, place, at, me);
+                        place.follow(before, at, me);
                     }
                 }
             }

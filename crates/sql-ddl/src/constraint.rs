@@ -345,7 +345,7 @@ impl Ddl<'_> {
         let characteristics = key.characteristics.as_ref();
         let initially_deferred = characteristics
             .is_some_and(|c| matches!(c.initially, Some(DeferrableInitial::Deferred)));
-        table.foreign_keys.push(ForeignKey {
+        let key = ForeignKey {
             oid: self.change.oid(),
             name,
             columns,
@@ -360,7 +360,11 @@ impl Ddl<'_> {
                 || characteristics.is_some_and(|c| c.deferrable == Some(true)),
             initially_deferred,
             validated: !not_valid,
-        });
+        };
+        if !fresh && other.id != table.id {
+            self.may_be_checked(table, &other, &key)?;
+        }
+        table.foreign_keys.push(key);
         Ok(())
     }
 

@@ -400,6 +400,9 @@ impl Ddl<'_> {
                         None,
                     )
                     .await?;
+                    if let Some(text) = sequence::set_here_alone(self.catalog(), sequence.oid) {
+                        self.context.notices.warning(SqlState::WARNING, text);
+                    }
                     // A changed object: values already taken by processes are not given any more.
                     let mut sequence = sequence;
                     sequence.epoch += 1;

@@ -37,6 +37,7 @@ mod other;
 mod other_types;
 mod owned;
 mod parameters;
+mod parents;
 mod placement;
 mod policies;
 mod rename;

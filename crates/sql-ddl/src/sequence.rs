@@ -7,7 +7,7 @@ use telesto_common::TableId;
 
 use super::Ddl;
 use super::names::{fold, split, undefined_column, undefined_table};
-use telesto_sql_catalog::sequence::{Position, read_position, write_position};
+use telesto_sql_catalog::sequence::{Position, read_position, set_here_alone, write_position};
 use telesto_sql_catalog::store::Object;
 use telesto_sql_catalog::{Relation, Sequence};
 use telesto_sql_expr::type_name::sql_type;
@@ -322,6 +322,9 @@ impl Ddl<'_> {
             Some(at) => {
                 let position = Some(Position { last: at, called: false });
                 write_position(&self.context.txn, &self.context.catalog, oid, position).await?;
+                if let Some(text) = set_here_alone(self.catalog(), oid) {
+                    self.context.notices.warning(SqlState::WARNING, text);
+                }
             }
             None => {
                 let now =

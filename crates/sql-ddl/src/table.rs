@@ -178,6 +178,7 @@ impl Ddl<'_> {
                 self.like_constraints(&mut table, like)?;
             }
         }
+        self.follow_parents(&mut table).await?;
         self.settings_of_new(&mut table, settings).await?;
         self.change.put(Object::Table(table));
         Ok(())

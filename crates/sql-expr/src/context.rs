@@ -74,6 +74,9 @@ pub enum Request {
     MeasureSpace,
 }
 
+/// What a request is called where it is refused.
+pub const WORDS: &str = "a function that does something, or asks its session or region,";
+
 impl Request {
     /// The function, if it changes what other sessions see, outside of the statement's transaction.
     fn changes(&self) -> Option<&'static str> {
@@ -122,6 +125,8 @@ impl Request {
             check_present(&"a function that does something, or tells of the present,", exec)?;
         }
         let Some(function) = self.changes() else { return Ok(()) };
+        // Such a statement only reads where it is executed, which is no fault of its session.
+        exec.check_at_home(&WORDS)?;
         if exec.settings().confined {
             return Err(Error::confined());
         }

@@ -110,6 +110,12 @@ pub trait Execution: Debug + Send + Sync {
     /// Ends the session with that process id; whether there is such a session.
     fn terminate_backend(&self, pid: i32) -> bool;
 
+    /// Refuses `what` in a statement that is executed for a session of another region.
+    ///
+    /// # Errors
+    /// 0A000.
+    fn check_at_home(&self, what: &dyn std::fmt::Display) -> Result<()>;
+
     /// Does what a function cannot do without waiting, and gives its answer.
     ///
     /// # Errors

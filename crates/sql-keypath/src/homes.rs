@@ -5,7 +5,7 @@
 //!   another region executes where it is, and commits there (`away`).
 //! - A transaction writes what one region keeps.
 //! - A table that another references, or that references another, is written while both have the same home: a foreign key is checked
-//!   against rows that no other region changes.
+//!   against rows that no other region changes. That these rows are here is looked at where they are read (`foreign`).
 //!
 //! # On failure
 //! 25006, 55000 and 0A000, with the region to go to or the way out.
@@ -13,13 +13,12 @@
 use std::sync::Arc;
 
 use telesto_common::RegionId;
-use telesto_sql_catalog::by_row::ByRow;
+use telesto_sql_catalog::Table;
 use telesto_sql_catalog::regions::{Home, acknowledged, acknowledgement_key};
-use telesto_sql_catalog::{ForeignKey, Table};
 use telesto_sql_expr::Settings;
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::compiled_table::CompiledTable;
-use telesto_sql_types::error::{Error, Result, SqlState};
+use telesto_sql_types::error::{Error, Result};
 use telesto_txn::{ReadFor, WriteIn};
 
 use crate::away::AwayHome;
@@ -48,22 +47,7 @@ pub(crate) async fn check(info: &CompiledTable, exec: &ExecContext) -> Result<()
         let Some(other) = catalog.table(other) else { continue };
         let (child, parent) =
             if at < table.foreign_keys.len() { (table, other) } else { (other, table) };
-        if !is_kept(child, parent, key) {
-            let hint = match child.placement.by_row.is_some() && parent.placement.by_row.is_some() {
-                true => {
-                    "Place the rows of both by the same column, which the foreign key holds, and give each value one home, or drop the foreign key."
-                }
-                false => "Give both the same telesto.home, or drop the foreign key.",
-            };
-            return Err(Error::new(
-                SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE,
-                format!(
-                    "foreign key \"{}\" cannot be checked: rows of tables \"{}\" and \"{}\" are written in different regions",
-                    key.name, table.name, other.name
-                ),
-            )
-            .hint(hint));
-        }
+        catalog.check_one_home(child, parent, key)?;
     }
     let Some(to) = to else { return Ok(()) };
     if let Some(other) = exec.txn.write_in(to)? {
@@ -86,14 +70,6 @@ pub(crate) async fn check(info: &CompiledTable, exec: &ExecContext) -> Result<()
         }
     }
     Ok(())
-}
-
-/// Whether a foreign key is checked where the rows of both tables are written.
-fn is_kept(child: &Table, parent: &Table, key: &ForeignKey) -> bool {
-    match (&child.placement.by_row, &parent.placement.by_row) {
-        (Some(own), Some(other)) => ByRow::keeps((child, own), (parent, other), key),
-        _ => child.placement.home == parent.placement.home,
-    }
 }
 
 /// Whether writes of what another region keeps are forwarded, as the session has set it.

@@ -19,9 +19,10 @@ use telesto_txn::{Outcome, Space, TxnOptions};
 use super::ExecContext;
 use crate::advisory::LockRequest;
 use telesto_sql_catalog::rights::denied;
+use telesto_sql_catalog::sequence::set_here_alone;
 use telesto_sql_catalog::store::CatalogCache;
 use telesto_sql_catalog::{CatalogSnapshot, SequenceSession};
-use telesto_sql_expr::context::Request;
+use telesto_sql_expr::context::{Request, WORDS};
 use telesto_sql_expr::settings::is_of_superusers;
 use telesto_sql_expr::{Execution, Settings};
 use telesto_sql_types::Datum;
@@ -167,16 +168,23 @@ impl Execution for ExecContext {
         self.live.backends.terminate(pid)
     }
 
+    fn check_at_home(&self, what: &dyn std::fmt::Display) -> Result<()> {
+        self.live.check_at_home(what)
+    }
+
     async fn answer(&self, request: Request) -> Result<Datum> {
         if !matches!(request, Request::Sleep(_)) {
-            self.live
-                .check_at_home(&"a function that does something, or asks its session or region,")?;
+            self.live.check_at_home(&WORDS)?;
         }
         let call = request.recorded();
         Ok(match request {
             Request::NextValue(oid) => Datum::Int8(self.sequences.next(oid).await?),
             Request::SetValue(oid, value, called) => {
-                Datum::Int8(self.sequences.set(oid, value, called).await?)
+                let set = self.sequences.set(oid, value, called).await?;
+                if let Some(text) = set_here_alone(&self.catalog, oid) {
+                    self.notices.warning(SqlState::WARNING, text);
+                }
+                Datum::Int8(set)
             }
             Request::CheckTable(oid) => {
                 let rows = self.planner.check_table(self, oid).await?;

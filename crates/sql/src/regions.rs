@@ -14,6 +14,7 @@
 //! The definitions of one stamp are kept.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -377,7 +378,8 @@ impl Meaning for TableMeaning {
     }
 }
 
-/// Rows that are placed by the names of regions may bear those of regions that have come.
+/// Rows that are placed by the names of regions may bear those of regions that have come. A region that comes under the name of one that is
+/// gone takes its rows over: by number the rule names nobody.
 fn name_values(
     change: &mut CatalogChange,
     catalog: &CatalogSnapshot,
@@ -387,8 +389,20 @@ fn name_values(
         let mut more = (**table).clone();
         let Some(rule) = more.placement.by_row.as_mut().filter(|rule| rule.named) else { continue };
         for (id, name, _) in named {
-            let place = || ValuePlace { regions: vec![*id], ..ValuePlace::default() };
-            rule.values.entry(name.clone()).or_insert_with(place);
+            let mut place = ValuePlace { regions: vec![*id], ..ValuePlace::default() };
+            match rule.values.entry(name.clone()) {
+                Entry::Vacant(value) => {
+                    value.insert(place);
+                }
+                Entry::Occupied(mut value) => {
+                    let stays = |at: &u16| named.iter().any(|(id, ..)| id == at);
+                    if value.get().regions.iter().any(stays) {
+                        continue;
+                    }
+                    place.follow(value.get(), change.oid(), catalog.me().0);
+                    value.insert(place);
+                }
+            }
         }
         if more != **table {
             change.put(Object::Table(more));

@@ -13,12 +13,18 @@ mod by_row;
 mod defining;
 #[path = "regions/forwarded.rs"]
 mod forwarded;
+#[path = "regions/joined.rs"]
+mod joined;
 #[path = "regions/large.rs"]
 mod large;
 #[path = "regions/partial.rs"]
 mod partial;
 #[path = "regions/reads.rs"]
 mod reads;
+#[path = "regions/references.rs"]
+mod references;
+#[path = "regions/sequences.rs"]
+mod sequences;
 #[path = "regions/shown.rs"]
 mod shown;
 mod support;
@@ -236,6 +242,7 @@ impl Sites {
             // The third region has not been started when the second one waits.
             let missing = missing.filter(|what| region != 1 || !what.contains(NAMES[2]));
             if missing.is_none() && regions.has_past_of(definitions.stamp()).await.expect("reads") {
+                regions.note_complete().await.expect("writes");
                 return;
             }
             last = missing;

@@ -1,11 +1,14 @@
 //! What AS OF SYSTEM TIME means.
 //!
 //! # On failure
-//! 22023 for what is not in the past, or is no time at all; 0A000 for statements that know no past.
+//! 22023 for what is not in the past, or is no time at all, and for a time at which this region, which has joined others, did not have
+//! everything that was to be sent to it at first: tables were there in parts; 0A000 for statements that know no past.
 
 use telesto_common::Timestamp;
+use telesto_txn::{ReadFor, Transaction};
 
 use super::{Session, pg_micros};
+use crate::catalog::regions::{FOUNDER, complete_row};
 use crate::error::{Error, Result, SqlState};
 use crate::sqlparser::ast::Statement;
 use telesto_sql_parser::statement_kind::only_reads;
@@ -37,6 +40,23 @@ impl Session {
             )
         })?;
         Ok(Timestamp(Timestamp::from_wall_micros(unix + 1).0 - 1))
+    }
+
+    /// Fails where `txn`, which reads the past, would show what this region had got by then as if it were everything.
+    ///
+    /// # Errors
+    /// 22023.
+    pub(super) async fn had_everything(&self, txn: &dyn Transaction) -> Result<()> {
+        if self.engine.database.region() == FOUNDER
+            || txn.get(&complete_row(), ReadFor::Query).await?.is_some()
+        {
+            return Ok(());
+        }
+        Err(Error::new(
+            SqlState::INVALID_PARAMETER_VALUE,
+            "AS OF SYSTEM TIME is of a time at which this region was still being sent what the other regions had",
+        )
+        .hint("Name a later time; or read that one in a region that had joined before it."))
     }
 }
 

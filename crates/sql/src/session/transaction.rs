@@ -174,11 +174,18 @@ impl Session {
         block.options.session = block.options.session.max(self.label);
         // Here and nowhere else a session's transactions begin: what was opened to read only cannot get past it.
         block.options.read_only |= self.settings.confined;
+        let past = block.options.as_of.is_some();
         let mut txn = self.engine.database.begin(block.options).await?;
+        if past && let Err(error) = self.had_everything(&*txn).boxed().await {
+            txn.rollback();
+            return Err(error);
+        }
         if let Some(temp) = &self.temp {
             txn = WithTemp::over(txn, Arc::clone(temp));
         }
-        block.txn = Some(Arc::clone(&txn));
+        if let Some(block) = &mut self.block {
+            block.txn = Some(Arc::clone(&txn));
+        }
         Ok(txn)
     }
 

@@ -43,7 +43,7 @@ impl Sites {
         }
     }
 
-    async fn refuses(&self, region: usize, sql: &str, code: &str) -> Error {
+    pub(crate) async fn refuses(&self, region: usize, sql: &str, code: &str) -> Error {
         let error = self.fails(region, sql).await;
         assert_eq!(error.code().0, code, "{}: {sql}: {error}", NAMES[region]);
         error

@@ -169,6 +169,8 @@ fn table_that_is_not_here_is_read_where_it_is() {
 fn reads_that_another_region_cannot_stand_for_are_refused() {
     World::run(2, false, async |world| {
         let sites = placed(&world).await;
+        sites.must(0, "CREATE SEQUENCE numbers").await;
+        sites.quiet().await;
         world.sleep(Duration::from_secs(2)).await;
         let mut session = sites.session(0).await;
         for (begin, allowed) in [
@@ -203,6 +205,9 @@ fn reads_that_another_region_cannot_stand_for_are_refused() {
             ("SELECT * FROM e, here", "55000"),
             ("SELECT * FROM e AS OF SYSTEM TIME '-1s'", "0A000"),
             ("SELECT pg_advisory_lock(1) FROM e", "0A000"),
+            ("SELECT nextval('numbers'), id FROM e", "0A000"),
+            ("SELECT setval('numbers', id) FROM e", "0A000"),
+            ("SELECT telesto_cap_drop('c') FROM e", "0A000"),
             ("SELECT pg_notify('c', v) FROM e", "0A000"),
             ("SELECT set_config('a.b', 'c', false) FROM e", "0A000"),
             ("SELECT count(*) FROM e, telesto_regions", "0A000"),
