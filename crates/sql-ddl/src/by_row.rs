@@ -383,6 +383,8 @@ impl Ddl<'_> {
 
 #[cfg(test)]
 mod tests {
+    use telesto_sql_catalog::by_row::{Gaining, Moved};
+
     use super::*;
 
     #[test]
@@ -418,21 +420,21 @@ mod tests {
     fn value_keeps_who_wrote_it_and_who_is_getting_it() {
         // From the defining region: it stops with the definition itself.
         let mut next = place(&[1, 2]);
-        follow(&place(&[0, 1]), &mut next, 9, 0);
+        next.follow(&place(&[0, 1]), 9, 0);
         assert_eq!(next.moved, None);
         assert_eq!(next.gaining, Some(Gaining { at: 9, regions: vec![2] }));
         // On to another home before that is settled: who was getting it still is.
         let mut third = place(&[2, 1]);
-        follow(&next, &mut third, 10, 0);
+        third.follow(&next, 10, 0);
         assert_eq!(third.moved, Some(Moved { at: 10, from: vec![1] }));
         assert_eq!(third.gaining, Some(Gaining { at: 10, regions: vec![2] }));
         // The same home: who wrote before is remembered still.
         let mut fourth = place(&[2]);
-        follow(&third, &mut fourth, 11, 0);
+        fourth.follow(&third, 11, 0);
         assert_eq!(fourth.moved, third.moved);
         // Back: nobody else has written.
         let mut back = place(&[1]);
-        follow(&place(&[1, 2]), &mut back, 12, 0);
+        back.follow(&place(&[1, 2]), 12, 0);
         assert_eq!((back.moved, back.gaining), (None, None));
     }
 }
