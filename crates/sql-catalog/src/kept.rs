@@ -104,7 +104,10 @@ impl CatalogSnapshot {
     /// # Errors
     /// 55000.
     pub fn check_nobody_else_writes(&self, table: &Table) -> Result<()> {
-        let mut from = table.placement.moved.iter().flat_map(|moved| &moved.from);
+        let rule = table.placement.by_row.as_ref();
+        let values = rule.into_iter().flat_map(|rule| rule.values.values());
+        let of_values = values.filter_map(|place| place.moved.as_ref());
+        let mut from = table.placement.moved.iter().chain(of_values).flat_map(|moved| &moved.from);
         match from.find(|id| self.regions().any(|region| region.id == **id)) {
             Some(region) => Err(self.still_written(table, *region)),
             None => Ok(()),

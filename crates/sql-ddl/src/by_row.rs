@@ -383,7 +383,7 @@ impl Ddl<'_> {
 
 #[cfg(test)]
 mod tests {
-    use telesto_sql_catalog::by_row::{Gaining, Moved};
+    use telesto_sql_catalog::regions::{Gaining, Moved};
 
     use super::*;
 

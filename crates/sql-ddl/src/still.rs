@@ -55,6 +55,6 @@ pub(super) async fn hold(context: &ExecContext, after: &[After]) -> Result<()> {
     if ranges.is_empty() {
         return Ok(());
     }
-    context.advisory.tables.hold(ranges.clone(), context.txn.id()).await;
+    context.advisory.hold_tables(ranges.clone(), context.txn.id()).await;
     Ok(context.txn.untouched(&ranges).await?)
 }

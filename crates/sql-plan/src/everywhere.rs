@@ -86,6 +86,7 @@ enum Answer {
 #[derive(Debug, Serialize, Deserialize)]
 struct ToldHold {
     id: u128,
+    number: u64,
     ranges: Vec<(Vec<u8>, Vec<u8>)>,
     by: u128,
     millis: u64,
@@ -95,7 +96,8 @@ impl ToldHold {
     fn of(hold: &Hold) -> Self {
         let told = |range: &KeyRange| (range.start.to_vec(), range.end.to_vec());
         let millis = u64::try_from(hold.lasts.as_millis()).unwrap_or(u64::MAX);
-        Self { id: hold.id, ranges: hold.ranges.iter().map(told).collect(), by: hold.by.0, millis }
+        let ranges = hold.ranges.iter().map(told).collect();
+        Self { id: hold.id, number: hold.number, ranges, by: hold.by.0, millis }
     }
 
     /// For no longer than any node asks for it.
@@ -103,7 +105,7 @@ impl ToldHold {
         let range = |(start, end): (Vec<u8>, Vec<u8>)| KeyRange::new(start.into(), end.into());
         let lasts = Duration::from_millis(self.millis).min(LASTS);
         let ranges = self.ranges.into_iter().map(range).collect();
-        Hold { id: self.id, ranges, by: TxnId(self.by), lasts }
+        Hold { id: self.id, number: self.number, ranges, by: TxnId(self.by), lasts }
     }
 }
 

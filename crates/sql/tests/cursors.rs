@@ -266,3 +266,45 @@ async fn tables_made_since_the_snapshot_are_found_or_a_conflict() {
         run(&mut a, "rollback").await;
     }
 }
+
+/// A block that was said to only read keeps its snapshot, its savepoints and its cursors, whatever is not there yet.
+#[tokio::test]
+async fn block_that_only_reads_keeps_its_snapshot_when_something_is_missing() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key, v int); insert into t values (1, 5), (2, 6)")
+        .await;
+    let begun = "begin isolation level repeatable read read only; select sum(v) from t; \
+                 declare c cursor for select id from t order by id; fetch c; savepoint s";
+    assert_eq!(run(&mut a, begun).await[1], "11");
+    run(&mut b, "update t set v = 100 where id = 1; create table n (a int)").await;
+    let missing = run(&mut a, "select * from n").await;
+    assert!(missing[0].starts_with("42P01"), "{missing:?}");
+    assert_eq!(run(&mut a, "rollback to s").await, ["ROLLBACK"]);
+    assert_eq!(run(&mut a, "select sum(v) from t").await, ["11", "SELECT 1"], "one snapshot");
+    assert_eq!(run(&mut a, "fetch c").await, ["2", "FETCH 1"]);
+    assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
+}
+
+/// A lock that a query takes, wherever in it, is held to the end of its block also where the block is executed again.
+#[tokio::test]
+async fn locks_of_queries_are_kept_when_a_block_of_read_committed_is_executed_again() {
+    let engine = engine().await;
+    let (mut a, mut b) = (session(&engine).await, session(&engine).await);
+    run(&mut a, "create table t (id int primary key, v int); insert into t values (1, 0)").await;
+    run(&mut a, "create view taking as select pg_advisory_xact_lock(7) as l").await;
+    for taking in [
+        "select * from pg_advisory_xact_lock(7)",
+        "select pg_advisory_xact_lock(7)",
+        "select id from t, lateral pg_try_advisory_xact_lock(6 + t.id) as g where g",
+        "select count(l) from taking",
+    ] {
+        run(&mut a, &format!("begin isolation level read committed; {taking}")).await;
+        run(&mut a, "update t set v = v + 1 where id = 1").await;
+        run(&mut b, "create table m (a int); drop table m").await;
+        run(&mut a, "insert into t values (2, 0); delete from t where id = 2").await;
+        assert_eq!(run(&mut b, "select pg_try_advisory_lock(7)").await[0], "f", "{taking}");
+        assert_eq!(run(&mut a, "commit").await, ["COMMIT"], "{taking}");
+        run(&mut b, "select pg_advisory_unlock_all()").await;
+    }
+}

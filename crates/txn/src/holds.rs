@@ -16,6 +16,7 @@
 //!   through: the holder is then found in conflict, as without it.
 //! - A commit waits before it is validated and before it takes a place in the queue, so that it holds up nobody.
 //! - A transaction that a hold admits waits for none, so that two holders never wait for each other.
+//! - One that was lifted is not placed again by what was sent before and arrives later.
 //! - No hold outlasts `Hold::lasts` after it was last placed: one whose holder is gone ends by itself.
 //!
 //! # On failure
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use telesto_common::key::KeyRange;
 use telesto_common::wait::{self, Wait};
 use telesto_common::{Deadline, Env, TxnId};
@@ -46,6 +47,8 @@ const MOST: usize = 1024;
 pub struct Hold {
     /// Its number: who places it again says the same.
     pub id: u128,
+    /// Counts how often it was placed for something else than before: a lower one that comes later says nothing any more.
+    pub number: u64,
     /// Keys in these ranges.
     pub ranges: Vec<KeyRange>,
     /// The transaction that may write them.
@@ -56,6 +59,8 @@ pub struct Hold {
 
 #[derive(Debug)]
 struct Placed {
+    number: u64,
+    /// None once it is lifted: it is remembered for as long as something may be on its way that places it again.
     ranges: Vec<KeyRange>,
     by: TxnId,
     /// By the monotonic clock.
@@ -78,7 +83,7 @@ pub(crate) struct Holds {
     placed: Mutex<BTreeMap<u128, Placed>>,
     /// How many there are: most of the time there is none, and a commit asks for nothing else.
     count: AtomicUsize,
-    changed: Notify,
+    wakes: Notify,
 }
 
 impl Holds {
@@ -87,23 +92,32 @@ impl Holds {
         let now = env.clock.monotonic();
         let mut placed = self.placed.lock();
         placed.retain(|_, other| other.until > now);
-        if placed.len() < MOST || placed.contains_key(&hold.id) {
-            let until = now + hold.lasts;
-            placed.insert(hold.id, Placed { ranges: hold.ranges, by: hold.by, until });
+        let counts = match placed.get(&hold.id) {
+            Some(known) => known.number <= hold.number && !known.ranges.is_empty(),
+            None => placed.len() < MOST,
+        };
+        if counts {
+            let Hold { id, number, ranges, by, lasts } = hold;
+            placed.insert(id, Placed { number, ranges, by, until: now + lasts });
         }
-        self.count.store(placed.len(), Ordering::Release);
-        drop(placed);
-        // Whom it admits now may be waiting for it.
-        self.changed.notify_waiters();
+        self.changed(placed);
     }
 
     /// Ends a hold.
     pub fn lift(&self, id: u128) {
         let mut placed = self.placed.lock();
-        placed.remove(&id);
-        self.count.store(placed.len(), Ordering::Release);
+        if let Some(hold) = placed.get_mut(&id) {
+            hold.ranges = Vec::new();
+        }
+        self.changed(placed);
+    }
+
+    /// Counts them, and wakes who waits: whom one admits now may be waiting for it.
+    fn changed(&self, placed: MutexGuard<'_, BTreeMap<u128, Placed>>) {
+        let live = placed.values().filter(|hold| !hold.ranges.is_empty()).count();
+        self.count.store(live, Ordering::Release);
         drop(placed);
-        self.changed.notify_waiters();
+        self.wakes.notify_waiters();
     }
 
     /// Waits until nothing is in the way of `request`.
@@ -121,7 +135,7 @@ impl Holds {
         }
         let mut waited = false;
         loop {
-            let changed = self.changed.notified();
+            let changed = self.wakes.notified();
             let mut changed = std::pin::pin!(changed);
             // Told of what changes from here on.
             changed.as_mut().enable();
@@ -143,7 +157,8 @@ impl Holds {
 
     fn in_the_way(&self, request: &CommitRequest, now: Duration) -> Option<InTheWay> {
         let placed = self.placed.lock();
-        let current = || placed.values().filter(|hold| hold.until > now);
+        let live = |hold: &&Placed| hold.until > now && !hold.ranges.is_empty();
+        let current = || placed.values().filter(live);
         if current().any(|hold| hold.by == request.txn) {
             return None;
         }

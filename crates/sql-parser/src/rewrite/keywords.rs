@@ -138,7 +138,10 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
             "FOR" => locks(&mut words, at),
             "FETCH" => fetch(&mut words, at),
             "USING" => direction(&mut words, at),
-            "NATIONAL" if matches!(words.word(at + 1).as_str(), "CHAR" | "CHARACTER") => {
+            "NATIONAL"
+                if matches!(words.word(at + 1).as_str(), "CHAR" | "CHARACTER")
+                    && !names_column(&words, at) =>
+            {
                 words.replace(at, 1, Vec::new());
             }
             "NCHAR" if words.word(at + 1) == "VARYING" => {
@@ -159,6 +162,13 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
     }
     super::nested_joins::enclose_merge_source(words.tokens);
     super::nested_joins::enclose(words.tokens);
+}
+
+/// Whether a column's name stands at `at`, where a type follows.
+fn names_column(words: &Words<'_>, at: usize) -> bool {
+    let Some(before) = at.checked_sub(1) else { return false };
+    matches!(words.token(before), Some(Token::LParen | Token::Comma))
+        || matches!(words.word(before).as_str(), "COLUMN" | "ADD" | "EXISTS" | "ATTRIBUTE")
 }
 
 /// `TABLE t` where a query stands.

@@ -235,6 +235,7 @@ fn put_parentheses(expr: &mut Expr) {
     let sign = |expr: &Expr| {
         matches!(expr, Expr::UnaryOp { op: UnaryOperator::Minus | UnaryOperator::Plus, .. })
     };
+    let matched = |expr: &Expr| matches!(expr, Expr::BinaryOp { op, .. } if is_match(op));
     let distinct =
         |expr: &Expr| matches!(expr, Expr::IsDistinctFrom(..) | Expr::IsNotDistinctFrom(..));
     match expr {
@@ -257,9 +258,23 @@ fn put_parentheses(expr: &mut Expr) {
         }
         // Where earlier versions read the text otherwise.
         Expr::BinaryOp { left, op, .. } if is_unranked(op) && !is_match(op) => {
-            if matches!(&**left, Expr::BinaryOp { op: below, .. } if is_match(below)) {
+            if matched(left) {
                 wrap(left);
             }
+        }
+        Expr::BinaryOp { op, right, .. } if is_comparison(op) => {
+            if matched(right) {
+                wrap(right);
+            }
+        }
+        Expr::Like { expr, .. }
+        | Expr::ILike { expr, .. }
+        | Expr::Between { expr, .. }
+        | Expr::InList { expr, .. }
+        | Expr::InSubquery { expr, .. }
+            if matched(expr) =>
+        {
+            wrap(expr);
         }
         Expr::UnaryOp { op, expr } if takes_arithmetic(*op) => {
             if matches!(&**expr, Expr::BinaryOp { op, .. } if is_arithmetic(op)) {
@@ -430,6 +445,7 @@ mod tests {
                 "c OR NOT (a IS NOT DISTINCT FROM b) AND d",
             ),
             ("d OR a IS DISTINCT FROM b AND c", "d OR (a IS DISTINCT FROM b) AND c"),
+            ("a = b ~ c", "a = (b ~ c)"),
             ("a ~ (b || c)", "a ~ (b || c)"),
             ("a ~ (b || c || d)", "a ~ (b || c || d)"),
         ] {

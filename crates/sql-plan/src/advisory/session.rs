@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use telesto_common::TxnId;
+use telesto_common::key::KeyRange;
 use telesto_txn::Transaction;
 
 use super::registry::{AdvisoryLocks, lost};
@@ -94,6 +96,11 @@ impl AdvisorySession {
         Ok(true)
     }
 
+    /// Holds tables still for `txn`, until the savepoint is undone that there is now.
+    pub async fn hold_tables(&self, ranges: Vec<KeyRange>, txn: TxnId) {
+        self.tables.hold(ranges, txn, self.savepoints.load(Ordering::Relaxed)).await;
+    }
+
     /// `pg_advisory_unlock`; false: this session has it not, or only for its transaction.
     pub async fn unlock(&self, key: LockKey, mode: LockMode) -> bool {
         {
@@ -135,6 +142,7 @@ impl AdvisorySession {
     /// So many savepoints are left; `undone`: what was taken after the last of them is given up.
     pub fn savepoints(&self, count: usize, undone: bool) {
         self.savepoints.store(count, Ordering::Relaxed);
+        self.tables.savepoints(count, undone);
         self.change(|counts| {
             if undone {
                 counts.local.retain(|depth| *depth < count);

@@ -44,6 +44,8 @@ pub struct TableHolds {
 #[derive(Debug)]
 struct Held {
     hold: Hold,
+    /// Savepoints there were when it was placed first.
+    depth: usize,
     beat: Arc<dyn Task>,
 }
 
@@ -53,37 +55,61 @@ impl TableHolds {
         Self { env, database, held: Mutex::default(), goes_on: AtomicBool::new(false) }
     }
 
-    /// Holds `ranges` still for `txn`, and whatever the session holds already.
-    pub async fn hold(&self, ranges: Vec<KeyRange>, txn: TxnId) {
-        let hold =
-            {
-                let held = self.held.lock();
-                let mut hold = held.as_ref().map(|held| held.hold.clone()).unwrap_or_else(|| {
-                    Hold { id: self.env.txn_id().0, ranges: Vec::new(), by: txn, lasts: LASTS }
-                });
-                let known =
-                    hold.by == txn && ranges.iter().all(|range| hold.ranges.contains(range));
-                if held.is_some() && known {
-                    return;
-                }
-                hold.by = txn;
-                for range in ranges {
-                    if !hold.ranges.contains(&range) {
-                        hold.ranges.push(range);
-                    }
-                }
-                hold
-            };
-        let beat = self.env.spawn(
-            "holding tables still",
-            beat(self.env.clone(), Arc::clone(&self.database), hold.clone()),
-        );
-        self.database.hold(hold.clone());
-        let before = self.held.lock().replace(Held { hold: hold.clone(), beat });
-        if let Some(before) = before {
-            before.beat.abort();
+    /// Holds `ranges` still for `txn`, and whatever the session holds already; `depth`: how many savepoints there are.
+    pub(super) async fn hold(&self, ranges: Vec<KeyRange>, txn: TxnId, depth: usize) {
+        let placed = self.place(ranges, txn, depth);
+        if let Some(hold) = placed {
+            everywhere::hold(&self.database, &hold).await;
         }
-        everywhere::hold(&self.database, &hold).await;
+    }
+
+    /// [`TableHolds::hold`] in this process; `None`: it is so already.
+    fn place(&self, ranges: Vec<KeyRange>, txn: TxnId, depth: usize) -> Option<Hold> {
+        let mut held = self.held.lock();
+        if let Some(held) = &*held
+            && held.hold.by == txn
+            && ranges.iter().all(|range| held.hold.ranges.contains(range))
+        {
+            return None;
+        }
+        let (mut hold, depth) = match held.take() {
+            Some(before) => {
+                before.beat.abort();
+                (before.hold, before.depth)
+            }
+            None => {
+                let id = self.env.txn_id().0;
+                (Hold { id, number: 0, ranges: Vec::new(), by: txn, lasts: LASTS }, depth)
+            }
+        };
+        hold.by = txn;
+        // What an earlier beat still sends counts no more.
+        hold.number += 1;
+        for range in ranges {
+            if !hold.ranges.contains(&range) {
+                hold.ranges.push(range);
+            }
+        }
+        self.database.hold(hold.clone());
+        let beat = beat(self.env.clone(), Arc::clone(&self.database), hold.clone());
+        let beat = self.env.spawn("holding tables still", beat);
+        *held = Some(Held { hold: hold.clone(), depth, beat });
+        Some(hold)
+    }
+
+    /// So many savepoints are left; `undone`: what was held after the last of them is let go.
+    pub(super) fn savepoints(&self, count: usize, undone: bool) {
+        let since = {
+            let mut held = self.held.lock();
+            let Some(held) = held.as_mut() else { return };
+            if !undone {
+                held.depth = held.depth.min(count);
+            }
+            held.depth
+        };
+        if undone && since >= count {
+            self.release();
+        }
     }
 
     /// Whether the end of a transaction leaves what is held as it is: its statement may be executed again.

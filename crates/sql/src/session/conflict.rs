@@ -23,6 +23,7 @@ use crate::types::TextStyle;
 use telesto_sql_catalog::store::{DEFAULT_DATABASE_ID, header_key};
 use telesto_sql_catalog::{Actor, Guarded, IndexColumn, Rights};
 use telesto_sql_plan::row_security;
+use telesto_txn::Level;
 
 /// Repetitions that do not wait.
 const AT_ONCE: u32 = 3;
@@ -90,12 +91,17 @@ impl Session {
     /// have changed since the block's snapshot: at the levels with one snapshot a block does not see what others have made
     /// since, and who executes it again finds it. PostgreSQL's catalog is no part of the snapshot.
     pub(super) async fn of_the_past(&self, error: Error) -> Error {
-        let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
-        let Some(txn) =
-            txn.filter(|txn| is_of_definitions(&error) && !txn.options().level.is_by_statement())
-        else {
+        // One that was said to only read keeps its snapshot: what it has told so far is not kept to be compared.
+        let block = self.block.as_ref().filter(|block| {
+            let options = &block.options;
+            matches!(options.level, Level::Serializable | Level::Snapshot)
+                && options.as_of.is_none()
+                && !(options.read_only && block.explicit)
+        });
+        let Some(txn) = block.and_then(|block| block.txn.as_ref()) else { return error };
+        if !is_of_definitions(&error) {
             return error;
-        };
+        }
         let headers = header_key(DEFAULT_DATABASE_ID);
         match txn.untouched(&[KeyRange::point(&headers)]).await {
             Err(changed @ telesto_txn::Error::Conflict { .. }) => changed.into(),

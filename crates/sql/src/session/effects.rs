@@ -21,7 +21,7 @@ use super::result_digest::Seen;
 use super::transaction::Step;
 use super::{Prepared, Session};
 use crate::expr::fold;
-use crate::sqlparser::ast::{Expr, Statement, visit_expressions};
+use crate::sqlparser::ast::{Expr, Statement, TableFactor, Visit, Visitor};
 use crate::types::Datum;
 
 /// What is done in a transaction of its own, or in none.
@@ -58,20 +58,37 @@ impl Effects {
     fn of(statement: &Statement) -> Self {
         let measures = matches!(statement, Statement::Explain { analyze: true, .. });
         let mut found = Self { draws: measures, acts: false, calls: false };
-        let visited = visit_expressions(statement, |expr| {
-            if let Expr::Function(call) = expr
-                && let Some(name) = call.name.0.last().and_then(|part| part.as_ident())
-            {
-                let name = fold(name);
-                found.draws |= name == "statement_timestamp" || registry().is_volatile(&name);
-                found.acts |= ACTS.contains(&name.as_str());
-                found.calls |=
-                    registry().waits(&name) || OF_THE_TRANSACTION.contains(&name.as_str());
-            }
-            ControlFlow::<()>::Continue(())
-        });
-        debug_assert!(visited.is_continue(), "nothing stops the visit");
+        // Nothing stops the visit.
+        let _ = Visit::visit(statement, &mut found);
         found
+    }
+}
+
+impl Visitor for Effects {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<()> {
+        if let Expr::Function(call) = expr
+            && let Some(name) = call.name.0.last().and_then(|part| part.as_ident())
+        {
+            let name = fold(name);
+            self.draws |= name == "statement_timestamp" || registry().is_volatile(&name);
+            self.acts |= ACTS.contains(&name.as_str());
+            self.calls |= registry().waits(&name) || OF_THE_TRANSACTION.contains(&name.as_str());
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
+        // A call in FROM is no expression: whatever it calls may do something.
+        let plain = matches!(
+            factor,
+            TableFactor::Table { args: None, .. }
+                | TableFactor::Derived { .. }
+                | TableFactor::NestedJoin { .. }
+        );
+        self.calls |= !plain;
+        ControlFlow::Continue(())
     }
 }
 

@@ -429,7 +429,13 @@ impl Session {
         self.configured.take();
         self.texts.fails();
         match &mut self.block {
-            Some(block) if block.explicit => block.failed = true,
+            Some(block) if block.explicit => {
+                block.failed = true;
+                // Nothing of it can be committed any more, unless it goes back to a savepoint.
+                if block.savepoints.is_empty() {
+                    self.advisory.tables.release();
+                }
+            }
             Some(_) => self.abandon_block(),
             None => {}
         }

@@ -209,6 +209,8 @@ impl Session {
 
     pub(super) fn record(&mut self, step: Step) {
         let limit = self.engine.options.retry_statements;
+        // Views may call them, too: what the block took and says is taken and said again.
+        let acted = self.advisory.holds() || self.channels.tells();
         if let Some(block) = &mut self.block {
             // An explicit read-only block never conflicts; an implicit one may still have to write.
             if block.options.read_only && block.explicit {
@@ -217,6 +219,7 @@ impl Session {
             // Each statement was told what was there as it ran: as long as the block itself has changed nothing, no later one
             // rests on that.
             if block.options.level.is_by_statement()
+                && !acted
                 && step.only_tells()
                 && block.steps.iter().all(Step::only_reads)
             {
