@@ -73,7 +73,7 @@ impl Receiver {
             let question = Question::decode(question.clone()).map_err(malformed())?;
             return question.answer(shared, from).await.map(Reply::Answer);
         }
-        // A number that was given again, or a region that joined anew: it introduces itself, and is then known or told why not.
+        // One that is not known yet, or another bucket that joined with the same number: it introduces itself, and is taken in or not.
         let known = shared.config.peers.iter().find(|peer| peer.id == from);
         if known.is_none_or(|peer| peer.node.node != by) {
             return Err(Error::UnknownRegion(from));

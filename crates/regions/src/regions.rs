@@ -199,10 +199,8 @@ impl Regions {
         tasks.push(env.spawn("hearing where all stand", life::run(Arc::clone(&shared))));
         tasks.push(env.spawn("removing what this region lost", purge::run(Arc::clone(&shared))));
         for lost in &shared.config.lost {
-            if !shared.inbox.lock().is_closed(*lost) {
-                let closing = take_back::close(Arc::clone(&shared), *lost);
-                tasks.push(env.spawn("closing a lost region", closing));
-            }
+            let closing = take_back::close(Arc::clone(&shared), *lost);
+            tasks.push(env.spawn("closing a lost region", closing));
         }
         for peer in &shared.config.peers {
             let telling = measured::tell(Arc::clone(&shared), peer.id);

@@ -5,8 +5,9 @@
 //! ```
 //! # Invariants
 //! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
-//! - A number is given to one region for ever: one's that has joined is not given again, and one region alone gives them. Where two were given
-//!   the same one all the same, the second is not taken in: names tell them apart, and a region keeps its name.
+//! - A number is given once, and one region alone gives them. That of an invitation that was taken back is not given again either: somebody may
+//!   have joined with it where nobody here has heard of it, and two regions of one number write over each other's rows. Where two were given
+//!   the same one all the same, or one text was used twice, the second is not taken in: names and nodes tell them apart.
 //! - Who is left out is said to each region by a person. Only a region that is about to open, which has nothing yet, believes the others.
 //! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before trees read them.
 //!
@@ -15,7 +16,7 @@
 //!
 //! # Limits
 //! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small. A deployment has
-//! [`MEMBERS`] regions in its life, those that were left out included.
+//! [`MEMBERS`] regions in its life, those that were left out and invitations that were taken back included.
 
 use std::sync::Arc;
 
@@ -28,8 +29,20 @@ use telesto_net::{Caller, Peer};
 
 use crate::config::{Introduction, PeerRegion, RegionsConfig, runs};
 use crate::error::{Error, Result};
+use crate::member::{Member, decoded, hex, unhex};
 use crate::past::MEMBERS;
 use crate::tree::Plan;
+
+/// What was done with a region that is not to be one any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    /// It had joined: those that stay exchange what they have of it.
+    LeftOut,
+    /// It had not joined, as far as is known: its invitation is taken back.
+    TakenBack,
+    /// As far as is known here it had not joined. Its invitation is another region's to take back; here nobody who joins with it is taken in.
+    Refused,
+}
 
 const PREFIX: &str = "regions/registry";
 const VERSION: u32 = 1;
@@ -39,32 +52,6 @@ const VERSION_TREE: u32 = 2;
 const VERSION_HEIR: u32 = 3;
 /// Objects listed at a time.
 const LIST: usize = 1000;
-
-/// One region of a deployment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Member {
-    /// Its number.
-    pub id: u16,
-    /// Its name.
-    pub name: String,
-    /// The node that carries its streams and its address; none while it is invited only.
-    pub node: Option<(NodeId, String)>,
-    /// It has left.
-    #[serde(default)]
-    pub removed: bool,
-    /// Those that stay exchange what they have of it: of whatever has left, lest somebody waits for what another one has.
-    #[serde(default, skip_serializing_if = "is_not")]
-    pub lost: bool,
-    /// When it was lost: the region that makes the definitions from then on, if this one made them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heir: Option<u16>,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde asks")]
-fn is_not(flag: &bool) -> bool {
-    !flag
-}
 
 /// See the module's text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,40 +67,6 @@ pub struct Registry {
     tree: Option<Plan>,
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim().as_bytes();
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.len().is_multiple_of(2).then(|| digits.chunks_exact(2).map(pair).collect())?
-}
-
-impl Member {
-    /// Its invitation was taken back, and nobody who joined with it is known: its number can be given again. Who joins with the old text
-    /// all the same is known by another name, or by another node.
-    fn is_free(&self) -> bool {
-        self.removed && self.is_hearsay()
-    }
-
-    /// It was invited, and nobody who joined with it is known.
-    fn is_hearsay(&self) -> bool {
-        !self.lost && self.node.is_none()
-    }
-
-    /// The text with which others take it in.
-    fn text(&self) -> Result<String> {
-        let text = toml::to_string(self).map_err(|error| Error::Config(error.to_string()))?;
-        Ok(hex(text.as_bytes()))
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let malformed = Error::malformed("the text of the region that joined");
-        toml::from_str(&decoded(text)?).map_err(|error| malformed(error.to_string()))
-    }
-}
-
 impl Registry {
     /// The registry of a deployment's first region, number 0, carried by `node` at `address`.
     #[must_use]
@@ -127,12 +80,8 @@ impl Registry {
             me: 0,
             tree: None,
             members: vec![Member {
-                id: 0,
-                name: name.to_owned(),
                 node: Some((node, address.to_owned())),
-                removed: false,
-                lost: false,
-                heir: None,
+                ..Member::invited(0, name)
             }],
         }
     }
@@ -176,8 +125,12 @@ impl Registry {
     /// The region that gives numbers to others, as far as is known here: of those that have joined and have not left the one with the least
     /// number. A number that another one gave would be known to nobody else until the region that got it has started.
     fn inviter(&self) -> Option<&Member> {
-        let joined = self.members.iter().filter(|member| !member.removed && member.node.is_some());
-        joined.min_by_key(|member| member.id)
+        self.members.iter().filter(|member| member.stays()).min_by_key(|member| member.id)
+    }
+
+    /// Whether that is this one.
+    fn gives_numbers(&self) -> bool {
+        self.inviter().is_some_and(|inviter| inviter.id == self.me)
     }
 
     /// Reserves a number for a new region; gives the text with which it joins. Of one that is invited already, the same text again.
@@ -206,27 +159,15 @@ impl Registry {
         Ok(hex(invited.text()?.as_bytes()))
     }
 
-    /// A number for the region `name`: one whose invitation was taken back before anybody joined with it, else a new one.
+    /// A new number for the region `name`.
     fn take_number(&mut self, name: &str) -> Result<u16> {
-        let new = |id| Member {
-            id,
-            name: name.to_owned(),
-            node: None,
-            removed: false,
-            lost: false,
-            heir: None,
-        };
-        if let Some(free) = self.members.iter_mut().find(|member| member.is_free()) {
-            *free = new(free.id);
-            return Ok(free.id);
-        }
         let id = self.members.iter().map(|member| member.id + 1).max().unwrap_or_default();
         if usize::from(id) >= MEMBERS {
             return Err(Error::Config(format!(
-                "no number is left: a deployment has {MEMBERS} regions in its life, and a region that has joined keeps its number when it is removed. What can be taken back are invitations that nobody has joined with (`telesto region remove`); else dump the database and restore it into new regions"
+                "no number is left: a deployment has {MEMBERS} regions in its life, and no number is given twice, neither that of a region that was removed nor that of an invitation that was taken back; dump the database and restore it into new regions"
             )));
         }
-        self.members.push(new(id));
+        self.members.push(Member::invited(id, name));
         Ok(id)
     }
 
@@ -234,8 +175,7 @@ impl Registry {
     #[must_use]
     pub fn numbers_left(&self) -> usize {
         let taken = self.members.iter().map(|member| usize::from(member.id) + 1).max();
-        let free = self.members.iter().filter(|member| member.is_free()).count();
-        MEMBERS.saturating_sub(taken.unwrap_or_default()) + free
+        MEMBERS.saturating_sub(taken.unwrap_or_default())
     }
 
     /// The registry of a region that was invited, and the text with which the others accept it.
@@ -299,24 +239,19 @@ impl Registry {
     /// is refused for a moment, and somebody may have said where it is reached from here.
     ///
     /// # Errors
-    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, or when its number or its name is another region's.
+    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, when its number or its name is another region's, or when
+    /// the region of that number has joined on another node.
     pub fn accept(&mut self, acceptance: &str) -> Result<()> {
         let new = Member::parse(acceptance)?;
-        let mut others = self.members.iter().filter(|member| member.id != new.id);
-        if let Some(other) = others.find(|member| member.name == new.name && !member.removed) {
-            return Err(Error::Config(format!(
-                "there is a region {} already, with number {}, and the one that joined has number {}: if it takes the place of that one, run `telesto region remove {}` here first; else join it anew under another name",
-                new.name, other.id, new.id, new.name
-            )));
-        }
-        let gives_numbers = self.inviter().is_some_and(|inviter| inviter.id == self.me);
-        let known = self.members.iter_mut().find(|member| member.id == new.id);
-        match known {
-            // It was invited when this region was; the one that gives numbers may have taken that back since.
-            Some(known) if known.name != new.name && known.is_hearsay() && !gives_numbers => {
-                *known = new;
-                Ok(())
-            }
+        let mut changed = self.clone();
+        changed.clear_name_for(&new)?;
+        changed.take_in(new)?;
+        *self = changed;
+        Ok(())
+    }
+
+    fn take_in(&mut self, new: Member) -> Result<()> {
+        match self.members.iter_mut().find(|member| member.id == new.id) {
             // Also where that one has not joined yet: its invitation has the number.
             Some(known) if known.name != new.name => Err(Error::Config(format!(
                 "number {} is that of region {}, and region {} was given it too: two regions have invited at the same time. Nothing was changed; invite region {} anew and join it with a new bucket",
@@ -326,13 +261,12 @@ impl Registry {
                 "region {} is this one, or was removed; invite it anew",
                 known.name
             ))),
-            Some(known) => {
-                let node = |member: &Member| member.node.as_ref().map(|(node, _)| *node);
-                if known.node.is_none() || node(known) != node(&new) {
-                    *known = new;
-                }
+            Some(known) if known.node.is_none() => {
+                *known = new;
                 Ok(())
             }
+            Some(known) if known.is_elsewhere(&new) => Err(used_twice(&known.name)),
+            Some(_) => Ok(()),
             // Another region invited it.
             None => {
                 self.members.push(new);
@@ -341,29 +275,57 @@ impl Registry {
         }
     }
 
+    /// Sees that no other region has the name of one that has joined. An older invitation to that name, of which nobody has joined here, was
+    /// taken back where it was made: else the name would not have been given again.
+    fn clear_name_for(&mut self, new: &Member) -> Result<()> {
+        let gives_numbers = self.gives_numbers();
+        let mut others = self.members.iter_mut().filter(|member| member.id != new.id);
+        let Some(other) = others.find(|member| member.name == new.name && !member.removed) else {
+            return Ok(());
+        };
+        if !gives_numbers && other.is_hearsay() && other.id < new.id {
+            other.removed = true;
+            return Ok(());
+        }
+        Err(Error::Config(format!(
+            "there is a region {} already, with number {}, and the one that joined has number {}: if it takes the place of that one, run `telesto region remove {}` here first; else join it anew under another name",
+            new.name, other.id, new.id, new.name
+        )))
+    }
+
     /// Takes in what a region says of itself, as [`Registry::accept`], or of a third one: that it has joined. Nothing that is known of a third one
-    /// here changes by that. A region that is `opening` has joined a moment ago, and takes who was left out meanwhile for such, too.
+    /// here changes by that; but one that was refused here, before it was known to have joined, is left out as one that has. A region that is
+    /// `opening` has joined a moment ago, and takes who was left out meanwhile for such, too.
     ///
     /// # Errors
-    /// [`Error::Malformed`]; [`Error::Config`] when its number or its name is another region's.
+    /// [`Error::Malformed`]; [`Error::Config`] when its number or its name is another region's, or when it is known on another node.
     pub fn hear(&mut self, said: &Introduction, opening: bool) -> Result<()> {
-        let third = Member::parse(&said.text)?;
-        if third.id == said.by.0 {
-            return self.accept(&said.text);
-        }
-        if third.id == self.me {
+        let mut third = Member::parse(&said.text)?;
+        let itself = third.id == said.by.0;
+        if third.id == self.me && !itself {
             return Ok(());
         }
         let known = self.members.iter_mut().find(|member| member.id == third.id);
         match known {
-            Some(known) if third.removed => {
-                if opening && known.name == third.name {
-                    *known = third;
-                    self.number_version();
+            Some(known) if third.removed && opening && known.name == third.name => {
+                *known = third;
+                self.number_version();
+                Ok(())
+            }
+            Some(known) if known.is_refused_unseen() && known.name == third.name => {
+                if let Some(node) = third.node.take() {
+                    known.has_joined_after_all(node);
                 }
                 Ok(())
             }
-            Some(known) if known.removed || known.node.is_some() => Ok(()),
+            _ if itself => self.accept(&said.text),
+            Some(known) if third.removed || known.removed => Ok(()),
+            Some(known) if known.node.is_some() && known.name == third.name => {
+                match known.is_elsewhere(&third) {
+                    true => Err(used_twice(&known.name)),
+                    false => Ok(()),
+                }
+            }
             // Nobody here has anything of it.
             None if third.removed => {
                 self.members.push(third);
@@ -402,7 +364,7 @@ impl Registry {
     /// # Errors
     /// [`Error::Config`] when they are not the regions that have joined, or it is no tree.
     pub fn set_tree(&mut self, env: &Env, tree: &Tree, names: &[&str]) -> Result<()> {
-        let joined = || self.members.iter().filter(|m| !m.removed && m.node.is_some());
+        let joined = || self.members.iter().filter(|member| member.stays());
         let id = |name: &&str| {
             let found = joined().find(|member| member.name == *name);
             found.map(|member| RegionId(member.id)).ok_or_else(|| {
@@ -436,26 +398,36 @@ impl Registry {
         };
     }
 
-    /// Leaves a region out from the next start on. One that has joined keeps its number, and those that stay exchange what they have of it:
-    /// what one of them has had of it, others may wait for. Also of one that was left out by a version that did not do so. Whether it has
-    /// joined, as far as is known here.
+    /// Leaves a region out from the next start on, for ever. Of one that has joined those that stay exchange what they have: what one of them
+    /// has had of it, others may wait for. Also of one that was left out by a version that did not do so.
     ///
     /// # Errors
     /// [`Error::Config`] when there is no such other region.
-    pub fn remove(&mut self, name: &str) -> Result<bool> {
-        let me = self.me;
+    pub fn remove(&mut self, name: &str) -> Result<Removed> {
+        let (me, gives_numbers) = (self.me, self.gives_numbers());
         let others =
             self.members.iter_mut().filter(|member| member.name == name && member.id != me);
-        let stays = |member: &&mut Member| !member.removed || member.node.is_some() && !member.lost;
-        let found = others.filter(stays).max_by_key(|member| (!member.removed, member.id));
-        let found = found.ok_or_else(|| {
-            Error::Config(format!(
-                "there is no other region {name}; `telesto region list` shows them"
-            ))
-        })?;
+        let open = |member: &&mut Member| !member.removed || member.node.is_some() && !member.lost;
+        let found = others.filter(open).max_by_key(|member| (!member.removed, member.id));
+        let Some(found) = found else { return Err(self.unknown(name)) };
         found.removed = true;
         found.lost = found.node.is_some();
-        Ok(found.lost)
+        Ok(match (found.lost, gives_numbers) {
+            (true, _) => Removed::LeftOut,
+            (false, true) => Removed::TakenBack,
+            (false, false) => Removed::Refused,
+        })
+    }
+
+    /// That there is no other region `name` to leave out.
+    fn unknown(&self, name: &str) -> Error {
+        let mut others = self.members.iter().filter(|member| member.id != self.me);
+        Error::Config(match others.any(|member| member.name == name) {
+            true => format!("region {name} was left out here already"),
+            false => format!(
+                "there is no other region {name} here; `telesto region list` shows them. If it has joined elsewhere, this region will hear of it: run this again when the list shows it"
+            ),
+        })
     }
 
     /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay exchange what they have of it. Also
@@ -467,7 +439,7 @@ impl Registry {
     pub fn remove_lost(&mut self, name: &str, heir: Option<&str>) -> Result<()> {
         let me = self.me;
         let stays = |heir: &str| {
-            let mut joined = self.members.iter().filter(|m| !m.removed && m.node.is_some());
+            let mut joined = self.members.iter().filter(|member| member.stays());
             let found = joined.find(|member| member.name == heir && heir != name);
             found.map(|member| member.id).ok_or_else(|| {
                 Error::Config(format!(
@@ -480,11 +452,7 @@ impl Registry {
         let others =
             self.members.iter_mut().filter(|member| member.name == name && member.id != me);
         let found = others.max_by_key(|member| (!member.removed, member.id));
-        let found = found.ok_or_else(|| {
-            Error::Config(format!(
-                "there is no other region {name}; `telesto region list` shows them"
-            ))
-        })?;
+        let Some(found) = found else { return Err(self.unknown(name)) };
         if found.id == 0 && heir.is_none() && found.heir.is_none() {
             return Err(Error::Config(format!(
                 "region {name} made the definitions, unless they were given to another one: say with --successor which region makes them from now on (the same one in each region that stays)"
@@ -569,14 +537,15 @@ impl Registry {
     }
 }
 
+/// One invitation, from which two buckets were made a region.
+fn used_twice(name: &str) -> Error {
+    Error::Config(format!(
+        "region {name} has joined on another node already: its invitation was used twice, or its bucket was made anew. Nothing was changed; run `telesto region remove {name}` for each region that stays, and invite it anew"
+    ))
+}
+
 /// What every version has.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
-}
-
-fn decoded(text: &str) -> Result<String> {
-    let malformed = Error::malformed("the text of another region");
-    let decoded = unhex(text).and_then(|bytes| String::from_utf8(bytes).ok());
-    decoded.ok_or_else(|| malformed("it is cut off or changed: copy the whole of it".to_owned()))
 }

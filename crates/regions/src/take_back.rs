@@ -234,14 +234,13 @@ async fn wait_until_here(shared: &Shared, past: &Past) {
     }
 }
 
-/// Closes a region that is gone for good, when all survivors have said what they have of it.
+/// Closes a region that is gone for good, when all survivors have said what they have of it; and says which of them have not closed it, until
+/// all have: one may have been told by a version that only took the region from its list.
 pub(crate) async fn close(shared: Arc<Shared>, lost: RegionId) {
-    loop {
+    let mut closed = shared.inbox.lock().is_closed(lost);
+    while !closed {
         match try_close(&shared, lost).await {
-            Ok(()) => {
-                shared.trouble.lock().remove(&Some(lost));
-                return;
-            }
+            Ok(()) => closed = true,
             Err(Error::Stopped) => return,
             Err(error) => {
                 let text = format!("region {lost} is not closed yet: {error}");
@@ -250,6 +249,42 @@ pub(crate) async fn close(shared: Arc<Shared>, lost: RegionId) {
                 shared.env.clock.sleep(AGAIN).await;
             }
         }
+    }
+    shared.trouble.lock().remove(&Some(lost));
+    loop {
+        match open_at(&shared, lost).await {
+            Ok(open) if open.is_empty() => {
+                shared.trouble.lock().remove(&Some(lost));
+                return;
+            }
+            Ok(open) => {
+                let text = format!(
+                    "region {lost} is closed here, and not yet in region {}: run `telesto region remove` of it for that bucket, once more where an earlier version did",
+                    open.join(", ")
+                );
+                shared.trouble.lock().insert(Some(lost), text);
+            }
+            Err(Error::Stopped) => return,
+            // What is wrong with the link is said beside the peer.
+            Err(error) => tracing::debug!(%lost, %error, "who has closed it is not known yet"),
+        }
+        shared.env.clock.sleep(AGAIN).await;
+    }
+}
+
+/// The survivors that have not closed `lost`, by name. An error where one does not answer and none of the others has not.
+async fn open_at(shared: &Shared, lost: RegionId) -> Result<Vec<String>> {
+    let (mut open, mut unknown) = (Vec::new(), None);
+    for peer in &shared.config.peers {
+        match known_at(shared, peer.id, lost).await {
+            Ok(known) if known.closed => {}
+            Ok(_) => open.push(peer.name.clone()),
+            Err(error) => unknown = Some(error),
+        }
+    }
+    match unknown {
+        Some(error) if open.is_empty() => Err(error),
+        _ => Ok(open),
     }
 }
 
@@ -290,15 +325,7 @@ async fn try_close(shared: &Shared, lost: RegionId) -> Result<()> {
 
 /// Whether every survivor has closed `lost`.
 pub(crate) async fn is_closed_everywhere(shared: &Shared, lost: RegionId) -> Result<bool> {
-    if !shared.inbox.lock().is_closed(lost) {
-        return Ok(false);
-    }
-    for peer in shared.peers.keys() {
-        if !known_at(shared, *peer, lost).await?.closed {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    Ok(shared.inbox.lock().is_closed(lost) && open_at(shared, lost).await?.is_empty())
 }
 
 /// Whether this region makes the definitions in the place of `lost`.

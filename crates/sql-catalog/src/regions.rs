@@ -230,10 +230,11 @@ impl CatalogSnapshot {
         !self.regions.is_empty()
     }
 
-    /// The region called `name`.
+    /// The region called `name`: the last that was invited, where one that was left out under this name is named until all have closed it.
     #[must_use]
     pub fn region_named(&self, name: &str) -> Option<RegionId> {
-        self.regions().find(|region| region.name == name).map(|region| RegionId(region.id))
+        let called = self.regions().filter(|region| region.name == name);
+        called.map(|region| RegionId(region.id)).max()
     }
 
     /// What a region is called.

@@ -411,14 +411,15 @@ fn name_values(
 }
 
 impl SqlEngine {
-    /// Makes the catalog name these regions: number, name and address. Does nothing when it does.
+    /// Makes the catalog name these regions: number, name and address. Those of `kept` stay named if they are, and are not named if they are
+    /// not. Does nothing when it does.
     ///
     /// # Errors
     /// 25006 in a region that does not make definitions; those of the database.
-    pub async fn name_regions(&self, named: &[(u16, String, String)]) -> Result<()> {
+    pub async fn name_regions(&self, named: &[(u16, String, String)], kept: &[u16]) -> Result<()> {
         let mut attempt = 0;
         loop {
-            match self.try_name_regions(named).await {
+            match self.try_name_regions(named, kept).await {
                 Err(error) if error.conflict().is_some() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
             }
@@ -530,9 +531,14 @@ impl SqlEngine {
         Ok(())
     }
 
-    async fn try_name_regions(&self, named: &[(u16, String, String)]) -> Result<()> {
+    async fn try_name_regions(&self, named: &[(u16, String, String)], kept: &[u16]) -> Result<()> {
         let txn = self.database().begin(TxnOptions::default()).await?;
         let catalog = self.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
+        let is_new = |id: &u16| named.iter().all(|(named, ..)| named != id);
+        let kept = catalog.regions().filter(|region| kept.contains(&region.id));
+        let kept = kept.filter(|region| is_new(&region.id));
+        let kept = kept.map(|region| (region.id, region.name.clone(), region.address.clone()));
+        let named = &named.iter().cloned().chain(kept).collect::<Vec<_>>()[..];
         let mut change = CatalogChange::new(Arc::clone(&txn), &catalog);
         for (id, name, address) in named {
             let known = catalog.regions().find(|region| region.id == *id);

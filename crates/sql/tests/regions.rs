@@ -229,7 +229,7 @@ impl Sites {
         if region == 0 && sql.defining_region().await.expect("reads") == RegionId(0) {
             let named = NAMES.iter().enumerate();
             let named = named.map(|(id, name)| (id as u16, (*name).to_owned(), String::new()));
-            sql.name_regions(&named.collect::<Vec<_>>()).await.expect("named");
+            sql.name_regions(&named.collect::<Vec<_>>(), &[]).await.expect("named");
         }
         self.places[region].site = Some(Site { engine, sql, regions, process, meter });
     }

@@ -471,20 +471,22 @@ impl Shared {
         if self.engine.region() != defining && !self.take_over(sql, defining).await? {
             return Ok(());
         }
-        // A lost region is named until those that stay have what they can have of it: a new home of its tables must not write before.
+        // A region that was left out stays named until those that stay have what they can have of it: a new home of its tables must not write
+        // before. What is named no more stays so: when all have closed it, and it is only not known now whether they have.
         let running = self.running.lock().clone();
         let closed = match running {
             Some(running) => running.lost_are_closed().await.unwrap_or(false),
             None => false,
         };
         self.unnamed.store(!closed, Ordering::Relaxed);
-        let stays = |member: &&telesto_regions::Member| !member.removed || member.lost && !closed;
-        let members = registry.members().iter().filter(stays);
-        let named = members.filter_map(|member| {
+        let members = registry.members().iter();
+        let named = members.clone().filter(|member| !member.removed).filter_map(|member| {
             let (_, address) = member.node.as_ref()?;
             Some((member.id, member.name.clone(), address.clone()))
         });
-        Ok(sql.name_regions(&named.collect::<Vec<_>>()).await?)
+        let kept = members.filter(|member| member.removed && member.lost && !closed);
+        let kept = kept.map(|member| member.id).collect::<Vec<_>>();
+        Ok(sql.name_regions(&named.collect::<Vec<_>>(), &kept).await?)
     }
 
     /// Takes the definitions over where that is to be done; whether they are made here now.

@@ -398,10 +398,10 @@ async fn keys_and_several_regions_exclude_each_other() {
     fill(&opened).await;
     let regions =
         [(0, "one".to_owned(), "a:1".to_owned()), (1, "two".to_owned(), "b:1".to_owned())];
-    let error = opened.sql.name_regions(&regions).await.expect_err("refused").to_string();
+    let error = opened.sql.name_regions(&regions, &[]).await.expect_err("refused").to_string();
     assert!(error.contains("telesto.key") && error.contains("secret"), "{error}");
     run(&opened, "drop table other; alter table secret reset (telesto.key)").await;
-    opened.sql.name_regions(&regions).await.expect("named");
+    opened.sql.name_regions(&regions, &[]).await.expect("named");
     let set = "alter table secret set (telesto.key = 'group_a')";
     refused(&opened, set, "0A000", &["several regions"]).await;
     close(opened).await;

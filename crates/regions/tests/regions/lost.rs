@@ -582,6 +582,37 @@ fn lost_region_is_closed_although_a_survivors_log_takes_longer_to_read_than_a_re
     });
 }
 
+/// One of those that stay was told by a version that took the region from its list and did no more: who waits for it says so, after a start
+/// too.
+#[test]
+fn who_has_not_closed_a_region_that_has_left_is_named() {
+    World::run(40, false, async |world| {
+        let mut sites = Sites::running(&world, 3).await;
+        sites.quiet().await;
+        for region in [2, 1, 0] {
+            sites.kill(region);
+        }
+        sites.start(1, 0..2).await;
+        sites.lost = vec![2];
+        for _ in 0..2 {
+            sites.start(0, 0..2).await;
+            world.sleep(Duration::from_secs(10)).await;
+            let trouble = sites.at(0).regions.status().trouble.unwrap_or_default();
+            assert!(trouble.contains("not yet in region region-1"), "{trouble}");
+            assert!(matches!(sites.at(0).regions.lost_are_closed().await, Ok(false)));
+            sites.kill(0);
+        }
+        sites.start(0, 0..2).await;
+        sites.kill(1);
+        sites.start(1, 0..2).await;
+        world.sleep(Duration::from_secs(10)).await;
+        for region in 0..2 {
+            assert!(matches!(sites.at(region).regions.lost_are_closed().await, Ok(true)));
+            assert_eq!(sites.at(region).regions.status().trouble, None);
+        }
+    });
+}
+
 #[test]
 fn comparison_names_rows_that_differ_and_waits_for_those_on_their_way() {
     World::run(34, false, async |world| {

@@ -250,7 +250,7 @@ fn another_region_takes_over_from_the_one_that_is_lost() {
             let sql = &sites.at(1).sql;
             sql.take_over_definitions(RegionId(0)).await.expect("takes over");
             let named = [(1, "eu".to_owned(), String::new()), (2, "ap".to_owned(), String::new())];
-            sql.name_regions(&named).await.expect("names");
+            sql.name_regions(&named, &[]).await.expect("names");
             sites.must(1, "CREATE TABLE new (id int PRIMARY KEY, name text UNIQUE)").await;
             sites.must(1, "ALTER TABLE a ADD COLUMN more int").await;
             for (from, to) in [(1, 2), (2, 1), (1, 2)] {

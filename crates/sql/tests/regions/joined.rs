@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use telesto_common::Timestamp;
+use telesto_common::{RegionId, Timestamp};
 use telesto_testkit::World;
 
 use super::reads::one;
@@ -77,23 +77,28 @@ fn region_of_a_gone_ones_name_has_the_rows_of_that_name() {
             let all = others.chain(ap.iter().map(|id| (*id, NAMES[2])));
             all.map(|(id, name)| (id, name.to_owned(), String::new())).collect()
         };
-        let homes = || async {
+        let catalog = || async {
             let txn = sites.at(0).engine.clone();
             let txn = telesto_txn::Database::begin(&*txn, telesto_txn::TxnOptions::default());
             let txn = txn.await.expect("begins");
-            let catalogs = telesto_sql::catalog::CatalogCache::of(telesto_common::RegionId(0));
+            let catalogs = telesto_sql::catalog::CatalogCache::of(RegionId(0));
             let of = telesto_sql::catalog::store::DEFAULT_DATABASE_ID;
-            let catalog = catalogs.read(&txn, of).await.expect("reads");
+            catalogs.read(&txn, of).await.expect("reads")
+        };
+        let homes = || async {
+            let catalog = catalog().await;
             let table = catalog.tables().find(|table| table.name == "t").cloned().expect("t");
             let rule = table.placement.by_row.clone().expect("a rule");
             ["us", "eu", "ap"].map(|value| rule.values[value].clone())
         };
-        let name = async |ap: &[u16]| {
-            sites.at(0).sql.name_regions(&named(ap)).await.expect("named");
+        let name_and_keep = async |ap: &[u16], kept: &[u16]| {
+            sites.at(0).sql.name_regions(&named(ap), kept).await.expect("named");
         };
-        // While the one before it is a member, the rows are its own.
-        name(&[2, 5]).await;
+        let name = async |ap: &[u16]| name_and_keep(ap, &[]).await;
+        // While the one before it is named, the rows are its own; who says the name means the one that has come.
+        name_and_keep(&[5], &[2]).await;
         assert_eq!(homes().await[2].home(), Some(2));
+        assert_eq!(catalog().await.region_named("ap"), Some(RegionId(5)));
         name(&[]).await;
         assert_eq!(homes().await[2].home(), Some(2));
         name(&[5]).await;
@@ -103,5 +108,12 @@ fn region_of_a_gone_ones_name_has_the_rows_of_that_name() {
         assert!(ap.is_gained_by(5) && !us.is_gained_by(0), "{ap:?}");
         name(&[5]).await;
         assert_eq!(homes().await[2], ap);
+        // A region that is named no more is not named again because somebody may not have closed it.
+        name_and_keep(&[5], &[2]).await;
+        assert_eq!(homes().await[2], ap);
+        name(&[]).await;
+        name_and_keep(&[], &[2]).await;
+        let ids: Vec<_> = catalog().await.regions().map(|region| region.id).collect();
+        assert_eq!(ids, [0, 1]);
     });
 }

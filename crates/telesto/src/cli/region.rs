@@ -17,7 +17,7 @@ use telesto::Options;
 use telesto::open::{open_bucket, open_new_bucket};
 use telesto_bucket::Bucket;
 use telesto_common::Env;
-use telesto_regions::{MEMBERS, Member, Registry};
+use telesto_regions::{MEMBERS, Member, Registry, Removed};
 
 use super::table::Table;
 
@@ -113,8 +113,8 @@ pub enum Command {
     /// Leaves a region out; to be run for every region that stays.
     ///
     /// Stop its node first, when all that it has committed is sent: what is not stays in its bucket. Those that stay exchange what they have of
-    /// it, when this was run for each of them. It cannot come back under its name's number. Of one that was invited and has not joined the
-    /// invitation is taken back.
+    /// it, when this was run for each of them. It cannot come back under its number. Of one that was invited and has not joined the invitation is
+    /// taken back, in the region that has invited it.
     Remove {
         /// The region
         name: String,
@@ -240,7 +240,7 @@ pub async fn run(command: Command) -> Result<(), String> {
             let left = registry.numbers_left();
             if left <= FEW_NUMBERS {
                 eprintln!(
-                    "Regions that can still be invited: {left}. A deployment has {MEMBERS} in its life, those that have joined and were removed included."
+                    "Regions that can still be invited: {left}. A deployment has {MEMBERS} in its life, those that were removed and invitations that were taken back included."
                 );
             }
         }
@@ -295,15 +295,26 @@ async fn remove(
 ) -> Result<(), String> {
     let bucket = bucket(env, place).await?;
     let (number, mut registry) = known(&bucket).await?;
-    let has_joined = match lost {
-        true => registry.remove_lost(name, successor.as_deref()).map(|()| true),
+    let removed = match lost {
+        true => registry.remove_lost(name, successor.as_deref()).map(|()| Removed::LeftOut),
         false => registry.remove(name),
     };
-    let has_joined = has_joined.map_err(text)?;
+    let removed = removed.map_err(text)?;
     registry.save(&bucket, number).await.map_err(text)?;
-    if !has_joined {
-        println!("The invitation of region {name} is taken back.");
-        return Ok(());
+    match removed {
+        Removed::LeftOut => {}
+        Removed::TakenBack => {
+            println!(
+                "The invitation of region {name} is taken back; its number is not given again. Should it have joined another region meanwhile, `trouble` in telesto_regions says so: run this for the buckets of the other regions then."
+            );
+            return Ok(());
+        }
+        Removed::Refused => {
+            println!(
+                "Region {name} has not joined, as far as is known here; it is not taken in any more. Its invitation is taken back with the same command for the bucket of the region that has made it. Run this for the buckets of the other regions too, in case it has joined one of them."
+            );
+            return Ok(());
+        }
     }
     println!("Region {name} is left out here. Run this for the buckets of the other regions too.");
     println!(
