@@ -252,8 +252,7 @@ impl Ddl<'_> {
 
     /// Every row must fulfil a check in the end.
     pub(super) fn check_rows(&mut self, table: &Table, name: &str, expression: &str) -> Result<()> {
-        let target = self.qualified(table);
-        let expression = parse_over_row(expression)?;
+        let (target, expression) = (self.qualified(table), parse_over_row(expression)?);
         self.after.push(After::Empty(
             vec![table.id],
             format!("SELECT 1 FROM {target} WHERE NOT ({expression}) LIMIT 1"),
@@ -379,13 +378,11 @@ impl Ddl<'_> {
         if !full {
             return;
         }
-        let each = |test: &str, word: &str| {
-            let tests =
-                columns.iter().map(|a| format!("a.{} {test}", quote(&table.columns[*a].name)));
-            tests.collect::<Vec<_>>().join(word)
+        let each = |test: &str| {
+            let tests = columns.iter().map(|a| quote(&table.columns[*a].name));
+            tests.map(|name| format!("a.{name} {test}")).collect::<Vec<_>>().join(" OR ")
         };
-        let (some, given) = (each("IS NULL", " OR "), each("IS NOT NULL", " OR "));
-        let from = self.qualified(table);
+        let (from, some, given) = (self.qualified(table), each("IS NULL"), each("IS NOT NULL"));
         self.after.push(After::Empty(
             vec![table.id],
             format!("SELECT 1 FROM {from} AS a WHERE ({some}) AND ({given}) LIMIT 1"),

@@ -10,17 +10,15 @@
 //! key of a new row, or of one that it references, that is not here ─► expect: its home finds it free, or there, when it commits
 //! ```
 //! # Invariants
-//! - Both executors, definitions and everything else that an [`telesto_sql_plan::ExecContext`] is given to read and write rows through this: no answer is
-//!   made of a part of a table that was not asked for as such.
+//! - Whatever an [`telesto_sql_plan::ExecContext`] is given to reads and writes rows through this: no answer is made of a part of a table by itself.
 //! - What decides a constraint is read whole also where a session asks for what is here alone.
 //! - A row is written where its value has its home, and there only when those who wrote it before have stopped.
 //!
 //! # On failure
-//! [`Error::NotPlaced`] with the regions that have what was asked for; [`Error::TwoHomes`] when a transaction writes rows of two homes.
-//! A scan tells it when it is first asked for rows.
+//! [`Error::NotPlaced`] with the regions that have what was asked for, by a scan when it is first asked for rows; [`Error::TwoHomes`].
 //!
 //! # Limits
-//! Ranges of several values are read one value after the other, a round trip each at least. What decides a constraint is of one value.
+//! Ranges of several values are read one after the other, a round trip each at least. What decides a constraint is of one value.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,7 +39,6 @@ use telesto_txn::{
     Away, Committed, Database, Error, Labelled, Looked, NotPlaced, Put, ReadFor, Result, Savepoint,
     Scan, ScanOptions, Transaction, TryClaim, TxnOptions, WriteIn,
 };
-
 mod scans;
 use self::scans::{OneByOne, Refused, Where};
 use crate::{away::AwayHome, homes};

@@ -463,7 +463,8 @@ impl Binder<'_> {
         // Of the call nothing becomes a join.
         let place = self.place.take();
         let joins = only_true && !negated;
-        if !self.is_correlated(&relation, scope)? && !(joins && one_join_gives(&relation.plan)?) {
+        let joins = joins && one_join_gives(&relation.plan)?;
+        if !joins && !self.is_correlated(&relation, scope)? {
             let shape = Shape::Among(values.len());
             if let Some(call) = self.row_call(values, "=", shape, relation, scope)? {
                 return Ok(Typed::bool(super::expr::negate(call, negated)));

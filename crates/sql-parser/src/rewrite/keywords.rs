@@ -15,7 +15,6 @@
 //! | `FETCH FIRST (n) ROWS WITH TIES` | `LIMIT (n) FETCH FIRST ROWS WITH TIES` |
 //! | `INSERT … OVERRIDING SYSTEM VALUE` | a column more, named [`OVERRIDING_SYSTEM`] |
 //! | `ORDER BY a USING >`, `<` | `ORDER BY a DESC`, `ASC` |
-//! | `NATIONAL CHARACTER`, `NATIONAL CHAR`, `NCHAR VARYING` | `CHARACTER`, `CHAR`, `CHARACTER VARYING`; `NCHAR` alone is read as a type's name |
 //! | `top` | `"top"`: the parser takes it for a clause of another dialect |
 //! | `FROM t *` | `FROM t`: what inherits is read in any case, and there is nothing that does |
 //! | `FROM ONLY t`, `JOIN ONLY (t)`, `UPDATE ONLY t`, `MERGE INTO ONLY t USING ONLY u` | the same without ONLY, for the same reason |
@@ -138,15 +137,6 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
             "FOR" => locks(&mut words, at),
             "FETCH" => fetch(&mut words, at),
             "USING" => direction(&mut words, at),
-            "NATIONAL"
-                if matches!(words.word(at + 1).as_str(), "CHAR" | "CHARACTER")
-                    && !names_column(&words, at) =>
-            {
-                words.replace(at, 1, Vec::new());
-            }
-            "NCHAR" if words.word(at + 1) == "VARYING" => {
-                words.replace(at, 1, vec![keyword("CHARACTER")]);
-            }
             "TOP" => words.replace(at, 1, vec![quoted("top")]),
             "FROM" if words.token(at + 2) == Some(&Token::Mul) => inherited(&mut words, at),
             "ONLY" if at > 0 => only(&mut words, at),
@@ -162,13 +152,6 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
     }
     super::nested_joins::enclose_merge_source(words.tokens);
     super::nested_joins::enclose(words.tokens);
-}
-
-/// Whether a column's name stands at `at`, where a type follows.
-fn names_column(words: &Words<'_>, at: usize) -> bool {
-    let Some(before) = at.checked_sub(1) else { return false };
-    matches!(words.token(before), Some(Token::LParen | Token::Comma))
-        || matches!(words.word(before).as_str(), "COLUMN" | "ADD" | "EXISTS" | "ATTRIBUTE")
 }
 
 /// `TABLE t` where a query stands.

@@ -87,10 +87,16 @@ impl Session {
         }
     }
 
+    /// [`Session::confirmed`], and [`Session::of_the_past`].
+    pub(super) async fn confirmed_now(&self, error: Error) -> Error {
+        let error = self.confirmed(error).await;
+        self.of_the_past(error).await
+    }
+
     /// `error`, or a conflict in its place where it says that a definition does not have what is asked for, and definitions
     /// have changed since the block's snapshot: at the levels with one snapshot a block does not see what others have made
     /// since, and who executes it again finds it. PostgreSQL's catalog is no part of the snapshot.
-    pub(super) async fn of_the_past(&self, error: Error) -> Error {
+    async fn of_the_past(&self, error: Error) -> Error {
         // One that was said to only read keeps its snapshot: what it has told so far is not kept to be compared.
         let block = self.block.as_ref().filter(|block| {
             let options = &block.options;

@@ -378,8 +378,7 @@ impl Session {
                 return Err(self.explain_conflict(error));
             }
             if self.block.as_ref().is_some_and(|block| block.txn.is_some()) {
-                let error = self.confirmed(error).boxed().await;
-                let error = self.of_the_past(error).boxed().await;
+                let error = self.confirmed_now(error).boxed().await;
                 let repeatable = self.block.as_ref().is_some_and(|block| block.repeatable);
                 if error.conflict().is_none() || !repeatable {
                     return Err(self.explain_conflict(error));

@@ -245,8 +245,7 @@ impl Session {
                 // It goes another way; nothing was done here.
                 Err(error) if prepared.lifted && self.texts.is_stale() => return Err(error),
                 Err(error) => {
-                    let error = self.confirmed(error).boxed().await;
-                    let error = self.of_the_past(error).boxed().await;
+                    let error = self.confirmed_now(error).boxed().await;
                     let retry = error.conflict().is_some()
                         && !prepared.effects().acts
                         && self.block.as_ref().is_some_and(|block| block.repeatable)

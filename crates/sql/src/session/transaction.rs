@@ -209,20 +209,9 @@ impl Session {
 
     pub(super) fn record(&mut self, step: Step) {
         let limit = self.engine.options.retry_statements;
-        // Views may call them, too: what the block took and says is taken and said again.
-        let acted = self.advisory.holds() || self.channels.tells();
         if let Some(block) = &mut self.block {
             // An explicit read-only block never conflicts; an implicit one may still have to write.
             if block.options.read_only && block.explicit {
-                return;
-            }
-            // Each statement was told what was there as it ran: as long as the block itself has changed nothing, no later one
-            // rests on that.
-            if block.options.level.is_by_statement()
-                && !acted
-                && step.only_tells()
-                && block.steps.iter().all(Step::only_reads)
-            {
                 return;
             }
             if block.steps.len() >= limit {
@@ -448,6 +437,8 @@ impl Session {
         refused: bool,
     ) -> Result<bool> {
         self.label = self.label();
+        // What the block took and says is taken and said again, whatever queries do that, or views in them.
+        let acts = self.advisory.holds() || self.channels.tells();
         let Some(block) = &mut self.block else { return Ok(true) };
         self.cursors.begin_again();
         self.advisory.begin_again();
@@ -468,7 +459,7 @@ impl Session {
         block.savepoints.clear();
         let steps = block.steps.clone();
         let settings = Arc::clone(&self.settings);
-        let result = self.repeat_steps(&steps, (options.is_some(), refused)).await;
+        let result = self.repeat_steps(&steps, (options.is_some(), refused), acts).await;
         self.settings = settings;
         // What set_config asked for has its effect already.
         self.configured.take();
@@ -482,14 +473,27 @@ impl Session {
         result
     }
 
-    /// `upgrades`: nothing was written, nor is anything to be; only the snapshot is another one.
+    /// `upgrades`: nothing was written, nor is anything to be; only the snapshot is another one. `acts`: queries are executed for what
+    /// they do beside what they tell.
     async fn repeat_steps(
         &mut self,
         steps: &[Step],
         (upgrades, refused): (bool, bool),
+        acts: bool,
     ) -> Result<bool> {
+        // Each statement was told what was there as it ran: as long as the block itself has changed nothing, no later one rests
+        // on that.
+        let mut told = match &self.block {
+            Some(block) if !acts && block.options.level.is_by_statement() => {
+                steps.iter().take_while(|step| step.only_reads()).count()
+            }
+            _ => 0,
+        };
         for step in steps {
+            let early = told > 0;
+            told = told.saturating_sub(1);
             match step {
+                step if early && step.only_tells() => {}
                 // What it answered rests on no snapshot.
                 Step::Statement { prepared, .. }
                     if upgrades
