@@ -257,16 +257,10 @@ fn put_parentheses(expr: &mut Expr) {
             }
         }
         // Where earlier versions read the text otherwise.
-        Expr::BinaryOp { left, op, .. } if is_unranked(op) && !is_match(op) => {
-            if matched(left) {
-                wrap(left);
-            }
+        Expr::BinaryOp { left, op, .. } if is_unranked(op) && !is_match(op) && matched(left) => {
+            wrap(left);
         }
-        Expr::BinaryOp { op, right, .. } if is_comparison(op) => {
-            if matched(right) {
-                wrap(right);
-            }
-        }
+        Expr::BinaryOp { op, right, .. } if is_comparison(op) && matched(right) => wrap(right),
         Expr::Like { expr, .. }
         | Expr::ILike { expr, .. }
         | Expr::Between { expr, .. }
