@@ -292,17 +292,20 @@ async fn locks_of_queries_are_kept_when_a_block_of_read_committed_is_executed_ag
     let engine = engine().await;
     let (mut a, mut b) = (session(&engine).await, session(&engine).await);
     run(&mut a, "create table t (id int primary key, v int); insert into t values (1, 0)").await;
-    run(&mut a, "create view taking as select pg_advisory_xact_lock(7) as l").await;
+    let view = "create view taking as select pg_try_advisory_xact_lock(7) as l";
+    assert_eq!(run(&mut a, view).await, ["CREATE VIEW"]);
     for taking in [
         "select * from pg_advisory_xact_lock(7)",
         "select pg_advisory_xact_lock(7)",
         "select id from t, lateral pg_try_advisory_xact_lock(6 + t.id) as g where g",
         "select * from taking",
     ] {
-        run(&mut a, &format!("begin isolation level read committed; {taking}")).await;
-        run(&mut a, "update t set v = v + 1 where id = 1").await;
+        let begun = run(&mut a, &format!("begin isolation level read committed; {taking}")).await;
+        assert_eq!(begun.last().map(String::as_str), Some("SELECT 1"), "{taking}: {begun:?}");
+        assert_eq!(run(&mut a, "update t set v = v + 1 where id = 1").await, ["UPDATE 1"]);
         run(&mut b, "create table m (a int); drop table m").await;
-        run(&mut a, "insert into t values (2, 0); delete from t where id = 2").await;
+        let changed = run(&mut a, "insert into t values (2, 0); delete from t where id = 2").await;
+        assert_eq!(changed, ["INSERT 0 1", "DELETE 1"], "{taking}");
         assert_eq!(run(&mut b, "select pg_try_advisory_lock(7)").await[0], "f", "{taking}");
         assert_eq!(run(&mut a, "commit").await, ["COMMIT"], "{taking}");
         run(&mut b, "select pg_advisory_unlock_all()").await;

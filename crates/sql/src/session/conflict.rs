@@ -36,11 +36,16 @@ pub(super) fn says_nothing(error: &Error) -> bool {
         || ["08", "40", "53", "54", "57", "58", "XX"].iter().any(|class| code.0.starts_with(class))
 }
 
-/// Whether the error says that something is not defined, or not so.
+/// Whether the error says that something is not defined.
 fn is_of_definitions(error: &Error) -> bool {
-    let code = error.code();
-    code.0.starts_with("42") && code != SqlState::SYNTAX_ERROR && error.conflict().is_none()
-        || code == SqlState::INVALID_SCHEMA_NAME
+    let missing = [
+        SqlState::UNDEFINED_TABLE,
+        SqlState::UNDEFINED_COLUMN,
+        SqlState::UNDEFINED_OBJECT,
+        SqlState::UNDEFINED_FUNCTION,
+        SqlState::INVALID_SCHEMA_NAME,
+    ];
+    error.conflict().is_none() && missing.contains(&error.code())
 }
 
 /// Whether another transaction was in the way.
