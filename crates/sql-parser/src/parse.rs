@@ -189,7 +189,6 @@ fn statement(sql: &str, mut tokens: Vec<TokenWithSpan>, need: Need) -> Result<Pa
     crate::definition::identity::spell(&mut tokens)?;
     crate::definition::spell_constraints(&mut tokens, spelled)?;
     crate::rewrite::create_as_execute::spell(&mut tokens)?;
-    crate::rewrite::national::spell(&mut tokens);
     crate::rewrite::keywords::respell(&mut tokens);
     look(length)?;
     let wrapped = crate::rewrite::quantified_comparison::spell_insert(&mut tokens);

@@ -3,7 +3,7 @@
 //! # Parts
 //! Before parsing, over tokens: [`insert_source`], [`spelling`], [`copy_words`], [`quantified_comparison`], [`subscript_assignment`], [`set_columns`],
 //! [`row_star`], [`keywords`], [`create_as_execute`], [`variadic`], [`calls_in_from`], [`rows_from`], [`using_alias`], [`group_distinct`],
-//! [`search_cycle`], [`national`]. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
+//! [`search_cycle`], `national`. After parsing, over the tree: [`precedence`], [`row_star`], [`quantified_comparison`], [`constructs`], [`records`],
 //! [`expand_array`]. [`crate::parse`] states their order.
 //!
 //! # Invariants
@@ -24,7 +24,7 @@ pub mod expand_array;
 pub mod group_distinct;
 pub mod insert_source;
 pub mod keywords;
-pub mod national;
+mod national;
 mod nested_joins;
 pub mod precedence;
 pub mod quantified_comparison;

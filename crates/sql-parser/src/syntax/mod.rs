@@ -132,7 +132,7 @@ pub fn read_sized_query(text: &str) -> std::result::Result<(Box<Query>, Need), U
 
 /// Whether a kept text may say what the parser binds otherwise.
 pub(crate) fn may_lack_parentheses(text: &str) -> bool {
-    text.contains("DISTINCT FROM")
+    text.contains("DISTINCT FROM") || text.contains('~')
 }
 
 /// The type that a text names.
