@@ -206,6 +206,7 @@ impl Session {
         let own = prepared.parameter_types.len();
         let resolved = parameters.resolved();
         if prepared.lifted && resolved.get(..own) != Some(&prepared.parameter_types[..]) {
+            self.texts.is_another();
             return Err(changed());
         }
         crate::access::check(statement, catalog, &self.settings)?;

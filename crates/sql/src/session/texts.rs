@@ -72,6 +72,8 @@ pub(super) struct Texts {
     begins: AtomicBool,
     /// What its names mean had changed; nothing was done.
     stale: AtomicBool,
+    /// The statement is all that its transaction does: as long as it has not committed, nothing is done.
+    alone: AtomicBool,
 }
 
 impl Texts {
@@ -79,6 +81,18 @@ impl Texts {
     pub fn begin(&self) {
         self.stale.store(false, Ordering::Relaxed);
         self.begins.store(true, Ordering::Relaxed);
+        self.alone.store(false, Ordering::Relaxed);
+    }
+
+    /// The known statement that is about to run is alone in its transaction.
+    pub fn runs_alone(&self) {
+        self.alone.store(true, Ordering::Relaxed);
+    }
+
+    /// A known statement is another one by the definitions there are now, which others have changed since it was tried first. Where
+    /// it is alone the text goes the ordinary way.
+    pub fn is_another(&self) {
+        self.stale.store(self.alone.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// The plan of a known statement is asked for, and is one of other definitions or settings. Whether the text is to go the
@@ -215,6 +229,7 @@ impl Session {
         let alone = self.block.is_none();
         self.texts.begin();
         let result = if alone {
+            self.texts.runs_alone();
             self.run_alone(prepared, &parameters).await
         } else {
             self.run(prepared, parameters).await
