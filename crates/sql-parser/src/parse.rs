@@ -296,6 +296,7 @@ fn spell_forms(tokens: &mut Vec<TokenWithSpan>) {
     crate::rewrite::spelling::spell_trims(tokens);
     crate::rewrite::spelling::spell_qualified_calls(tokens);
     crate::rewrite::spelling::spell_constants(tokens);
+    crate::rewrite::national::spell(tokens);
 }
 
 /// Where `tokens` begin and end in the text that they were read from; `None`: there are none.

@@ -109,7 +109,6 @@ fn insert_of(name: &str) -> Vec<Token> {
 
 /// Rewrites the tokens of one statement.
 pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
-    super::national::spell(tokens);
     let mut words = Words { tokens, solid: Vec::new() };
     words.find_solid();
     match words.word(0).as_str() {

@@ -24,7 +24,7 @@ pub mod expand_array;
 pub mod group_distinct;
 pub mod insert_source;
 pub mod keywords;
-mod national;
+pub mod national;
 mod nested_joins;
 pub mod precedence;
 pub mod quantified_comparison;

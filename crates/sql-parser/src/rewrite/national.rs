@@ -16,7 +16,7 @@
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 /// Rewrites the tokens of one statement.
-pub(super) fn spell(tokens: &mut Vec<TokenWithSpan>) {
+pub fn spell(tokens: &mut Vec<TokenWithSpan>) {
     let is = |token: Option<&TokenWithSpan>, words: &[&str]| {
         matches!(token.map(|token| &token.token), Some(Token::Word(word))
             if word.quote_style.is_none()
