@@ -4,9 +4,11 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telesto_common::TxnId;
 use telesto_common::key::KeyRange;
-use telesto_txn::{Database as _, Error, Hold, Level};
+use telesto_common::{Label, RegionId, Timestamp, TxnId};
+use telesto_log::record::Write;
+use telesto_txn::service::{CheckedWrite, CommitRequest, CommitWrites, RemoteWrites};
+use telesto_txn::{Database as _, Error, Hold, Level, Reads};
 
 use crate::harness::{World, get, put, scan};
 
@@ -139,4 +141,46 @@ async fn whoever_begins_to_read_a_range_learns_at_once_that_it_was_changed() {
         matches!(&changed, Err(Error::Conflict { key, .. }) if key == &Bytes::from_static(b"t/z")),
         "{changed:?}"
     );
+}
+
+/// All that other regions commit later waits behind what is applied: a client that leaves its block open does not stop that.
+#[tokio::test(start_paused = true)]
+async fn what_other_regions_committed_goes_on_under_a_hold() {
+    let world = World::new(44);
+    let process = world.start().await;
+    process.put("t/a", "0").await;
+    let holder = process.begin(Level::Serializable).await;
+    process.engine.hold(hold(1, holder.id()));
+    let (_, at) = process.engine.applied();
+    let write = Write {
+        key: Bytes::from_static(b"t/a"),
+        value: Some(Bytes::from_static(b"1")),
+        fresh: false,
+    };
+    let request = CommitRequest {
+        shard: Default::default(),
+        txn: TxnId(71),
+        reads: Reads::default(),
+        writes: CommitWrites::Applied {
+            own: Vec::new(),
+            remote: vec![RemoteWrites {
+                txn: TxnId(72),
+                origin: Label::update(RegionId(1), Timestamp(at.0 - 1000)),
+                writes: vec![CheckedWrite { write, since: Timestamp::MAX }],
+                parts: Vec::new(),
+            }],
+        },
+        messages: Vec::new(),
+        after: at,
+        origin: None,
+        durability: None,
+        timeout: Duration::from_secs(30),
+    };
+    let started = tokio::time::Instant::now();
+    process.engine.service().commit(request).await.expect("is applied");
+    let waited = started.elapsed();
+    // Less than a client's commit waits, and less than the hold lasts.
+    assert!(waited >= Duration::from_secs(1) && waited < LASTS / 2, "{waited:?}");
+    let reader = process.begin(Level::Serializable).await;
+    assert_eq!(get(&reader, "t/a").await.as_deref(), Some("1"));
 }
