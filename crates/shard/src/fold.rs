@@ -35,6 +35,7 @@ use crate::api::{FoldOutcome, Folded, Version};
 use crate::engine::{Fault, Outcome, StoredRow, Writer};
 use crate::error::{Error, Result};
 use crate::external::External;
+use crate::gone::Extent;
 use crate::predecessors;
 use crate::row::{self, Meta};
 use crate::shard::{Shard, read_meta};
@@ -279,7 +280,7 @@ impl Shard {
         let _one = self.compacting.lock().await;
         let mut tables = writer.shape().level0_tables;
         while tables >= LEVEL0_WAIT {
-            if let Err(fault) = self.compact_now(false).await {
+            if let Err(fault) = self.compact_now(Extent::Worth).await {
                 tracing::warn!(
                     path = self.engine.path(),
                     ?fault,
@@ -496,22 +497,31 @@ impl Shard {
     /// # Errors
     /// The bucket's; harmless.
     pub async fn compact(&self, all: bool) -> Result<()> {
+        self.compact_extent(if all { Extent::All } else { Extent::Worth }).await
+    }
+
+    pub(crate) async fn compact_extent(&self, extent: Extent) -> Result<()> {
         self.open_check()?;
         let Ok(_one) = self.compacting.try_lock() else { return Ok(()) };
-        self.compact_now(all).await.map_err(|fault| self.error(fault))
+        self.compact_now(extent).await.map_err(|fault| self.error(fault))
     }
 
     /// The caller holds the lock of compactions.
-    async fn compact_now(&self, all: bool) -> Outcome<()> {
+    pub(crate) async fn compact_now(&self, extent: Extent) -> Outcome<()> {
         let Some(view) = self.base() else { return Ok(()) };
         // The watermark durably in the checkpoint, not the one in memory: every reader of the result must find it.
-        let watermark = Timestamp(self.durable_watermark.load(Ordering::Acquire));
-        self.engine.compact(watermark, all, view.shape()).await?;
+        let expired = self.expired();
+        self.engine.compact(&expired, extent, view.shape()).await?;
         let writer = self.writer.lock().clone();
         match writer {
             Some(writer) => writer.refresh().await,
             None => self.reopen(&Some(view)).await,
+        }?;
+        if !expired.gone.is_empty() {
+            // Of all that a merge leaves out only this could still be seen.
+            self.pages.clear();
         }
+        Ok(())
     }
 
     /// Another process advanced the checkpoint (`Config::CheckpointAdvanced`): looks at it and drops the tail up

@@ -26,6 +26,7 @@ mod external;
 mod fold;
 #[doc(hidden)]
 pub mod fuzz;
+mod gone;
 mod pages;
 pub mod part;
 mod predecessors;
@@ -52,6 +53,7 @@ pub use api::{
 pub use cache::ProcessCache;
 pub use engine::memory::MemoryCheckpoints;
 pub use error::{Error, Result};
+pub use gone::Gone;
 pub use scan::ShardScan;
 pub use shard::{CheckpointKnows, Shard};
 pub use snapshots::SnapshotGuard;

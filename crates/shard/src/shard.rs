@@ -31,6 +31,7 @@ use crate::epochs::Epochs;
 use crate::error::{Error, Result};
 use crate::external::External;
 use crate::fold::Folding;
+use crate::gone::Gone;
 use crate::pages::Pages;
 use crate::row::{self, Meta};
 use crate::snapshots::{SnapshotGuard, Snapshots};
@@ -68,13 +69,17 @@ pub struct Shard {
     /// While this process feeds the checkpoint.
     pub(crate) writer: Mutex<Option<Arc<dyn Writer>>>,
     pub(crate) dirty: AtomicBool,
+    /// What was dropped.
+    pub(crate) gone: Mutex<Vec<Gone>>,
+    /// The state of the checkpoint that was last looked at for what is gone.
+    pub(crate) reclaimed: Mutex<Option<(u64, u64)>>,
     /// Whether the checkpoint goes on.
     pub(crate) progress: Progress,
     /// Held while the tail's oldest part is moved to disk.
     pub(crate) spilling: tokio::sync::Mutex<()>,
     checkpointed: AtomicU64,
     /// The watermark durably in the checkpoint: no compaction may use a newer one.
-    pub(crate) durable_watermark: AtomicU64,
+    durable_watermark: AtomicU64,
     applied: AtomicU64,
     newest: AtomicU64,
     /// Of the rows that are cached.
@@ -169,6 +174,8 @@ impl Shard {
             compacting: tokio::sync::Mutex::new(()),
             writer: Mutex::new(None),
             dirty: AtomicBool::new(false),
+            gone: Mutex::default(),
+            reclaimed: Mutex::default(),
             progress: Progress::default(),
             spilling: tokio::sync::Mutex::new(()),
             checkpointed: AtomicU64::new(meta.lsn.0),
@@ -237,6 +244,11 @@ impl Shard {
     #[must_use]
     pub fn oldest_readable(&self) -> Timestamp {
         self.snapshots.watermark()
+    }
+
+    /// The watermark durably in the checkpoint: no compaction may use a newer one.
+    pub(crate) fn durable_watermark(&self) -> Timestamp {
+        Timestamp(self.durable_watermark.load(Ordering::Acquire))
     }
 
     /// Registers a snapshot: versions visible at `at` are kept, here and in checkpoints this process folds,

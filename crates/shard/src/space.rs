@@ -1,7 +1,7 @@
 //! What each index takes: in the checkpoint, and in the tail.
 //!
 //! # Invariants
-//! Nothing here decides anything: the numbers are shown to people.
+//! What may be read does not depend on it: the numbers are shown to people, and tell whether a merge for what is gone pays ([`crate::gone`]).
 //!
 //! # On failure
 //! The checkpoint's errors; a view that is of no use any more is replaced, as for a read.
@@ -75,7 +75,7 @@ impl Shard {
         Ok(space)
     }
 
-    async fn checkpoint_space(&self) -> Result<Taken> {
+    pub(crate) async fn checkpoint_space(&self) -> Result<Taken> {
         let mut reopens = 0;
         loop {
             self.open_check()?;

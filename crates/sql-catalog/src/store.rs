@@ -328,6 +328,21 @@ pub async fn forget_dropped(
     Ok(Arc::new(without))
 }
 
+/// Writes the note of a dropped object again as it is; false: it is not there any more.
+///
+/// # Errors
+/// Those of the transaction.
+pub async fn touch_dropped(
+    txn: &Arc<dyn Transaction>,
+    catalog: &CatalogSnapshot,
+    oid: u32,
+) -> Result<bool> {
+    let key = object_key(catalog.database, oid);
+    let Some(note) = txn.get(&key, ReadFor::Constraint).await? else { return Ok(false) };
+    txn.put(key, note).await?;
+    Ok(true)
+}
+
 impl CatalogSnapshot {
     /// Makes the stamp of a catalog with a temporary part from those of its parts.
     pub fn restamp(&mut self) {

@@ -424,6 +424,46 @@ async fn rows_swept_by_two_processes_are_read_as_of_before_the_drop() {
     assert_eq!((keys(&third, table).await, keys(&third, kept).await), (0, 5000));
 }
 
+/// What was dropped and is much is not deleted key by key: it is there until no snapshot can ask for it, then a merge leaves it out. Nobody
+/// commits anything meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn much_that_was_dropped_leaves_when_it_cannot_be_asked_for_any_more() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut options = Options::new(format!("file://{}", dir.path().join("bucket").display()));
+    options.log = Some(LogKind::Bucket);
+    options.data_dir = Some(dir.path().join("node"));
+    options.memory_bytes = 64 << 20;
+    options.retention = Some(Duration::from_secs(6));
+    options.checkpoint_interval = Some(Duration::from_millis(500));
+    let opened = open(&telesto_runtime::env(), &options).await.expect("opens");
+    let mut client = Client::new(&opened).await;
+    large(&mut client, 40_000).await;
+    client.run("create index l_a on l (a); create table kept (id int primary key)").await;
+    client.run("insert into kept select n from generate_series(1, 5000) n").await;
+    let table = client.number("select 'l'::regclass::oid").await;
+    let kept = client.number("select 'kept'::regclass::oid").await;
+    let mut reader = Client::new(&opened).await;
+    reader.run("begin isolation level repeatable read read only").await;
+    assert_eq!(reader.number("select count(*) from l").await, 40_000);
+    let begun = std::time::Instant::now();
+    client.run("drop table l").await;
+    assert_eq!(client.code("select count(*) from l").await, "42P01");
+    let left = "select bytes from telesto_space where kind = 'dropped'";
+    while begun.elapsed() < Duration::from_secs(3) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(reader.number("select count(*) from l where a >= 0").await, 40_000);
+        assert_eq!(keys(&opened, table).await, 80_000, "nothing is deleted");
+    }
+    assert!(client.number(left).await > 1_000_000);
+    reader.run("commit").await;
+    while keys(&opened, table).await != 0 || client.number(left).await != 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(begun.elapsed() < Duration::from_secs(500), "{}", keys(&opened, table).await);
+    }
+    assert_eq!(client.number("select telesto_check_table('kept')").await, 5000);
+    assert_eq!(keys(&opened, kept).await, 5000);
+}
+
 /// A process knows what it has applied; which indexes there are to build again it must know as of now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn reindex_is_about_the_indexes_as_another_process_left_them() {

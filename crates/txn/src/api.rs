@@ -30,7 +30,7 @@ pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
 use telesto_log::{Change as LogChange, LogKind};
-use telesto_shard::Space;
+use telesto_shard::{Gone, Space};
 
 use crate::additions::Additions;
 use crate::away::{Away, Elsewhere, WriteIn};
@@ -250,6 +250,15 @@ pub trait MessageSink: Debug + Send + Sync {
     fn missed(&self);
 }
 
+/// How far what is gone may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reclaiming {
+    /// What is gone since then, or before, is left out of merges from now on.
+    pub below: Timestamp,
+    /// For how long at least what was dropped is kept for snapshots from before.
+    pub retention: Duration,
+}
+
 /// A database of ordered keys.
 #[async_trait]
 pub trait Database: Debug + Send + Sync {
@@ -294,6 +303,13 @@ pub trait Database: Debug + Send + Sync {
     /// # Errors
     /// Those of reading the checkpoint.
     async fn space(&self) -> Result<Space>;
+
+    /// Says which keys nobody reads any more but snapshots from before they were dropped: merges of the checkpoint leave them out, if this
+    /// process makes them. Each call says all that are gone. `None`: they have to be deleted one by one.
+    fn set_gone(&self, gone: Vec<Gone>) -> Option<Reclaiming> {
+        let _ = gone;
+        None
+    }
 
     /// The nodes of its cluster and its log, as this process knows them.
     fn cluster(&self) -> ClusterView;

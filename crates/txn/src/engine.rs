@@ -28,11 +28,11 @@ use telesto_log::record::{Part, Write};
 use telesto_log::{
     Change as LogChange, Error as LogError, KnownCommitted, LogKind, LogOptions, VirtualLog,
 };
-use telesto_shard::{CheckpointKnows, ProcessCache, Shard, ShardOptions, Space};
+use telesto_shard::{CheckpointKnows, Gone, ProcessCache, Shard, ShardOptions, Space};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::additions::Additions;
-use crate::api::{Database, MessageSink, Outcome, Transaction, TxnOptions};
+use crate::api::{Database, MessageSink, Outcome, Reclaiming, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::{self, PartStore};
@@ -396,6 +396,13 @@ impl Database for Engine {
     async fn space(&self) -> Result<Space> {
         let shard = Arc::clone(&self.local.shard.read());
         Ok(shard.space().await?)
+    }
+
+    fn set_gone(&self, gone: Vec<Gone>) -> Option<Reclaiming> {
+        let shard = self.local.shard.read();
+        shard.set_gone(gone);
+        let retention = self.local.log.chain().retention();
+        Some(Reclaiming { below: shard.gone_below(), retention })
     }
 
     fn peers(&self) -> Option<Arc<dyn Peers>> {

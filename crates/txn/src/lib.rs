@@ -58,7 +58,7 @@ mod wire;
 pub use additions::{Addition, Additions};
 pub use api::{
     Committed, Cost, Database, Durability, Labelled, Level, Looked, MessageSink, Outcome, Put,
-    ReadFor, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
+    ReadFor, Reclaiming, Savepoint, Scan, ScanOptions, Transaction, TryClaim, TxnOptions,
 };
 pub use away::{
     AskRows, Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, ROWS_BYTES, RowsGiven, Wanted, WriteIn,
@@ -75,7 +75,7 @@ pub use read_set::{ReadRange, Reads, ReadsSince};
 pub use reading::{AwayRead, Distance, Piece, Pieces, Reader, Served};
 pub use staleness::Staleness;
 pub use telesto_log::{Change as LogChange, LogKind};
-pub use telesto_shard::{IndexPrefix, IndexSpace, Space};
+pub use telesto_shard::{Gone, IndexPrefix, IndexSpace, Space};
 pub use transactions::Transactions;
 pub use view::{ClusterView, CopyView, LogView, NodeView};
 pub use watermark::{Holder, Watermark};

@@ -56,6 +56,7 @@ struct Done {
     collected: Duration,
     collected_at: Lsn,
     trimmed: Duration,
+    reclaimed: Duration,
     trimmed_at: Lsn,
     /// Until when another process is left to fold.
     stands_back: Duration,
@@ -75,7 +76,7 @@ impl Maintenance {
         let env = &local.env;
         let round = (local.options.checkpoint_interval / 4).clamp(SHORTEST_ROUND, LONGEST_ROUND);
         let now = env.clock.monotonic();
-        let mut done = Done { collected: now, trimmed: now, ..Done::default() };
+        let mut done = Done { collected: now, trimmed: now, reclaimed: now, ..Done::default() };
         // Whoever watches finds it from the start, not from the first round on.
         metrics::gauge!("telesto_txn_tail_bytes").set(local.shard().tail_bytes() as f64);
         loop {
@@ -121,6 +122,12 @@ impl Maintenance {
             local.log.refresh(local.env.deadline(local.options.timeout)).await?;
             shard.collect().await?;
             done.parts.collect(local).await?;
+        }
+        // What was dropped may go long after the last fold, once no snapshot can ask for it.
+        let reclaim_every = (local.log.chain().retention() / 16).max(LONGEST_ROUND / 5);
+        if now.saturating_sub(done.reclaimed) >= reclaim_every.min(collect_every) {
+            done.reclaimed = now;
+            shard.reclaim_aside();
         }
         Ok(())
     }

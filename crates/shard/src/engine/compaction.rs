@@ -32,16 +32,18 @@ use slatedb::config::{
     CompactionWorkerOptions, CompactorOptions, GarbageCollectorDirectoryOptions,
     GarbageCollectorOptions,
 };
+use slatedb::manifest::{SortedRun, SsTableView};
 use slatedb::{
     CompactionFilter, CompactionFilterDecision, CompactionFilterError, CompactionFilterSupplier,
     CompactionJobContext, CompactorBuilder, RowEntry, ValueDeletable, VersionedManifest,
 };
 use telesto_bucket::Cause;
-use telesto_common::Timestamp;
 use tokio::sync::Notify;
 
 use super::slate::{BLOCK_SIZE, RETRIES, SlateEngine, fault};
+use super::slate_space::KnownTables;
 use super::{Fault, Outcome, Shape, fetches};
+use crate::gone::{Expired, Extent};
 use crate::row::{self, RowKind};
 
 /// How often a running job is looked at.
@@ -64,14 +66,18 @@ pub(super) enum Decision {
 }
 
 /// Whether a stored row may go. `last_run`: no older run can hold the key.
-pub(super) fn decide(watermark: Timestamp, key: &[u8], value: &Bytes, last_run: bool) -> Decision {
+pub(super) fn decide(expired: &Expired, key: &[u8], value: &Bytes, last_run: bool) -> Decision {
+    let watermark = expired.watermark;
     // A row that does not decode is kept: reading it reports the damage.
     match RowKind::of(key) {
         Some(RowKind::Newest) => match row::peek_newest("", value) {
+            // What an older run holds of the key may come to sight: nobody looks.
+            Ok((at, _)) if expired.gone.covers(&key[1..], at) => Decision::Drop,
             Ok((at, true)) if at <= watermark && last_run => Decision::Drop,
             Ok((at, true)) if at <= watermark => Decision::Tombstone,
             _ => Decision::Keep,
         },
+        Some(RowKind::History) if expired.gone.covers_history(key) => Decision::Drop,
         Some(RowKind::History) => match row::decode_history("", value) {
             Ok(history) if history.superseded <= watermark => Decision::Drop,
             _ => Decision::Keep,
@@ -85,7 +91,7 @@ pub(super) fn decide(watermark: Timestamp, key: &[u8], value: &Bytes, last_run: 
 }
 
 struct Filter {
-    watermark: Timestamp,
+    expired: Arc<Expired>,
     last_run: bool,
 }
 
@@ -96,9 +102,14 @@ impl CompactionFilter for Filter {
         entry: &RowEntry,
     ) -> Result<CompactionFilterDecision, CompactionFilterError> {
         let ValueDeletable::Value(value) = &entry.value else {
-            return Ok(CompactionFilterDecision::Keep);
+            // What hides nothing but what is gone hides nothing that anybody looks for.
+            let hides = !self.expired.gone.touch(entry.key.get(1..).unwrap_or_default());
+            return Ok(match hides {
+                true => CompactionFilterDecision::Keep,
+                false => CompactionFilterDecision::Drop,
+            });
         };
-        Ok(match decide(self.watermark, &entry.key, value, self.last_run) {
+        Ok(match decide(&self.expired, &entry.key, value, self.last_run) {
             Decision::Keep => CompactionFilterDecision::Keep,
             Decision::Drop => CompactionFilterDecision::Drop,
             Decision::Tombstone => CompactionFilterDecision::Modify(ValueDeletable::Tombstone),
@@ -110,7 +121,7 @@ impl CompactionFilter for Filter {
     }
 }
 
-struct Filters(Timestamp);
+struct Filters(Arc<Expired>);
 
 #[async_trait]
 impl CompactionFilterSupplier for Filters {
@@ -118,8 +129,19 @@ impl CompactionFilterSupplier for Filters {
         &self,
         context: &CompactionJobContext,
     ) -> Result<Box<dyn CompactionFilter>, CompactionFilterError> {
-        Ok(Box::new(Filter { watermark: self.0, last_run: context.is_dest_last_run }))
+        Ok(Box::new(Filter { expired: Arc::clone(&self.0), last_run: context.is_dest_last_run }))
     }
+}
+
+/// The oldest tables of level 0, at most so many.
+fn oldest(manifest: &VersionedManifest, most: usize) -> impl Iterator<Item = &SsTableView> {
+    // Newest first: what is left of level 0 must be newer than what is merged.
+    let level0 = manifest.l0();
+    level0.iter().skip(level0.len().saturating_sub(most))
+}
+
+fn next_run(manifest: &VersionedManifest) -> u32 {
+    manifest.compacted().iter().map(|run| run.id + 1).max().unwrap_or(0)
 }
 
 /// What to merge: the oldest tables of level 0 and, from the newest on, the runs worth rewriting with them.
@@ -127,14 +149,11 @@ fn plan(manifest: &VersionedManifest, all: bool) -> Option<CompactionSpec> {
     let mut runs: VecDeque<_> =
         manifest.compacted().iter().map(|run| (run.id, run.estimate_size())).collect();
     runs.make_contiguous().sort_by_key(|(id, _)| std::cmp::Reverse(*id));
-    let newest_run = runs.front().map(|(id, _)| *id);
     let most = if all { usize::MAX } else { MAX_SOURCES };
-    // Newest first: what is left of level 0 must be newer than what is merged.
-    let level0 = manifest.l0();
-    let oldest = level0.iter().skip(level0.len().saturating_sub(most.saturating_sub(1)));
-    let mut bytes: u64 = oldest.clone().map(|table| table.estimate_size()).sum();
-    let mut sources: Vec<_> = oldest.map(|table| SourceId::SstView(table.id)).collect();
-    let mut destination = newest_run.map_or(0, |id| id + 1);
+    let tables: Vec<_> = oldest(manifest, most - 1).collect();
+    let mut bytes: u64 = tables.iter().map(|table| table.estimate_size()).sum();
+    let mut sources: Vec<_> = tables.iter().map(|table| SourceId::SstView(table.id)).collect();
+    let mut destination = next_run(manifest);
     while let Some((id, size)) = runs.pop_front() {
         if !all && (size > bytes.saturating_mul(JOIN_RATIO) || sources.len() == most) {
             break;
@@ -147,9 +166,56 @@ fn plan(manifest: &VersionedManifest, all: bool) -> Option<CompactionSpec> {
     worth.then(|| CompactionSpec::new(sources, destination))
 }
 
+/// What to rewrite for the sake of what is gone: one run, or the oldest tables of level 0, of which it is at least a quarter.
+/// `gone`: bytes of a table that are.
+fn plan_gone(
+    manifest: &VersionedManifest,
+    gone: impl Fn(&SsTableView) -> u64,
+) -> Option<CompactionSpec> {
+    let of_run = |run: &SortedRun| {
+        let gone: u64 = run.sst_views().iter().map(&gone).sum();
+        (vec![SourceId::SortedRun(run.id)], run.id, run.estimate_size(), gone)
+    };
+    let tables: Vec<_> = oldest(manifest, MAX_SOURCES).collect();
+    let level0 = (
+        tables.iter().map(|table| SourceId::SstView(table.id)).collect(),
+        next_run(manifest),
+        tables.iter().map(|table| table.estimate_size()).sum(),
+        tables.iter().map(|table| gone(table)).sum(),
+    );
+    manifest
+        .compacted()
+        .iter()
+        .map(of_run)
+        .chain([level0])
+        .filter(|(.., bytes, gone)| *gone > 0 && *bytes <= gone.saturating_mul(JOIN_RATIO))
+        .max_by_key(|(.., gone)| *gone)
+        .map(|(sources, destination, ..)| CompactionSpec::new(sources, destination))
+}
+
+/// What a job is for.
+#[derive(Clone)]
+struct Job {
+    extent: Extent,
+    expired: Arc<Expired>,
+    known: Arc<KnownTables>,
+}
+
+impl Job {
+    fn plan(&self, manifest: &VersionedManifest) -> Option<CompactionSpec> {
+        match self.extent {
+            Extent::Worth => plan(manifest, false),
+            Extent::All => plan(manifest, true),
+            Extent::Gone => plan_gone(manifest, |table| {
+                self.known.bytes(table, |place| self.expired.gone.holds(place))
+            }),
+        }
+    }
+}
+
 /// Proposes one job, then waits until no job is active.
 struct OneJob {
-    all: bool,
+    job: Job,
     proposed: Mutex<bool>,
     done: Arc<Notify>,
 }
@@ -165,7 +231,7 @@ impl CompactionScheduler for OneJob {
         let mut proposed = self.proposed.lock();
         if !*proposed {
             *proposed = true;
-            if let Some(spec) = plan(state.manifest(), self.all) {
+            if let Some(spec) = self.job.plan(state.manifest()) {
                 return vec![spec];
             }
         }
@@ -175,7 +241,7 @@ impl CompactionScheduler for OneJob {
 }
 
 struct OneJobSupplier {
-    all: bool,
+    job: Job,
     done: Arc<Notify>,
 }
 
@@ -185,19 +251,23 @@ impl CompactionSchedulerSupplier for OneJobSupplier {
         _options: &CompactorOptions,
     ) -> Box<dyn CompactionScheduler + Send + Sync> {
         let done = Arc::clone(&self.done);
-        Box::new(OneJob { all: self.all, proposed: Mutex::new(false), done })
+        Box::new(OneJob { job: self.job.clone(), proposed: Mutex::new(false), done })
     }
 }
 
 /// Runs one compaction job to its end.
 pub(super) async fn run(
     engine: &SlateEngine,
-    watermark: Timestamp,
-    all: bool,
+    expired: &Expired,
+    extent: Extent,
     shape: Shape,
 ) -> Outcome<()> {
     let done = Arc::new(Notify::new());
-    let sources = if all { shape.sources() } else { shape.sources().min(MAX_SOURCES) };
+    let most = if extent == Extent::All { usize::MAX } else { MAX_SOURCES };
+    let sources = shape.sources().min(most);
+    let expired = Arc::new(expired.clone());
+    let job =
+        Job { extent, expired: Arc::clone(&expired), known: Arc::clone(&engine.known_tables) };
     let (bytes_to_fetch, max_fetch_tasks) = fetches(engine.sizes.ahead_bytes, sources);
     let options = CompactorOptions {
         poll_interval: JOB_POLL,
@@ -221,8 +291,8 @@ pub(super) async fn run(
     let store = engine.store(Cause::Compaction);
     let compactor = CompactorBuilder::new(engine.path.as_str(), store)
         .with_options(options)
-        .with_scheduler_supplier(Arc::new(OneJobSupplier { all, done: Arc::clone(&done) }))
-        .with_compaction_filter_supplier(Arc::new(Filters(watermark)))
+        .with_scheduler_supplier(Arc::new(OneJobSupplier { job, done: Arc::clone(&done) }))
+        .with_compaction_filter_supplier(Arc::new(Filters(expired)))
         .with_sst_block_size(BLOCK_SIZE)
         .with_system_clock(engine.clock.clone())
         .with_seed(engine.env.random.next_u64())
@@ -267,12 +337,17 @@ pub(super) async fn collect(engine: &SlateEngine) -> Outcome<()> {
 
 #[cfg(test)]
 mod tests {
-    use telesto_common::TxnId;
+    use telesto_common::{Timestamp, TxnId};
 
     use super::*;
     use crate::api::Version;
 
     const WATERMARK: Timestamp = Timestamp(10);
+
+    /// [`super::decide`] where nothing was dropped.
+    fn decide(watermark: Timestamp, key: &[u8], value: &Bytes, last_run: bool) -> Decision {
+        super::decide(&Expired::below(watermark), key, value, last_run)
+    }
 
     fn newest(at: u64, value: Option<&'static [u8]>) -> Bytes {
         let value = value.map(Bytes::from_static);

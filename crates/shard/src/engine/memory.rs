@@ -11,11 +11,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use telesto_common::ShardId;
 use telesto_common::key::KeyRange;
-use telesto_common::{ShardId, Timestamp};
 
 use super::compaction::{Decision, decide};
 use super::{Engine, Fault, Outcome, ReadAhead, RowScan, Shape, StoredRow, Taken, View, Writer};
+use crate::gone::{Expired, Extent};
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
@@ -249,11 +250,11 @@ impl Engine for MemoryEngine {
         }))
     }
 
-    async fn compact(&self, watermark: Timestamp, _all: bool, _shape: Shape) -> Outcome<()> {
+    async fn compact(&self, expired: &Expired, _extent: Extent, _shape: Shape) -> Outcome<()> {
         let mut stored = self.stored.0.lock();
         stored.version += 1;
         Arc::make_mut(&mut stored.rows)
-            .retain(|key, value| decide(watermark, key, value, true) == Decision::Keep);
+            .retain(|key, value| decide(expired, key, value, true) == Decision::Keep);
         Ok(())
     }
 

@@ -32,8 +32,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use telesto_common::Timestamp;
 use telesto_common::key::KeyRange;
+
+use crate::gone::{Expired, Extent};
 
 /// Why an engine call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -232,10 +233,9 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>>;
     /// Fences every other writer.
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>>;
-    /// Merges tables of a checkpoint of `shape`, dropping history superseded, delete marks made and outcomes decided at or below
-    /// `watermark`. `all`: everything into one run,
-    /// otherwise what is worth it, oldest tables first, a bounded number of them at a time.
-    async fn compact(&self, watermark: Timestamp, all: bool, shape: Shape) -> Outcome<()>;
+    /// Merges tables of a checkpoint of `shape`, leaving out what is expired. For [`Extent::Gone`] what its tables hold was asked for
+    /// before ([`View::space`]).
+    async fn compact(&self, expired: &Expired, extent: Extent, shape: Shape) -> Outcome<()>;
     /// Deletes objects no state refers to that readers may still use.
     async fn collect(&self) -> Outcome<()>;
     /// The object and the error of the newest write, if that failed and is being repeated or given up.

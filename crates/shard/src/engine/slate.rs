@@ -38,8 +38,8 @@ use slatedb::{
     SstReader, VersionedManifest, WriteBatch,
 };
 use telesto_bucket::{Bucket, Cause};
+use telesto_common::Env;
 use telesto_common::key::KeyRange;
-use telesto_common::{Env, Timestamp};
 
 use super::contact::Instant;
 use super::no_wal::NoWal;
@@ -53,6 +53,7 @@ use super::{
     Writer, compaction, fetches, held_bytes,
 };
 use crate::cache::ProcessCache;
+use crate::gone::{Expired, Extent};
 
 pub(super) const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block16Kib;
 /// Retries of SlateDB itself; the bucket below retries too.
@@ -80,7 +81,7 @@ pub(crate) struct SlateEngine {
     cache_id: u64,
     last_read: LastRead,
     failed_write: LastFailure,
-    known_tables: Arc<KnownTables>,
+    pub(super) known_tables: Arc<KnownTables>,
 }
 
 impl Debug for SlateEngine {
@@ -293,8 +294,8 @@ impl Engine for SlateEngine {
         }))
     }
 
-    async fn compact(&self, watermark: Timestamp, all: bool, shape: Shape) -> Outcome<()> {
-        compaction::run(self, watermark, all, shape).await
+    async fn compact(&self, expired: &Expired, extent: Extent, shape: Shape) -> Outcome<()> {
+        compaction::run(self, expired, extent, shape).await
     }
 
     async fn collect(&self) -> Outcome<()> {

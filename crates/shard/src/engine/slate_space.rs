@@ -26,7 +26,7 @@ use telesto_common::Env;
 use super::slate::bounded;
 use super::witness::{LastRead, witnessed};
 use super::{Fault, Outcome, Taken};
-use crate::row::place;
+use crate::row::{Place, place};
 
 /// Tables asked at a time.
 const TABLES_AT_ONCE: usize = 8;
@@ -34,6 +34,17 @@ const TABLES_AT_ONCE: usize = 8;
 /// What is known of the tables of one checkpoint, shared by all its views.
 #[derive(Debug, Default)]
 pub(super) struct KnownTables(Mutex<BTreeMap<u128, Arc<Taken>>>);
+
+impl KnownTables {
+    /// Bytes of a table at places for which `wanted` holds, as far as it was asked before.
+    pub fn bytes(&self, view: &SsTableView, wanted: impl Fn(&Place) -> bool) -> u64 {
+        let known = self.0.lock();
+        let taken = known.get(&view.sst.id.value().0);
+        taken.map_or(0, |taken| {
+            taken.iter().filter(|(place, _)| wanted(place)).map(|(_, bytes)| bytes).sum()
+        })
+    }
+}
 
 /// The tables of one checkpoint, to be asked what they hold.
 pub(super) struct Tables {

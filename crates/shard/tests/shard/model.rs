@@ -11,7 +11,7 @@ use telesto_common::key::KeyRange;
 use telesto_common::{Env, Timestamp, WriterToken};
 use telesto_log::record::{Entry, Part, Write, Writes};
 use telesto_shard::part::PartWriter;
-use telesto_shard::{Error, Read, ScanSpec, Shard, ShardOptions, SnapshotGuard};
+use telesto_shard::{Error, Gone, Read, ScanSpec, Shard, ShardOptions, SnapshotGuard};
 
 use crate::support::{self, TestBucket, Which, commit, entry, txn};
 
@@ -36,6 +36,10 @@ pub enum Step {
     Spill(u64),
     /// A scan that some of what it reads is moved to disk under.
     AcrossSpill(Vec<(u8, bool)>, u64),
+    /// Ten keys are dropped: nobody writes them any more, or reads them from now on.
+    Drop(u8),
+    /// The shard is told what was dropped (again, if it has crashed) and merges what it may leave out.
+    Reclaim,
 }
 
 /// More than one step of a scan takes.
@@ -54,6 +58,8 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Release),
         5 => (0..40_u8).prop_map(Step::Check),
         2 => (writes(), any::<bool>()).prop_map(|(writes, fold)| Step::Across(writes, fold)),
+        1 => prop_oneof![Just(1_u8), Just(3)].prop_map(Step::Drop),
+        1 => Just(Step::Reclaim),
     ]
 }
 
@@ -75,14 +81,44 @@ fn spilling_step() -> impl Strategy<Value = Step> {
 pub struct Model {
     pub log: Vec<Entry>,
     versions: BTreeMap<Bytes, Vec<(u64, Option<Bytes>)>>,
+    /// Tens of keys, and since when nobody reads them.
+    dropped: BTreeMap<u8, u64>,
     pub now: u64,
 }
 
 fn key(number: u8) -> Bytes {
-    Bytes::from(format!("key-{number:02}"))
+    Bytes::from(format!("key-{number:02}-of-the-model"))
 }
 
 impl Model {
+    /// Whether nobody reads the key at `at`, because it was dropped.
+    fn gone(&self, number: u8, at: u64) -> bool {
+        self.dropped.get(&(number / 10)).is_some_and(|dropped| at >= *dropped)
+    }
+
+    fn gone_key(&self, key: &[u8], at: u64) -> bool {
+        let number = key.get(4..6).and_then(|n| std::str::from_utf8(n).ok()?.parse().ok());
+        number.is_some_and(|number| self.gone(number, at))
+    }
+
+    fn all_gone(&self) -> Vec<Gone> {
+        let gone = |(ten, at): (&u8, &u64)| Gone {
+            prefix: format!("key-{ten}").into(),
+            at: Timestamp(*at),
+        };
+        self.dropped.iter().map(gone).collect()
+    }
+
+    /// What of a commit's writes may still be written, at least one.
+    fn live(&self, writes: &[(u8, bool)]) -> Vec<(u8, bool)> {
+        let mut live: Vec<_> = writes.to_vec();
+        live.retain(|(number, _)| !self.dropped.contains_key(&(number / 10)));
+        if live.is_empty() {
+            live.push((0, true));
+        }
+        live
+    }
+
     fn tick(&mut self) -> u64 {
         // One microsecond of commit time a step.
         self.now += 1 << 12;
@@ -102,6 +138,7 @@ impl Model {
         let mut records = Vec::new();
         for writes in commits {
             let at = self.tick();
+            let writes = self.live(writes);
             let writes = writes.iter().map(|(k, put)| self.write(at, *k, *put)).collect();
             records.push(commit(at, Writes::Inline(writes)));
         }
@@ -119,8 +156,8 @@ impl Model {
         let at = self.tick();
         let mut writer = PartWriter::new(1, WriterToken(u128::from(at)));
         let mut parts: Vec<Part> = Vec::new();
-        for (number, put) in writes {
-            let write = self.write(at, *number, *put);
+        for (number, put) in self.live(writes) {
+            let write = self.write(at, number, put);
             let part = writer.push(&write).unwrap();
             if let Some(part) = part {
                 parts.push(part.named(format!("shards/0/parts/{at}-{}", parts.len())));
@@ -145,7 +182,13 @@ impl Model {
             let (t, value) = self.at(key, at)?;
             Some((key.clone(), value?, t))
         };
-        self.versions.keys().filter_map(row).collect()
+        self.versions.keys().filter(|key| !self.gone_key(key, at)).filter_map(row).collect()
+    }
+
+    /// What a scan found at `at`, without what nobody would have looked for.
+    fn shown(&self, mut found: Vec<(Bytes, Bytes, u64)>, at: u64) -> Vec<(Bytes, Bytes, u64)> {
+        found.retain(|(key, ..)| !self.gone_key(key, at));
+        found
     }
 
     /// Compares every read at `at` with the model. What was read leaves something in memory for the reads after it: which kind comes
@@ -217,7 +260,7 @@ impl Model {
         for (from, length) in [(0, 1), (3, 1), (5, 2), (2, 9), (KEYS, 1)] {
             let range = KeyRange::new(key(from), key(from + length));
             if shard.never_written(&range, Timestamp(at)).await.unwrap() {
-                for number in from..from + length {
+                for number in (from..from + length).filter(|number| !self.gone(*number, at)) {
                     let read = shard.get(&key(number), Timestamp(at)).await.unwrap();
                     let deleted = matches!(&read, Read::Found(version) if version.value.is_none());
                     assert!(read == Read::Absent || deleted, "{number} at {at}: {read:?}");
@@ -246,7 +289,7 @@ impl Model {
                 if reverse {
                     rows.reverse();
                 }
-                assert_eq!(rows, self.rows(at), "scan at {at}, reverse {reverse}");
+                assert_eq!(self.shown(rows, at), self.rows(at), "scan at {at}, reverse {reverse}");
             }
         }
         for (from, to) in [(3, 8), (0, 2), (5, 6), (2, 11), (7, 7), (4, KEYS)] {
@@ -267,6 +310,7 @@ impl Model {
             }
             let mut expected = self.rows(at);
             expected.retain(|(key, ..)| range.contains(key));
+            let rows = self.shown(rows, at);
             assert_eq!(rows, expected, "scan of {from} to {to} at {at}, reverse {reverse}");
         }
     }
@@ -278,7 +322,7 @@ impl Model {
             shard.changed_since(&[], std::slice::from_ref(&range), timestamp).await.unwrap();
         let expected = self.versions.range(key(3)..key(8)).any(|(_, v)| newest(v) > at);
         assert_eq!(change.is_some(), expected, "range changed since {at}: {change:?}");
-        for number in 0..=KEYS {
+        for number in (0..=KEYS).filter(|number| !self.dropped.contains_key(&(number / 10))) {
             let key = key(number);
             let keys = [key.clone()];
             let change = shard.changed_since(&keys, &[], timestamp).await.unwrap();
@@ -293,6 +337,9 @@ impl Model {
     }
 
     fn check_read(&self, key: &Bytes, at: u64, read: &Read) {
+        if self.gone_key(key, at) {
+            return;
+        }
         let expected = self.at(key, at);
         let exists = self.versions.contains_key(key);
         match (read, expected) {
@@ -385,6 +432,7 @@ async fn run(which: Which, steps: Vec<Step>, options: Options) {
                 }
                 let rows: Vec<_> =
                     rows.into_iter().map(|row| (row.key, row.value, row.at.0)).collect();
+                let rows = model.shown(rows, at);
                 assert_eq!(rows, expected, "scan at {at} across a commit");
             }
             Step::Spill(bytes) => {
@@ -413,7 +461,21 @@ async fn run(which: Which, steps: Vec<Step>, options: Options) {
                 if reverse {
                     rows.reverse();
                 }
+                let rows = model.shown(rows, at);
                 assert_eq!(rows, expected, "scan at {at} across spills");
+            }
+            Step::Drop(ten) => {
+                shard.apply(&model.commit(&[vec![(0, true)]])).unwrap();
+                let now = model.now;
+                model.dropped.entry(ten).or_insert(now);
+                shard.set_gone(model.all_gone());
+            }
+            Step::Reclaim => {
+                shard.set_gone(model.all_gone());
+                match shard.reclaim().await {
+                    Ok(_) | Err(Error::Unavailable { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
             }
             Step::Check(back) => {
                 let at = model.now.saturating_sub(u64::from(back) << 12);

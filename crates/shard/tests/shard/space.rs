@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use telesto_bucket::{Bucket as _, Cause};
-use telesto_common::WriterToken;
+use telesto_common::key::KeyRange;
+use telesto_common::{Timestamp, WriterToken};
 use telesto_log::record::{Write, Writes};
 use telesto_shard::part::PartWriter;
-use telesto_shard::{FoldOutcome, IndexPrefix, IndexSpace, MemoryCheckpoints, Shard};
+use telesto_shard::{
+    FoldOutcome, Gone, IndexPrefix, IndexSpace, MemoryCheckpoints, Read, ScanSpec, Shard,
+    ShardOptions,
+};
 
 use crate::support::{TestBucket, Which, commit, entry, hasty_env, options, put, simple};
 
@@ -124,4 +129,117 @@ async fn what_is_known_of_a_table_costs_no_request_again() {
     let before = bucket.requests();
     assert_eq!(cold.space().await.unwrap(), first);
     assert_eq!(bucket.requests(), before);
+}
+
+/// The bytes of an index in the checkpoint.
+async fn in_checkpoint(shard: &Shard, index: u8) -> u64 {
+    let found = of(&shard.space().await.unwrap().indexes, index);
+    found.newest_bytes + found.history_bytes
+}
+
+/// What was dropped goes with the first merge after its last reader could have ended, without a write for each key.
+async fn dropped(which: Which) {
+    let env = hasty_env();
+    let bucket = TestBucket::new();
+    let retention = Duration::from_secs(100);
+    let options = ShardOptions { retention, ..options(&env, &bucket, &which) };
+    let shard = Shard::open(options).await.unwrap();
+    let seconds = |at: u64| Timestamp::from_wall_micros(at * 1_000_000);
+    let at = |at: u64| seconds(at).0;
+    let rows = |index: u8, seed: u64| {
+        (0..2_000).map(move |i| put(key(index, i), value(i + seed, 200))).collect::<Vec<_>>()
+    };
+    shard.apply(&simple(1, at(10), rows(b'a', 0))).unwrap();
+    shard.apply(&simple(2, at(20), rows(b'd', 1))).unwrap();
+    shard.fold().await.unwrap();
+    // Half of it superseded, so that there is history.
+    shard.apply(&simple(3, at(30), rows(b'd', 2)[..1_000].to_vec())).unwrap();
+    shard.fold().await.unwrap();
+    // Pages of it are in memory, as after a look at how much it is.
+    let scanned = async |at: u64| {
+        let range = KeyRange::new(key(b'd', 0), key(b'd', u64::MAX));
+        let mut counts = Vec::new();
+        for reverse in [false, true] {
+            let mut scan =
+                shard.scan(range.clone(), seconds(at), ScanSpec { reverse, limit: None });
+            let mut count = 0;
+            while let more @ 1.. = scan.next_batch(100).await.unwrap().len() {
+                count += more;
+            }
+            counts.push(count);
+        }
+        counts
+    };
+    assert_eq!(scanned(30).await, [2_000, 2_000]);
+    shard.set_gone(vec![Gone { prefix: key(b'd', 0).slice(..12), at: seconds(40) }]);
+    assert!(!shard.reclaim().await.unwrap(), "snapshots from before are still served");
+    shard.compact(true).await.unwrap();
+    let kept = in_checkpoint(&shard, b'd').await;
+    assert!(kept > 2_000 * 200, "{kept}");
+    let read = shard.get(&key(b'd', 7), seconds(25)).await.unwrap();
+    assert!(matches!(read, Read::Found(version) if version.value == Some(value(8, 200))));
+
+    // A commit later than the retention takes the watermark past the drop.
+    shard.apply(&simple(4, at(141), vec![put(key(b'z', 0), value(1, 10))])).unwrap();
+    shard.fold().await.unwrap();
+    assert!(shard.gone_below() >= seconds(40));
+    assert_eq!(scanned(141).await, [2_000, 2_000]);
+    assert!(shard.reclaim().await.unwrap());
+    assert_eq!(scanned(141).await, [0, 0]);
+    assert_eq!(in_checkpoint(&shard, b'd').await, 0);
+    assert!(in_checkpoint(&shard, b'a').await > 2_000 * 200);
+    let before = bucket.requests();
+    for _ in 0..3 {
+        assert!(!shard.reclaim().await.unwrap(), "nothing is left");
+    }
+    assert!(bucket.requests() - before < 10, "and nobody looks for it again");
+    for i in [0, 999, 1_999] {
+        let read = shard.get(&key(b'a', i), seconds(141)).await.unwrap();
+        assert!(
+            matches!(read, Read::Found(version) if version.value == Some(value(i, 200))),
+            "{i}"
+        );
+    }
+    // What is written there after all, later, stays.
+    shard.apply(&simple(5, at(150), vec![put(key(b'd', 3), value(9, 10))])).unwrap();
+    shard.fold().await.unwrap();
+    shard.compact(true).await.unwrap();
+    let read = shard.get(&key(b'd', 3), seconds(150)).await.unwrap();
+    assert!(matches!(read, Read::Found(version) if version.value == Some(value(9, 10))));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_dropped_leaves_the_checkpoint() {
+    dropped(Which::Slate).await;
+}
+
+/// A run of which little is gone is not rewritten for it, however often that is asked for, and is rewritten once most of it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn little_that_was_dropped_waits_for_a_merge_that_is_made_anyway() {
+    let env = hasty_env();
+    let bucket = TestBucket::new();
+    let retention = Duration::from_secs(100);
+    let options = ShardOptions { retention, ..options(&env, &bucket, &Which::Slate) };
+    let shard = Shard::open(options).await.unwrap();
+    let at = |seconds: u64| Timestamp::from_wall_micros(seconds * 1_000_000).0;
+    let of = |index: u8, rows: u64| (0..rows).map(move |i| put(key(index, i), value(i, 200)));
+    shard.apply(&simple(1, at(10), of(b'a', 4_000).chain(of(b'b', 400)).collect())).unwrap();
+    shard.fold().await.unwrap();
+    shard.compact(true).await.unwrap();
+    shard.apply(&simple(2, at(200), vec![put(key(b'z', 0), value(1, 10))])).unwrap();
+    shard.fold().await.unwrap();
+    let gone = |index: u8| Gone { prefix: key(index, 0).slice(..12), at: Timestamp(at(20)) };
+    shard.set_gone(vec![gone(b'b')]);
+    for _ in 0..3 {
+        assert!(!shard.reclaim().await.unwrap());
+        assert!(in_checkpoint(&shard, b'b').await > 400 * 200);
+    }
+    shard.set_gone(vec![gone(b'a'), gone(b'b')]);
+    assert!(!shard.reclaim().await.unwrap(), "the checkpoint is the one that was looked at");
+    shard.apply(&simple(3, at(201), vec![put(key(b'z', 0), value(2, 10))])).unwrap();
+    shard.fold().await.unwrap();
+    assert!(shard.reclaim().await.unwrap());
+    for index in [b'a', b'b'] {
+        assert_eq!(in_checkpoint(&shard, index).await, 0);
+    }
 }

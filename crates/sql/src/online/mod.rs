@@ -10,7 +10,8 @@
 //!                    v
 //!                 a transaction makes it whole                   from its commit on queries use it
 //!
-//! DROP, TRUNCATE -> a note (`catalog::Dropped`) in its transaction -> sweep: keys deleted in batches, then the note
+//! DROP, TRUNCATE -> a note (`catalog::Dropped`) in its transaction -> few keys: sweep, in batches, then the note
+//!                                                                  -> many: merges leave them out ([`gone`]), then the note
 //! ```
 //! The **record** of a build names its driver and counts its beats. Who finds the beats of a record unchanged for [`LEASE`] by its
 //! own clock takes the build over; whoever was taken over from finds another driver in the record at its next batch, and waits
@@ -32,6 +33,7 @@
 
 mod build;
 mod fill;
+mod gone;
 mod regional;
 mod sweep;
 mod upkeep;

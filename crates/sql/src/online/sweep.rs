@@ -1,4 +1,4 @@
-//! Deleting keys that nothing names any more.
+//! Deleting keys that nothing names any more, where they are few or have to be deleted ([`super::gone`]).
 //!
 //! # Invariants
 //! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote there against the older
@@ -45,7 +45,7 @@ const REST: u32 = 3;
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// The keys of a storage, or of one index of it.
-fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange {
+pub(super) fn range(database: DatabaseId, storage: TableId, index: Option<u32>) -> KeyRange {
     let prefix =
         telesto_common::key::KeyWriter::prefix(database, storage, index.unwrap_or(0)).finish();
     // Without the index's number: all of them.
@@ -70,7 +70,7 @@ pub(super) async fn sweep(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<
 }
 
 /// Deletes the note of keys that are gone.
-async fn forget(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<bool> {
+pub(super) async fn forget(engine: &Arc<SqlEngine>, dropped: &Dropped) -> Result<bool> {
     let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
     let txn = engine.database().begin(options).await?;
     let catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use telesto_txn::{Level, Transaction, TxnOptions};
 
 use super::build::{Builder, Watch};
-use super::{LOOK, is_scarce, regional, sweep};
+use super::{LOOK, gone, is_scarce, regional};
 use crate::catalog::store::DEFAULT_DATABASE_ID;
 use crate::catalog::{CatalogSnapshot, Table};
 use crate::error::{Result, SqlState};
@@ -25,6 +25,7 @@ use crate::session::{CancelHandle, SessionOptions, SqlEngine};
 pub(crate) struct Upkeep {
     running: AtomicBool,
     again: AtomicBool,
+    pub(super) waiting: gone::Waiting,
     pub(super) watch: Arc<Watch>,
 }
 
@@ -98,18 +99,15 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let mut txn = engine.database().begin(options).await?;
     let mut catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
     if !catalog.defines() {
+        gone::forget_all(engine);
         // The defining region drives builds and sweeps; what it writes comes here, and the rest is this region's part.
         txn.rollback();
         return regional::round(engine).await;
     }
     let mut waiting = false;
-    let dropped: Vec<_> = catalog.dropped().cloned().collect();
-    if !dropped.is_empty() {
-        // A sweep takes its time: neither the snapshot nor what is known of builds may be from before it.
-        txn.rollback();
-        for dropped in &dropped {
-            waiting |= !or_later(sweep::sweep(engine, dropped).await)?;
-        }
+    if gone::is_told(engine) || catalog.dropped().next().is_some() {
+        // Neither the snapshot nor what is known of builds may be from before a sweep.
+        waiting = gone::round(engine, &txn, &catalog).await? || gone::is_told(engine);
         txn = engine.database().begin(options).await?;
         catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
     }

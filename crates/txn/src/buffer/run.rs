@@ -14,8 +14,8 @@
 //! at most [`JOINED_FILES`].
 //!
 //! # Limits
-//! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), and the filters if the
-//! budget has room for them; otherwise a look-up reads the one line it needs. Making a run, also from others, holds
+//! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), the first and last key in each of the first
+//! [`MOST_SPANS`] indexes, and the filters if the budget has room for them; otherwise a look-up reads the one line it needs. Making a run, also from others, holds
 //! one block of each source, one index page and one filter.
 //!
 //! # On failure
@@ -27,7 +27,7 @@ use std::sync::Arc;
 use bytes::{Buf as _, BufMut as _, Bytes};
 use telesto_cipher::{Scratch, ScratchFile};
 use telesto_common::Timestamp;
-use telesto_common::key::KeyRange;
+use telesto_common::key::{KeyRange, PREFIX_LEN};
 
 use super::run_writer::RunWriter;
 use super::{Buffered, Chain, Memory};
@@ -39,6 +39,62 @@ const LINE_WORDS: usize = LINE_BYTES / 8;
 const PROBES: u32 = 6;
 /// Files of a run that was not written by itself, at most: each is open as long as the run is there.
 const JOINED_FILES: usize = 16;
+/// Spans of a run; what comes behind them widens the last.
+const MOST_SPANS: usize = 32;
+
+/// Where the keys of a run lie: the first and the last one in each index, in order. A transaction that loads rows in order writes rows and
+/// entries of several indexes in turns; between what is written of an index and the next index there is nothing.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spans(Vec<(Bytes, Bytes)>);
+
+impl Spans {
+    /// A key comes behind all others, of which `before` was the last.
+    pub fn next(&mut self, before: &Bytes, key: &Bytes) {
+        let full = self.0.len() >= MOST_SPANS;
+        match self.0.last_mut() {
+            Some((first, _)) if full || index_of(first) == index_of(key) => return,
+            Some((_, last)) => *last = before.clone(),
+            None => {}
+        }
+        self.0.push((key.clone(), key.clone()));
+    }
+
+    /// `last` was the last of all keys. Copied, so that they do not keep whole rows alive through shared buffers.
+    pub fn end(mut self, end: &Bytes) -> Self {
+        if let Some((_, last)) = self.0.last_mut() {
+            *last = end.clone();
+        }
+        let copy = |key: &Bytes| Bytes::copy_from_slice(key);
+        Self(self.0.iter().map(|(first, last)| (copy(first), copy(last))).collect())
+    }
+
+    /// Adds those of a run behind this one.
+    fn append(&mut self, other: &Self) {
+        for (first, last) in &other.0 {
+            let full = self.0.len() >= MOST_SPANS;
+            match self.0.last_mut() {
+                Some((before, end)) if full || index_of(before) == index_of(first) => {
+                    *end = last.clone();
+                }
+                _ => self.0.push((first.clone(), last.clone())),
+            }
+        }
+    }
+
+    /// Whether one of them meets `range`.
+    fn meet(&self, range: &KeyRange) -> bool {
+        let after = self.0.partition_point(|(_, last)| *last < range.start);
+        self.0.get(after).is_some_and(|(first, _)| *first < range.end)
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(|(first, last)| first.len() + last.len() + 64).sum()
+    }
+}
+
+fn index_of(key: &Bytes) -> &[u8] {
+    key.get(..PREFIX_LEN).unwrap_or(key)
+}
 
 /// Where a block lies.
 #[derive(Clone, Debug)]
@@ -68,6 +124,7 @@ pub(super) struct Group {
 pub(crate) struct Run {
     pub(super) groups: Vec<Group>,
     pub(super) last_key: Bytes,
+    spans: Spans,
     pub(super) blocks: usize,
     pub(super) file_bytes: u64,
     /// How often its writes were merged.
@@ -90,12 +147,12 @@ pub(crate) struct RunCursor {
 impl Run {
     pub(super) fn new(
         groups: Vec<Group>,
-        last_key: Bytes,
+        (last_key, spans): (Bytes, Spans),
         blocks: usize,
         file_bytes: u64,
         level: u32,
     ) -> Self {
-        Self { groups, last_key, blocks, file_bytes, level, filters: Vec::new() }
+        Self { groups, last_key, spans, blocks, file_bytes, level, filters: Vec::new() }
     }
 
     /// Writes `memory` (not empty) to a scratch file. Blocks.
@@ -156,7 +213,9 @@ impl Run {
             return None;
         }
         let (mut groups, mut blocks, mut file_bytes) = (Vec::new(), 0, 0);
+        let mut spans = Spans::default();
         for run in &runs {
+            spans.append(&run.spans);
             let moved =
                 |group: &Group| Group { first_block: group.first_block + blocks, ..group.clone() };
             groups.extend(run.groups.iter().map(moved));
@@ -164,7 +223,7 @@ impl Run {
             file_bytes += run.file_bytes;
         }
         let last_key = runs.last()?.last_key.clone();
-        Some(Self::new(groups, last_key, blocks, file_bytes, level))
+        Some(Self::new(groups, (last_key, spans), blocks, file_bytes, level))
     }
 
     /// Size of its files.
@@ -186,7 +245,7 @@ impl Run {
     pub fn memory_bytes(&self) -> u64 {
         let keys: usize = self.groups.iter().map(|group| group.first_key.len() + 96).sum();
         let filters: usize = self.filters.iter().map(|filter| filter.len() + 24).sum();
-        (keys + filters + self.last_key.len()) as u64
+        (keys + filters + self.last_key.len() + self.spans.bytes()) as u64
     }
 
     /// Takes the filters into memory if they fit `room_bytes`. Blocks.
@@ -233,10 +292,9 @@ impl Run {
         }
     }
 
-    /// Whether the run reaches from before the end of `range` to behind its start.
+    /// Whether the run may hold keys of `range`: there are some of its index on either side of where it begins, or inside of it.
     pub fn may_overlap(&self, range: &KeyRange) -> bool {
-        let begins = self.groups.first().is_some_and(|group| group.first_key < range.end);
-        begins && self.last_key >= range.start
+        self.spans.meet(range)
     }
 
     /// The writes of `key`. Blocks.

@@ -12,7 +12,7 @@ use bytes::{BufMut as _, Bytes};
 use telesto_cipher::{Scratch, ScratchFile};
 
 use super::Chain;
-use super::run::{Block, Group, LINE_BYTES, Run, encode, encode_block, filter, hash};
+use super::run::{Block, Group, LINE_BYTES, Run, Spans, encode, encode_block, filter, hash};
 use crate::error::{Error, Result};
 
 const BLOCK_BYTES: usize = 32 << 10;
@@ -35,6 +35,7 @@ pub(super) struct RunWriter {
     groups: Vec<Group>,
     count: usize,
     last_key: Bytes,
+    spans: Spans,
 }
 
 impl RunWriter {
@@ -53,6 +54,7 @@ impl RunWriter {
             groups: Vec::new(),
             count: 0,
             last_key: Bytes::new(),
+            spans: Spans::default(),
         })
     }
 
@@ -66,6 +68,7 @@ impl RunWriter {
             encode(&mut self.block, key, write)?;
         }
         self.hashes.push(hash(key));
+        self.spans.next(&self.last_key, key);
         self.last_key = key.clone();
         if self.block.len() >= BLOCK_BYTES { self.close_block() } else { Ok(()) }
     }
@@ -79,7 +82,8 @@ impl RunWriter {
         }
         self.flush()?;
         let last_key = Bytes::copy_from_slice(&self.last_key);
-        Ok(Run::new(self.groups, last_key, self.count, self.offset, self.level))
+        let ends = (last_key, self.spans.end(&self.last_key));
+        Ok(Run::new(self.groups, ends, self.count, self.offset, self.level))
     }
 
     fn close_block(&mut self) -> Result<()> {

@@ -416,3 +416,32 @@ async fn spill_to_an_unusable_directory_fails_and_keeps_everything() {
     assert!(failures > 0);
     assert_eq!(everything(&buffer, false).await.len(), 20);
 }
+
+/// Rows in order, each with an entry in another index, which lies behind: nothing is there between the last row and the first entry.
+#[tokio::test]
+async fn spilled_rows_and_entries_leave_room_between_them() {
+    let of = |index: u8, n: u32| {
+        let mut key = vec![index; telesto_common::key::PREFIX_LEN];
+        key.extend_from_slice(&n.to_be_bytes());
+        Bytes::from(key)
+    };
+    let buffer = buffer(20_000, 1 << 20);
+    for n in 0..1000 {
+        for index in [1, 2] {
+            let value = Some(Bytes::from_static(b"value"));
+            buffer.put(of(index, n), value, Timestamp(1), false).await.expect("puts");
+        }
+    }
+    assert!(buffer.spilled());
+    for (index, from, to, there) in [
+        (1, 1000, 2000, false),
+        (2, 1000, 2000, false),
+        (1, 999, 2000, true),
+        (2, 0, 1, true),
+        (0, 0, u32::MAX, false),
+        (3, 0, 5, false),
+    ] {
+        let range = KeyRange::new(of(index, from), of(index, to));
+        assert_eq!(buffer.may_hold_any(&range), there, "{index}: {from} to {to}");
+    }
+}
