@@ -13,7 +13,7 @@ use telesto_txn::{ReadFor, Scan, ScanOptions};
 
 use crate::access::{Access, Conditions, Keys};
 use crate::storage;
-use telesto_sql_catalog::codec::RowCodec;
+use telesto_sql_catalog::codec::{EntryCodec, RowCodec};
 use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_expr::{EvalContext, Expr};
@@ -38,7 +38,7 @@ const FOUND_CLAIMED: usize = 512;
 /// A row with its key.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its primary key, prefix included.
+    /// Its primary key, prefix included; that of an index's entry where only entries are read.
     pub key: Bytes,
     /// Its columns; those the codec does not decode are NULL.
     pub row: Row,
@@ -55,6 +55,8 @@ pub struct Reader {
     path: Path,
     index: Option<Index>,
     codec: RowCodec,
+    /// Entries of the index are all that is needed of the rows.
+    entries: Option<EntryCodec>,
     filter: Option<Expr>,
     source: Source,
     /// Read and not looked at yet.
@@ -114,6 +116,7 @@ impl Reader {
             path,
             index,
             codec: codec.clone(),
+            entries: None,
             filter: filter.cloned(),
             source,
             waiting: VecDeque::new(),
@@ -122,6 +125,17 @@ impl Reader {
             to_claim: 0,
             seen: (path == Path::Whole && filter.is_some()).then_some(0),
         })
+    }
+
+    /// With rows made of the index's entries, if the path is along the index whose entries `codec` decodes. Then [`Found::key`] is an
+    /// entry's key: nothing may be claimed or changed by it.
+    #[must_use]
+    pub fn by_entries(self, codec: Option<&EntryCodec>, read_for: ReadFor) -> Self {
+        let index = self.index.as_ref().map(|index| index.id);
+        let fits = |codec: &&EntryCodec| index.is_some_and(|index| codec.is_of(index));
+        // What is read to be validated, or locked, is rows.
+        let entries = codec.filter(fits).filter(|_| read_for == ReadFor::Query);
+        Self { entries: entries.cloned(), ..self }
     }
 
     /// Claims the rows that are looked up by whole primary keys, for a statement that is going to change them.
@@ -177,7 +191,10 @@ impl Reader {
             while rows.len() < wanted
                 && let Some((key, value)) = self.waiting.pop_front()
             {
-                let row = self.codec.decode(&key, &value)?;
+                let row = match &self.entries {
+                    None => self.codec.decode(&key, &value)?,
+                    Some(entries) => entries.decode(&self.table, &key, &value)?,
+                };
                 let keep = match &self.filter {
                     None => true,
                     Some(filter) => filter.holds(&row, context)?,
@@ -227,7 +244,7 @@ impl Reader {
                 let bytes: usize = values.iter().flatten().map(Bytes::len).sum();
                 self.at_once = (AT_ONCE_BYTES / (bytes / keys.len()).max(1)).clamp(1, BATCH);
                 let found = keys.into_iter().zip(values).filter_map(|(k, v)| v.map(|v| (k, v)));
-                match &self.index {
+                match self.index.as_ref().filter(|_| self.entries.is_none()) {
                     None => Ok(Some(found.collect())),
                     Some(index) => {
                         let keys = found
@@ -252,7 +269,9 @@ impl Reader {
                     scans.pop_front();
                     continue;
                 }
-                let Some(index) = &self.index else { return Ok(Some(batch)) };
+                let Some(index) = self.index.as_ref().filter(|_| self.entries.is_none()) else {
+                    return Ok(Some(batch));
+                };
                 let keys = batch
                     .iter()
                     .map(|(k, v)| {

@@ -29,7 +29,7 @@ use super::join::{JoinPlan, Sources};
 use super::read::{BATCH, CLAIMED, Reader, eval_all, eval_waiting, get_many};
 use super::{KeyPlan, Kind, find_table, storage};
 use telesto_sql_catalog::Table;
-use telesto_sql_catalog::codec::RowCodec;
+use telesto_sql_catalog::codec::{EntryCodec, RowCodec};
 use telesto_sql_expr::bind::CallHook;
 use telesto_sql_expr::{
     Binder, EvalContext, Expr, Node, Scope, Volatility, fault, fold, output_name,
@@ -54,7 +54,7 @@ use locked::RowLock;
 use names::mixes_columns;
 use order::{behind_no_sort, bound_value, limits, order_columns, sort_keys};
 use run::Input;
-pub(super) use run::{access_words, describe_access};
+pub(super) use run::{access_words, describe_access, index_only};
 
 /// A query planned for the key path.
 #[derive(Debug)]
@@ -93,6 +93,8 @@ impl SelectPlan {
 struct From {
     table: Arc<Table>,
     codec: RowCodec,
+    /// Where the entries of the path's index are enough.
+    entries: Option<EntryCodec>,
     access: Access,
 }
 
@@ -337,7 +339,9 @@ fn shape(
                 expr.mark_columns(&mut wanted);
             }
             let codec = RowCodec::projected(table, |at| wanted[at])?;
-            (Some(From { table: Arc::clone(table), codec, access }), rest, sort)
+            let index = table.index(access.index).filter(|_| locks.is_none());
+            let entries = index.and_then(|index| EntryCodec::of(table, index, &wanted));
+            (Some(From { table: Arc::clone(table), codec, entries, access }), rest, sort)
         }
     };
     behind_no_sort(&output, &sort, locks)?;

@@ -8,11 +8,13 @@
 //! Bytes that do not decode give XX001; nothing panics.
 
 pub mod addition;
+pub mod entry;
 pub mod index;
 pub mod key;
 pub mod row;
 pub mod value;
 
+pub use entry::EntryCodec;
 pub use index::{
     index_key, index_prefix, index_prefix_key, index_values, is_exclusive, primary_key, row_id_key,
     table_range,

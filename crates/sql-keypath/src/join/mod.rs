@@ -22,9 +22,9 @@ pub mod run;
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::select::{access_words, describe_access};
+use crate::select::{access_words, describe_access, index_only};
 use telesto_sql_catalog::Table;
-use telesto_sql_catalog::codec::RowCodec;
+use telesto_sql_catalog::codec::{EntryCodec, RowCodec};
 use telesto_sql_expr::Expr;
 
 pub use from::{JoinKind, Sources};
@@ -36,6 +36,8 @@ pub struct Driver {
     pub table: Arc<Table>,
     /// Decodes the columns used.
     pub codec: RowCodec,
+    /// Where the entries of the path's index are enough.
+    pub entries: Option<EntryCodec>,
     /// Which rows.
     pub access: Access,
     /// What the path does not prove.
@@ -49,6 +51,8 @@ pub struct Step {
     pub table: Arc<Table>,
     /// Decodes the columns used; they follow the columns of the rows so far.
     pub codec: RowCodec,
+    /// Where the entries of the path's index are enough.
+    pub entries: Option<EntryCodec>,
     /// Its rows for a row so far.
     pub access: Access,
     /// How it is joined.
@@ -73,7 +77,8 @@ impl JoinPlan {
     #[must_use]
     pub fn describe(&self) -> String {
         let driver = &self.driver;
-        let mut out = describe_access(&driver.table, &driver.access, driver.filter.is_some());
+        let words = describe_access(&driver.table, &driver.access, driver.filter.is_some());
+        let mut out = index_only(words, driver.entries.as_ref());
         for (depth, step) in self.steps.iter().enumerate() {
             let kind = match step.kind {
                 JoinKind::Inner => "join",
@@ -82,11 +87,9 @@ impl JoinPlan {
                 JoinKind::Anti => "anti join",
             };
             let filtered = step.matches.is_some() || step.after.is_some();
-            out.push_str(&format!(
-                "\n{}-> {kind}: {}",
-                "  ".repeat(depth + 1),
-                access_words(&step.table, &step.access, filtered)
-            ));
+            let words = access_words(&step.table, &step.access, filtered);
+            let words = index_only(words, step.entries.as_ref());
+            out.push_str(&format!("\n{}-> {kind}: {words}", "  ".repeat(depth + 1)));
         }
         out
     }

@@ -17,7 +17,7 @@ use crate::access::estimate::{LOOK_UP, SMALL, left};
 use crate::access::{Access, Best, Conditions, Order, conjunction};
 use crate::select::decline;
 use telesto_sql_catalog::CatalogSnapshot;
-use telesto_sql_catalog::codec::RowCodec;
+use telesto_sql_catalog::codec::{EntryCodec, RowCodec};
 use telesto_sql_expr::Expr;
 use telesto_sql_plan::estimate::Shape;
 use telesto_sql_types::error::{Error, Result};
@@ -344,12 +344,18 @@ impl<'s> Arranging<'s> {
         let codec = |source: &Source| {
             RowCodec::compact(&source.table, |column| used[source.first + column])
         };
+        let entries = |source: &Source, access: &Access| {
+            let index = source.table.index(access.index)?;
+            let wanted: Vec<bool> = columns(source).map(|column| used[column]).collect();
+            EntryCodec::compact(&source.table, index, &wanted)
+        };
         access.each_value(&mut |value| value.remap(&to));
         let first = &sources.tables[driver];
         let plan = JoinPlan {
             driver: Driver {
                 table: std::sync::Arc::clone(&first.table),
                 codec: codec(first)?,
+                entries: entries(first, &access),
                 access,
                 filter: moved(filter),
             },
@@ -362,6 +368,7 @@ impl<'s> Arranging<'s> {
                     Ok(Step {
                         table: std::sync::Arc::clone(&source.table),
                         codec: codec(source)?,
+                        entries: entries(source, &level.access),
                         access: level.access,
                         kind: source.kind,
                         matches: moved(level.matches),

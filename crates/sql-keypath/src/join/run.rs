@@ -22,12 +22,13 @@ use futures::future::try_join_all;
 use rustc_hash::FxHashMap;
 use telesto_common::key::KeyRange;
 use telesto_common::limits::Reservation;
-use telesto_txn::{Scan, ScanOptions};
+use telesto_txn::{ReadFor, Scan, ScanOptions};
 
 use super::{JoinKind, JoinPlan, Step};
 use crate::access::Keys;
 use crate::read::{BATCH, Reader, fetch, get_many};
 use crate::storage;
+use telesto_sql_catalog::codec::EntryCodec;
 use telesto_sql_catalog::uses::Path;
 use telesto_sql_expr::EvalContext;
 use telesto_sql_plan::ExecContext;
@@ -81,7 +82,8 @@ impl JoinReader {
                 None,
                 exec,
                 context,
-            )?,
+            )?
+            .by_entries(driver.entries.as_ref(), exec.read_for),
             levels: plan.steps.iter().map(|_| Level::default()).collect(),
             plan: Arc::clone(plan),
             ready: VecDeque::new(),
@@ -376,7 +378,7 @@ impl Pending {
         let entries = scan.next_batch(BATCH).await?;
         let rows = step.rows_of(vec![entries], exec).await?.pop().unwrap_or_default();
         step.count(0, rows.len(), exec);
-        let rows = rows.iter().map(|(key, value)| step.codec.decode(key, value));
+        let rows = rows.iter().map(|pair| step.decode(pair, exec));
         let rows = rows.collect::<Result<_>>()?;
         self.at = 0;
         self.long = Some((scan, rows));
@@ -406,7 +408,7 @@ impl Step {
         let pairs = keys.into_iter().zip(values);
         let mut pairs: Vec<Option<(Bytes, Bytes)>> =
             pairs.map(|(key, value)| value.map(|value| (key, value))).collect();
-        if let Some(index) = self.secondary() {
+        if let Some(index) = self.fetched(exec) {
             let database = exec.catalog.database;
             let primary = pairs.iter().flatten();
             let primary = primary
@@ -420,7 +422,7 @@ impl Step {
         }
         self.count(1, pairs.iter().flatten().count(), exec);
         self.hold(pairs.iter().flatten(), held)?;
-        let decoded = |(key, value): &(Bytes, Bytes)| self.codec.decode(key, value);
+        let decoded = |pair: &(Bytes, Bytes)| self.decode(pair, exec);
         pairs
             .iter()
             .map(|pair| Ok(List::Rows(pair.iter().map(decoded).collect::<Result<_>>()?)))
@@ -463,7 +465,7 @@ impl Step {
                 if long {
                     return Ok(List::Long(range));
                 }
-                let rows = values.iter().map(|(key, value)| self.codec.decode(key, value));
+                let rows = values.iter().map(|pair| self.decode(pair, exec));
                 Ok(List::Rows(rows.collect::<Result<_>>()?))
             })
             .collect()
@@ -475,7 +477,7 @@ impl Step {
         entries: Vec<Vec<(Bytes, Bytes)>>,
         exec: &ExecContext,
     ) -> Result<Vec<Vec<(Bytes, Bytes)>>> {
-        let Some(index) = self.secondary() else { return Ok(entries) };
+        let Some(index) = self.fetched(exec) else { return Ok(entries) };
         let database = exec.catalog.database;
         let keys = entries
             .iter()
@@ -487,8 +489,22 @@ impl Step {
         Ok(entries.iter().map(|list| rows.by_ref().take(list.len()).collect()).collect())
     }
 
-    fn secondary(&self) -> Option<&telesto_sql_catalog::Index> {
-        if self.access.index == 0 { None } else { self.table.index(self.access.index) }
+    /// How entries are decoded, where no rows are needed: what is read to be validated, or locked, is rows.
+    fn entries(&self, exec: &ExecContext) -> Option<&EntryCodec> {
+        self.entries.as_ref().filter(|_| exec.read_for == ReadFor::Query)
+    }
+
+    /// The index whose entries lead to rows.
+    fn fetched(&self, exec: &ExecContext) -> Option<&telesto_sql_catalog::Index> {
+        let secondary = self.access.index != 0 && self.entries(exec).is_none();
+        secondary.then(|| self.table.index(self.access.index)).flatten()
+    }
+
+    fn decode(&self, (key, value): &(Bytes, Bytes), exec: &ExecContext) -> Result<Row> {
+        match self.entries(exec) {
+            Some(entries) => entries.decode(&self.table, key, value),
+            None => self.codec.decode(key, value),
+        }
     }
 
     fn hold<'v>(
@@ -496,7 +512,9 @@ impl Step {
         rows: impl Iterator<Item = &'v (Bytes, Bytes)>,
         held: &mut Reservation,
     ) -> Result<()> {
-        let bytes = rows.map(|(_, value)| 2 * value.len() as u64 + ROW_BYTES).sum();
+        // Of an entry without a value the key is what is decoded.
+        let bytes =
+            rows.map(|(key, value)| 2 * value.len().max(key.len()) as u64 + ROW_BYTES).sum();
         held.grow(bytes).map_err(out_of_memory)
     }
 }

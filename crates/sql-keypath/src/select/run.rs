@@ -31,6 +31,7 @@ impl SelectPlan {
             }
             (Some(from), _) => describe_access(&from.table, &from.access, self.filter.is_some()),
         };
+        words = index_only(words, self.from.as_ref().and_then(|from| from.entries.as_ref()));
         if self.group.is_some() {
             words.push_str(", grouped");
         }
@@ -143,7 +144,7 @@ impl SelectPlan {
             .filter(|_| self.sort.is_empty() && self.aggregates.is_empty() && self.group.is_none())
             .filter(|_| self.locks != Some(RowLock::SkipLocked))
             .or_else(|| self.first_only.then_some(1));
-        Ok(Input::Table(Reader::open(
+        let reader = Reader::open(
             &from.table,
             &from.codec,
             &from.access,
@@ -151,7 +152,8 @@ impl SelectPlan {
             rows_needed,
             exec,
             context,
-        )?))
+        )?;
+        Ok(Input::Table(reader.by_entries(from.entries.as_ref(), exec.read_for)))
     }
 
     pub(super) fn project(&self, row: &Row, context: &EvalContext<'_>) -> Result<Row> {
@@ -425,6 +427,15 @@ impl Input {
             Self::Join(reader) => reader.next(max_rows, exec, context).await,
             Self::Constant(comes) => Ok(std::mem::take(comes).then(Row::new).into_iter().collect()),
         }
+    }
+}
+
+/// The words of a path, and that it reads the index's entries alone, if it does.
+pub(crate) fn index_only(words: String, entries: Option<&EntryCodec>) -> String {
+    match (entries, words.split_once(" (rows=")) {
+        (None, _) => words,
+        (Some(_), Some((words, rows))) => format!("{words}, index only (rows={rows}"),
+        (Some(_), None) => words + ", index only",
     }
 }
 

@@ -228,7 +228,7 @@ fn change(operation: &str, table: Option<&str>) -> Map<String, Json> {
     }
 }
 
-/// `look-up on t by i`, `range on t by i, backwards`, `full scan on t by i, filtered`.
+/// `look-up on t by i`, `range on t by i, backwards`, `range on t by i, index only`, `full scan on t by i, filtered`.
 fn access(words: &str) -> Map<String, Json> {
     let (words, expected) = estimated(words);
     let mut out = accessed(words);
@@ -247,7 +247,8 @@ fn accessed(words: &str) -> Map<String, Json> {
         node("Seq Scan")
     } else {
         let direction = if rest.contains(", backwards") { "Backward" } else { "Forward" };
-        with(with(node("Index Scan"), "Scan Direction", direction), "Index Name", index)
+        let kind = if rest.contains(", index only") { "Index Only Scan" } else { "Index Scan" };
+        with(with(node(kind), "Scan Direction", direction), "Index Name", index)
     };
     with(with(with(out, "Relation Name", table), "Alias", table), "Detail", words)
 }
