@@ -98,6 +98,21 @@ struct From {
     access: Access,
 }
 
+impl From {
+    /// Reads the columns that are `wanted`.
+    fn reading(
+        table: &Arc<Table>,
+        access: Access,
+        wanted: &[bool],
+        locks: Option<RowLock>,
+    ) -> Result<Self> {
+        let codec = RowCodec::projected(table, |at| wanted[at])?;
+        let index = table.index(access.index).filter(|_| locks.is_none());
+        let entries = index.and_then(|index| EntryCodec::of(table, index, wanted));
+        Ok(Self { table: Arc::clone(table), codec, entries, access })
+    }
+}
+
 #[derive(Debug)]
 struct SortKey {
     expr: Expr,
@@ -338,10 +353,7 @@ fn shape(
             for expr in outputs.chain(inputs).chain(&rest).chain(sorted) {
                 expr.mark_columns(&mut wanted);
             }
-            let codec = RowCodec::projected(table, |at| wanted[at])?;
-            let index = table.index(access.index).filter(|_| locks.is_none());
-            let entries = index.and_then(|index| EntryCodec::of(table, index, &wanted));
-            (Some(From { table: Arc::clone(table), codec, entries, access }), rest, sort)
+            (Some(From::reading(table, access, &wanted, locks)?), rest, sort)
         }
     };
     behind_no_sort(&output, &sort, locks)?;
