@@ -511,17 +511,20 @@ impl Shard {
         let Some(view) = self.base() else { return Ok(()) };
         // The watermark durably in the checkpoint, not the one in memory: every reader of the result must find it.
         let expired = self.expired();
-        self.engine.compact(&expired, extent, view.shape()).await?;
-        let writer = self.writer.lock().clone();
-        match writer {
-            Some(writer) => writer.refresh().await,
-            None => self.reopen(&Some(view)).await,
-        }?;
+        let merged = async {
+            self.engine.compact(&expired, extent, view.shape()).await?;
+            let writer = self.writer.lock().clone();
+            match writer {
+                Some(writer) => writer.refresh().await,
+                None => self.reopen(&Some(view)).await,
+            }
+        }
+        .await;
         if !expired.gone.is_empty() {
-            // Of all that a merge leaves out only this could still be seen.
+            // Of all that a merge leaves out only this could still be seen; one that failed may have been made all the same.
             self.pages.clear();
         }
-        Ok(())
+        merged
     }
 
     /// Another process advanced the checkpoint (`Config::CheckpointAdvanced`): looks at it and drops the tail up

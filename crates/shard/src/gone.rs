@@ -141,7 +141,7 @@ impl Shard {
         let Some(this) = self.this.upgrade() else { return };
         self.options.env.spawn("reclaiming what was dropped", async move {
             if let Err(error) = this.reclaim().await {
-                tracing::warn!(path = this.engine.path(), %error, "what was dropped was not reclaimed; tried again when the checkpoint has changed");
+                tracing::warn!(path = this.engine.path(), %error, "what was dropped was not reclaimed; tried again");
             }
         });
     }
@@ -162,18 +162,42 @@ impl Shard {
         if self.reclaimed.lock().replace(state_of(&*view)) == Some(state_of(&*view)) {
             return Ok(false);
         }
-        let before = self.gone_bytes(&gone).await?;
+        let reclaimed = self.reclaim_now(&gone).await;
+        if reclaimed.is_err() {
+            *self.reclaimed.lock() = None;
+        }
+        reclaimed
+    }
+
+    /// The caller holds the lock of compactions.
+    async fn reclaim_now(&self, gone: &GoneKeys) -> Result<bool> {
+        let before = self.gone_bytes(gone).await?;
         if before == 0 {
             return Ok(false);
         }
         self.dirty.store(true, Ordering::Release);
         self.compact_now(Extent::Gone).await.map_err(|fault| self.error(fault))?;
-        let less = self.gone_bytes(&gone).await? < before;
+        let less = self.gone_bytes(gone).await? < before;
         if !less && let Some(view) = self.base() {
             // The merge changed the checkpoint, if there was one; what is still there stays until others do.
             *self.reclaimed.lock() = Some(state_of(&*view));
         }
+        if less {
+            let now = self.options.env.clock.monotonic();
+            *self.replaced.lock() = Some(now + self.options.tables_min_age);
+        }
         Ok(less)
+    }
+
+    /// Whether tables that a merge for what is gone has replaced may be deleted by now. Said once: it may be that nothing is folded any
+    /// more which would bring that about.
+    pub fn has_replaced(&self) -> bool {
+        let now = self.options.env.clock.monotonic();
+        let due = self.replaced.lock().take_if(|at| *at <= now).is_some();
+        if due {
+            self.dirty.store(true, Ordering::Release);
+        }
+        due
     }
 
     /// What the tables of the checkpoint hold that is gone.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt::{Debug, Formatter};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -73,6 +74,8 @@ pub struct Shard {
     pub(crate) gone: Mutex<Vec<Gone>>,
     /// The state of the checkpoint that was last looked at for what is gone.
     pub(crate) reclaimed: Mutex<Option<(u64, u64)>>,
+    /// When tables that were replaced for what is gone may be deleted.
+    pub(crate) replaced: Mutex<Option<Duration>>,
     /// Whether the checkpoint goes on.
     pub(crate) progress: Progress,
     /// Held while the tail's oldest part is moved to disk.
@@ -176,6 +179,7 @@ impl Shard {
             dirty: AtomicBool::new(false),
             gone: Mutex::default(),
             reclaimed: Mutex::default(),
+            replaced: Mutex::default(),
             progress: Progress::default(),
             spilling: tokio::sync::Mutex::new(()),
             checkpointed: AtomicU64::new(meta.lsn.0),

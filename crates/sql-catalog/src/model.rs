@@ -199,7 +199,7 @@ pub struct Index {
     /// NULLS NOT DISTINCT.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub nulls_not_distinct: bool,
-    /// INCLUDE: positions in `Table::columns`. Shown, not stored: rows are always fetched.
+    /// INCLUDE: positions in `Table::columns`. Shown, not stored: who uses one fetches the row.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub include: Vec<usize>,
     /// OID of the constraint it enforces (PRIMARY KEY or UNIQUE); `None` for a plain index.

@@ -7,7 +7,7 @@
 //!
 //! # Limits
 //! Operator classes are accepted and not kept: text sorts by bytes, so `text_pattern_ops` is the default. INCLUDE columns
-//! are shown, not stored in the index: a query fetches the row in any case.
+//! are shown, not stored in the index: a query that uses one fetches the row.
 
 use std::sync::Arc;
 

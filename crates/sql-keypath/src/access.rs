@@ -160,6 +160,8 @@ pub struct Conditions {
     /// All conjuncts; those a path proves are dropped when it is chosen.
     conjuncts: Vec<Expr>,
     forms: IndexExpressions,
+    /// Columns that are used beside the conditions, where that is known.
+    used: Option<Vec<bool>>,
 }
 
 /// The conjuncts of a condition.
@@ -193,6 +195,12 @@ impl Conditions {
     pub fn over(condition: Option<Expr>, forms: &IndexExpressions) -> Self {
         let known = |value: &Expr| !value.uses_columns();
         Self::taken(conjuncts(condition), 0..usize::MAX, &known, forms)
+    }
+
+    /// With what is used of the table beside the conditions: one for each of its columns.
+    #[must_use]
+    pub fn beside(self, used: Vec<bool>) -> Self {
+        Self { used: Some(used), ..self }
     }
 
     /// Conditions on the table whose columns are at `columns` of a wider row, for indexes on columns; `known` says which
@@ -349,7 +357,8 @@ impl Conditions {
                 continue;
             }
             let (access, proved) = self.path(table, index, order);
-            let score = estimate::score(&access, table, index, order.is_some());
+            let read = (index, self.reads_alone(table, index, &proved));
+            let score = estimate::score(&access, table, read, order.is_some());
             // A partial index holds fewer rows: it wins over a whole one that narrows as much. Without a condition on its
             // columns it is read when it gives the order, or when its predicate picks values.
             let score = match (score, access.partial) {
@@ -358,7 +367,7 @@ impl Conditions {
                 (0, _) => 0,
                 (score, partial) => score + u64::from(partial) * 10,
             };
-            let cost = shape.map(|shape| self.cost(table, index, &access, shape));
+            let cost = shape.map(|shape| self.cost(table, read, &access, shape));
             let candidate = Best { score, cost, access, proved };
             if score > 0 && candidate.is_better(&best, order.is_some(), small) {
                 best = candidate;

@@ -309,11 +309,25 @@ fn shape(
         let kind = Kind::Select(Arc::new(plan));
         return Ok(KeyPlan { columns: Some(columns.into()), read_only: locks.is_none(), kind });
     }
-    let conditions = Conditions::over(filter.clone(), &forms);
+    let used = |table: &Table, sort: &[SortKey]| {
+        let mut used = vec![false; table.columns.len()];
+        let inputs = aggregates.found.iter().filter_map(|a| a.arg.as_ref());
+        let plain = aggregates.found.is_empty() && group.is_none();
+        let outputs = if plain { output.iter() } else { [].iter() };
+        let sorted = if group.is_none() { sort.iter() } else { [].iter() };
+        let keys = group.iter().flat_map(|group| &group.keys);
+        let sorted = sorted.map(|key| &key.expr).chain(keys);
+        outputs.chain(inputs).chain(sorted).for_each(|expr| expr.mark_columns(&mut used));
+        used
+    };
+    let mut conditions = Conditions::over(filter.clone(), &forms);
     let mut first_only = false;
     let (from, rest, sort) = match &table {
         None => (None, filter, sort),
         Some((table, _)) => {
+            if locks.is_none() {
+                conditions = conditions.beside(used(table, &sort));
+            }
             let along = order.as_ref().and_then(|order| conditions.along(table, order));
             let all = limit.is_none() && locks.is_none();
             let (mut access, rest) = conditions.choose_read(table, order.as_ref(), &eval, all)?;
@@ -344,15 +358,8 @@ fn shape(
                 access.skip_nulls = next.is_some() && next == sought.map(|(column, _)| *column);
             }
             let sort = if access.ordered && group.is_none() { Vec::new() } else { sort };
-            let mut wanted = vec![false; table.columns.len()];
-            let inputs = aggregates.found.iter().filter_map(|a| a.arg.as_ref());
-            let outputs = if plain { output.iter() } else { [].iter() };
-            let sorted = if group.is_none() { sort.iter() } else { [].iter() };
-            let keys = group.iter().flat_map(|group| &group.keys);
-            let sorted = sorted.map(|k| &k.expr).chain(keys);
-            for expr in outputs.chain(inputs).chain(&rest).chain(sorted) {
-                expr.mark_columns(&mut wanted);
-            }
+            let mut wanted = used(table, &sort);
+            rest.iter().for_each(|expr| expr.mark_columns(&mut wanted));
             (Some(From::reading(table, access, &wanted, locks)?), rest, sort)
         }
     };

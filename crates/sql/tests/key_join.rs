@@ -427,10 +427,10 @@ async fn level_of_a_join_makes_one_batch_of_requests() {
     let mut s = open(&engine(Arc::new(Counting(memory, Arc::clone(&counts)))).await).await;
     must(
         &mut s,
-        "create table p (id int primary key, a int); create table c (id int primary key, p int references p); \
+        "create table p (id int primary key, a int); create table c (id int primary key, p int references p, note text); \
          create index c_p on c (p); \
          insert into p select n, n + 100 from generate_series(1, 60) n; \
-         insert into c select n, n % 60 + 1 from generate_series(1, 120) n",
+         insert into c select n, n % 60 + 1, 'n' from generate_series(1, 120) n",
     )
     .await;
     // A text that comes again is learned, which reads the stamp once more.
@@ -459,11 +459,99 @@ async fn level_of_a_join_makes_one_batch_of_requests() {
     // Backward: the 20 keys, a scan for each, and one batch for all rows their entries name.
     let keys: Vec<String> = (1..=20).map(|n| n.to_string()).collect();
     let keys = keys.join(",");
-    let backward = format!("select p.id, c.id from p join c on c.p = p.id where p.id in ({keys})");
+    let backward =
+        format!("select p.id, c.note from p join c on c.p = p.id where p.id in ({keys})");
     assert_eq!(cost(&backward).await, (40, stamp, 2, 60, 20));
+    // Nor that, where the entries have all that is wanted of them.
+    let entries = format!("select p.id, c.id from p join c on c.p = p.id where p.id in ({keys})");
+    assert_eq!(cost(&entries).await, (40, stamp, 1, 20, 20));
+    assert_eq!(cost(&format!("{entries} for update")).await, (40, stamp, 2, 60, 20));
+    for (alone, gets) in [
+        ("select count(*) from c where p = 7", 0),
+        ("select id, p from c where p > 55 order by p desc, id", 0),
+        ("select count(note) from c where p = 7", 2),
+    ] {
+        let (rows, asked, batches, keys, scans) = cost(alone).await;
+        assert_eq!((asked, batches, keys, scans), (stamp, gets.min(1), gets, 1), "{alone}: {rows}");
+    }
     // LIMIT reads no further.
     let limited = "select c.id, p.a from c join p on p.id = c.p order by c.id limit 5";
     assert_eq!(cost(limited).await, (5, stamp, 1, 5, 1));
+}
+
+/// Values of each type that comes back from a key as it was, in an order in which they are not.
+const IN_ENTRIES: &[(&str, &[&str])] = &[
+    ("bool", &["true", "false"]),
+    ("int2", &["0", "-32768", "32767", "-1"]),
+    ("int4", &["7", "-2147483648", "0"]),
+    ("int8", &["9223372036854775807", "-5", "0"]),
+    ("date", &["2024-02-29", "infinity", "-infinity", "0001-01-01 BC"]),
+    ("time(3)", &["23:59:59.9999", "00:00", "24:00"]),
+    (
+        "timestamp",
+        &["2024-01-01 10:00:00.123456", "infinity", "-infinity", "1969-12-31 23:59:59.9"],
+    ),
+    ("timestamptz(2)", &["2024-01-01 10:00:00.126+05", "-infinity", "1900-01-01 00:00+00"]),
+    ("uuid", &["ffffffff-ffff-ffff-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000"]),
+    ("bytea", &["\\xff00", "\\x", "\\x00", "\\x0000"]),
+    ("text", &["b", "", " b ", "B", "\u{e9}t\u{e9}", "b "]),
+    ("varchar(6)", &["long  ", "", "x"]),
+    ("name", &["n", "", "N"]),
+    ("oid", &["4294967295", "0", "17"]),
+    ("\"char\"", &["a", "", "Z"]),
+    ("mood", &["sad", "ok", "a happy one"]),
+];
+
+/// What entries give equals what rows have, whatever the index is like; no row is fetched for it.
+#[tokio::test]
+async fn rows_made_of_entries_are_the_rows() {
+    let counts = Arc::new(Counts::default());
+    let memory = MemoryDatabase::new(telesto_runtime::env());
+    let mut s = open(&engine(Arc::new(Counting(memory, Arc::clone(&counts)))).await).await;
+    must(&mut s, "create type mood as enum ('sad', 'ok', 'a happy one')").await;
+    for (ty, values) in IN_ENTRIES {
+        for order in ["", "desc", "nulls first", "desc nulls last"] {
+            let create = format!(
+                "create table e (w text, id int, v {ty}, k int, primary key (id, k)); \
+                 create index e_plain on e (v {order}, k); \
+                 create unique index e_unique on e (k, v {order}); \
+                 create unique index e_all on e (k desc, id, v {order}); \
+                 insert into e values ('w', 90, null, 1), ('w', 91, null, 1), ('w', 92, null, null::int + 1)"
+            );
+            // The last row has no key: it is refused, and so is everything with it.
+            assert!(ask(&mut s, &create).await.is_err());
+            must(&mut s, &create.replace(", ('w', 92, null, null::int + 1)", "")).await;
+            for (at, value) in values.iter().enumerate() {
+                let rows = format!(
+                    "insert into e select 'w', g, '{value}', g % 2 + {at} * 2 from generate_series({at} * 10, {at} * 10 + 1) g"
+                );
+                must(&mut s, &rows).await;
+            }
+            for value in *values {
+                for query in [
+                    format!("select id, v, k from e where v = '{value}' order by id, k"),
+                    format!("select k, v from e where v >= '{value}' order by k, v"),
+                    format!("select v, id from e where k = 1 and v < '{value}' order by id"),
+                    "select v, k, id from e where k = 1 order by id".to_owned(),
+                    format!("select count(*), min(id), max(k) from e where v > '{value}'"),
+                ] {
+                    let plan =
+                        must(&mut s, &format!("set telesto.executor = key; explain {query}")).await;
+                    assert!(
+                        plan.join("\n").contains("index only"),
+                        "{ty} {order}: {query}: {plan:?}"
+                    );
+                    counts.keys.store(0, Ordering::Relaxed);
+                    let entries = by(&mut s, "key", &query).await;
+                    assert_eq!(counts.keys.load(Ordering::Relaxed), 0, "{ty} {order}: {query}");
+                    let rows = by(&mut s, "datafusion", &query).await;
+                    assert_eq!(entries, rows, "{ty} {order}: {query}");
+                    assert!(entries.is_ok());
+                }
+            }
+            must(&mut s, "drop table e").await;
+        }
+    }
 }
 
 /// One session reads `query` in a transaction and writes; another commits `change` in between. What the first is told.

@@ -116,7 +116,8 @@ impl Maintenance {
             local.trim(checkpointed).await?;
         }
         let collect_every = local.options.upkeep.collect_every;
-        if checkpointed > done.collected_at && now.saturating_sub(done.collected) >= collect_every {
+        let wait = now.saturating_sub(done.collected) < collect_every;
+        if !wait && (checkpointed > done.collected_at || shard.has_replaced()) {
             done.collected = now;
             done.collected_at = checkpointed;
             local.log.refresh(local.env.deadline(local.options.timeout)).await?;

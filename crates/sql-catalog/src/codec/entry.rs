@@ -3,10 +3,13 @@
 //! # Invariants
 //! - What an entry gives equals what the row has, to the byte: only types whose values come back from a key as they were
 //!   ([`comes_back`]).
-//! - An entry is there for exactly the rows that its index has, as of every snapshot: nothing has to be looked up to know whether its row is.
+//! - An entry is there for the same snapshots as its row's values in it are, so nothing has to be looked up to know whether the row is. A
+//!   stray entry, which is damage, is not noticed here; `telesto_check_table` finds it.
 //!
 //! # Limits
 //! Not of tables with a key of their own or with merging columns: what their rows are is said by the rows alone.
+
+use std::sync::Arc;
 
 use telesto_common::key::KeyReader;
 
@@ -18,8 +21,9 @@ use telesto_sql_types::{Datum, Row, SqlType};
 /// Decodes what is wanted of a row from the entry of one index. Made once a plan.
 #[derive(Clone, Debug)]
 pub struct EntryCodec {
-    /// The index it decodes entries of.
+    /// The index it decodes entries of, and its name.
     index: u32,
+    name: Arc<str>,
     unique: bool,
     /// Of the entry's own part, then of the row's key behind it: each column, and where it goes in the row.
     own: Vec<(IndexColumn, Option<usize>)>,
@@ -39,7 +43,9 @@ fn comes_back(ty: &SqlType) -> bool {
         | SqlType::Timestamp(_)
         | SqlType::TimestampTz(_)
         | SqlType::Uuid
-        | SqlType::Bytea => true,
+        | SqlType::Bytea
+        | SqlType::Enum(_)
+        | SqlType::InternalChar => true,
         SqlType::Char(_) => false,
         ty => ty.is_string() || ty.is_oid_like(),
     }
@@ -98,7 +104,8 @@ impl EntryCodec {
         let behind = trim(behind);
         // Behind a part that rows may share the key begins where that part ends.
         let own = if index.unique || behind.is_empty() { trim(own) } else { own };
-        Some(Self { index: index.id, unique: index.unique, own, behind, width })
+        let name = index.name.as_str().into();
+        Some(Self { index: index.id, name, unique: index.unique, own, behind, width })
     }
 
     /// Whether it decodes entries of the index with this number.
@@ -116,15 +123,17 @@ impl EntryCodec {
         if self.own.is_empty() && self.behind.is_empty() {
             return Ok(row);
         }
+        let damaged = |error: &dyn std::fmt::Display| {
+            Error::corrupt(format!("an entry of index {} of {}: {error}", self.name, table.name))
+        };
         let mut reader = KeyReader::new(key);
-        reader
-            .prefix()
-            .map_err(|error| Error::corrupt(format!("an entry of an index: {error}")))?;
-        Self::read(&self.own, &mut reader, table, &mut row)?;
+        reader.prefix().map_err(|error| damaged(&error))?;
+        Self::read(&self.own, &mut reader, table, &mut row).map_err(|error| damaged(&error))?;
         if !self.behind.is_empty() {
             // A unique index has the row's key in its value, whatever else is in the entry's own.
             let mut reader = if self.unique { KeyReader::new(value) } else { reader };
-            Self::read(&self.behind, &mut reader, table, &mut row)?;
+            let read = Self::read(&self.behind, &mut reader, table, &mut row);
+            read.map_err(|error| damaged(&error))?;
         }
         Ok(row)
     }

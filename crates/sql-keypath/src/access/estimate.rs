@@ -6,6 +6,7 @@
 //! # Limits
 //! Tables that nobody has analyzed have none: the choice is then by the form of the conditions alone.
 
+use telesto_sql_catalog::codec::EntryCodec;
 use telesto_sql_catalog::{CatalogSnapshot, Index, IndexColumn, Table};
 use telesto_sql_expr::{EvalContext, Expr, Node};
 use telesto_sql_plan::estimate::Shape;
@@ -124,15 +125,29 @@ impl Conditions {
         shape.rows() * part
     }
 
-    /// What a path costs, in rows of a scan.
+    /// What a path costs, in rows of a scan. `alone`: the index is read alone ([`Conditions::reads_alone`]).
     pub(super) fn cost(
         &self,
         table: &Table,
-        index: &Index,
+        (index, alone): (&Index, bool),
         access: &Access,
         shape: &Shape<'_>,
     ) -> f64 {
-        self.rows_read(table, index, access, shape) * if index.id == 0 { 1.0 } else { LOOK_UP }
+        self.rows_read(table, index, access, shape) * if alone { 1.0 } else { LOOK_UP }
+    }
+
+    /// Whether a path along the index needs no rows beside what lies in it. `proved`: conditions that are not looked at again.
+    pub(super) fn reads_alone(&self, table: &Table, index: &Index, proved: &[usize]) -> bool {
+        if index.id == 0 {
+            return true;
+        }
+        let Some(mut wanted) = self.used.clone() else { return false };
+        for (at, conjunct) in self.conjuncts.iter().enumerate() {
+            if !proved.contains(&at) {
+                conjunct.mark_columns(&mut wanted);
+            }
+        }
+        EntryCodec::of(table, index, &wanted).is_some()
     }
 
     /// [`Conditions::choose_among`] for a query; `all`: all of its rows are read, and none locked.
@@ -166,9 +181,10 @@ impl Conditions {
         }
         let whole = shape.rows();
         whole > SMALL
-            && table
-                .index(access.index)
-                .is_some_and(|index| self.cost(table, index, access, &shape) > whole)
+            && table.index(access.index).is_some_and(|index| {
+                let alone = self.reads_alone(table, index, &best.proved);
+                self.cost(table, (index, alone), access, &shape) > whole
+            })
     }
 
     /// Rows that are left by all conditions, for EXPLAIN.
@@ -179,7 +195,12 @@ impl Conditions {
 }
 
 /// How good a path is by its form; 0: nothing narrows it.
-pub(super) fn score(access: &Access, table: &Table, index: &Index, wants_order: bool) -> u64 {
+pub(super) fn score(
+    access: &Access,
+    table: &Table,
+    (index, alone): (&Index, bool),
+    wants_order: bool,
+) -> u64 {
     // A column of the index that the primary key has too counts once.
     let own = |column: &IndexColumn| {
         let same = |own: &IndexColumn| own.expression.is_none() && own.column == column.column;
@@ -199,8 +220,8 @@ pub(super) fn score(access: &Access, table: &Table, index: &Index, wants_order: 
     if wants_order && access.ordered {
         score += 20;
     }
-    // The primary key saves the second look-up.
-    if score > 0 && index.id == 0 {
+    // The primary key, and an index that has all that is wanted, save the second look-up.
+    if score > 0 && alone {
         score += 5;
     }
     score

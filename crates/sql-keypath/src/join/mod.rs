@@ -73,6 +73,12 @@ pub struct JoinPlan {
 }
 
 impl JoinPlan {
+    /// Has rows fetched also where entries would do: to be locked.
+    pub fn fetch_rows(&mut self) {
+        self.driver.entries = None;
+        self.steps.iter_mut().for_each(|step| step.entries = None);
+    }
+
     /// For EXPLAIN: the driver, then a line for each level.
     #[must_use]
     pub fn describe(&self) -> String {

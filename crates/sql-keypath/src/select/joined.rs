@@ -37,7 +37,10 @@ impl SelectPlan {
             sorted: !self.sort.is_empty() && self.group.is_none(),
             limited: self.limit.is_some() && self.aggregates.is_empty() && self.group.is_none(),
         };
-        let Arranged { plan, places, ordered } = order::arrange(sources, &wanted, catalog)?;
+        let Arranged { mut plan, places, ordered } = order::arrange(sources, &wanted, catalog)?;
+        if self.locks.is_some() {
+            plan.fetch_rows();
+        }
         if ordered && self.group.is_none() {
             self.sort.clear();
         }

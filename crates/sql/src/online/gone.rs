@@ -61,6 +61,8 @@ struct Seen {
     looked: Duration,
     /// Since when it might have gone.
     due: Option<Duration>,
+    /// It is deleted key by key after all: merges for its sake would find its delete marks.
+    deleted: bool,
 }
 
 /// What a round has to do with a note.
@@ -85,6 +87,7 @@ impl Seen {
         }
         let due = *self.due.get_or_insert(now);
         if now.saturating_sub(due) > PATIENCE {
+            self.deleted = true;
             return Step::Delete;
         }
         let every = (retention / 8).clamp(SHORTEST_LOOK, LONGEST_LOOK);
@@ -137,7 +140,7 @@ pub(super) async fn round(
             Err(error) => left |= !or_later(Err(error))?,
         }
     }
-    let gone: Vec<Gone> = many.iter().map(|note| gone_by(engine, note, (at, now))).collect();
+    let gone: Vec<Gone> = many.iter().filter_map(|note| gone_by(engine, note, (at, now))).collect();
     let Some(reclaiming) = engine.database().set_gone(gone) else {
         engine.upkeep.waiting.0.lock().clear();
         for note in many {
@@ -167,13 +170,13 @@ pub(super) async fn round(
     Ok(left)
 }
 
-/// What the database is told of a note.
-fn gone_by(engine: &SqlEngine, note: &Dropped, (at, now): (Timestamp, Duration)) -> Gone {
+/// What the database is told of a note, if it is left to merges.
+fn gone_by(engine: &SqlEngine, note: &Dropped, (at, now): (Timestamp, Duration)) -> Option<Gone> {
     let mut waiting = engine.upkeep.waiting.0.lock();
-    let first = Seen { at, since: now, looked: now, due: None };
+    let first = Seen { at, since: now, looked: now, due: None, deleted: false };
     let seen = waiting.entry(note.oid).or_insert(first);
     let prefix = range(DEFAULT_DATABASE_ID, note.storage, note.index).start;
-    Gone { prefix, at: seen.at }
+    (!seen.deleted).then_some(Gone { prefix, at: seen.at })
 }
 
 /// Whether the keys are deleted in little time. Looked at once: those that wait are many.
@@ -233,7 +236,7 @@ mod tests {
     #[test]
     fn a_note_waits_for_the_watermark_and_then_for_a_merge() {
         let since = Duration::from_secs(100);
-        let mut seen = Seen { at: Timestamp(50), since, looked: since, due: None };
+        let mut seen = Seen { at: Timestamp(50), since, looked: since, due: None, deleted: false };
         let mut step =
             |seconds, below| seen.step(Duration::from_secs(seconds), Timestamp(below), HOUR);
         assert_eq!(step(101, 10), Step::Wait);
