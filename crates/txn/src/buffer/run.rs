@@ -40,7 +40,7 @@ const PROBES: u32 = 6;
 /// Files of a run that was not written by itself, at most: each is open as long as the run is there.
 const JOINED_FILES: usize = 16;
 /// Spans of a run; what comes behind them widens the last.
-const MOST_SPANS: usize = 32;
+const MOST_SPANS: usize = 8;
 
 /// Where the keys of a run lie: the first and the last one in each index, in order. A transaction that loads rows in order writes rows and
 /// entries of several indexes in turns; between what is written of an index and the next index there is nothing.
@@ -92,8 +92,9 @@ impl Spans {
     }
 }
 
+/// What names an index; shorter keys are of none.
 fn index_of(key: &Bytes) -> &[u8] {
-    key.get(..PREFIX_LEN).unwrap_or(key)
+    key.get(..PREFIX_LEN).unwrap_or_default()
 }
 
 /// Where a block lies.
