@@ -310,15 +310,7 @@ fn shape(
         return Ok(KeyPlan { columns: Some(columns.into()), read_only: locks.is_none(), kind });
     }
     let used = |table: &Table, sort: &[SortKey]| {
-        let mut used = vec![false; table.columns.len()];
-        let inputs = aggregates.found.iter().filter_map(|a| a.arg.as_ref());
-        let plain = aggregates.found.is_empty() && group.is_none();
-        let outputs = if plain { output.iter() } else { [].iter() };
-        let sorted = if group.is_none() { sort.iter() } else { [].iter() };
-        let keys = group.iter().flat_map(|group| &group.keys);
-        let sorted = sorted.map(|key| &key.expr).chain(keys);
-        outputs.chain(inputs).chain(sorted).for_each(|expr| expr.mark_columns(&mut used));
-        used
+        used_columns(table, &output, (&aggregates.found, group.as_ref()), sort)
     };
     let mut conditions = Conditions::over(filter.clone(), &forms);
     let mut first_only = false;
@@ -459,6 +451,24 @@ pub(super) fn plain_wildcard(options: &ast::WildcardAdditionalOptions) -> bool {
         && options.opt_except.is_none()
         && options.opt_replace.is_none()
         && options.opt_rename.is_none()
+}
+
+/// The columns of a table that a query uses beside its conditions.
+fn used_columns(
+    table: &Table,
+    output: &[Expr],
+    (aggregates, group): (&[Aggregate], Option<&Grouping>),
+    sort: &[SortKey],
+) -> Vec<bool> {
+    let mut used = vec![false; table.columns.len()];
+    let inputs = aggregates.iter().filter_map(|aggregate| aggregate.arg.as_ref());
+    let plain = aggregates.is_empty() && group.is_none();
+    let outputs = if plain { output.iter() } else { [].iter() };
+    let sorted = if group.is_none() { sort.iter() } else { [].iter() };
+    let keys = group.into_iter().flat_map(|group| &group.keys);
+    let sorted = sorted.map(|key| &key.expr).chain(keys);
+    outputs.chain(inputs).chain(sorted).for_each(|expr| expr.mark_columns(&mut used));
+    used
 }
 
 /// Adds all columns of a table.

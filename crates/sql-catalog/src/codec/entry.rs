@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - What an entry gives equals what the row has, to the byte: only types whose values come back from a key as they were
-//!   ([`comes_back`]).
+//!   (`comes_back`).
 //! - An entry is there for the same snapshots as its row's values in it are, so nothing has to be looked up to know whether the row is. A
 //!   stray entry, which is damage, is not noticed here; `telesto_check_table` finds it.
 //!
