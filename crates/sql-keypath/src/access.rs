@@ -357,7 +357,9 @@ impl Conditions {
                 continue;
             }
             let (access, proved) = self.path(table, index, order);
-            let read = (index, self.reads_alone(table, index, &proved));
+            // Of an index that leads nowhere it need not be known.
+            let leads = index.id == 0 || !access.is_full() || access.ordered;
+            let read = (index, leads && self.reads_alone(table, index, &proved));
             let score = estimate::score(&access, table, read, order.is_some());
             // A partial index holds fewer rows: it wins over a whole one that narrows as much. Without a condition on its
             // columns it is read when it gives the order, or when its predicate picks values.

@@ -567,6 +567,31 @@ async fn interleaved(level: &str, query: &str, change: &str) -> Result<Vec<Strin
     ask(&mut first, "commit").await
 }
 
+/// What is read of entries alone conflicts with changes of what they hold, and with no others. A block that drew a random number cannot be
+/// executed again without a word.
+#[tokio::test]
+async fn rows_made_of_entries_conflict_by_what_entries_hold() {
+    let alone = "select random(); select count(*), min(placed) from orders where customer_id = 1";
+    let joined = "select random(); select c.id, o.placed from customer c join orders o on o.customer_id = c.id where c.id = 1";
+    let rows = "select random(); select count(note) from orders where customer_id = 1";
+    let aside = "update orders set note = 'changed' where id = 10";
+    for query in [alone, joined] {
+        for change in [
+            "insert into orders values (20, 1, null, null)",
+            "delete from orders where id = 11",
+            "update orders set placed = '2025-01-01' where id = 10",
+            "update orders set customer_id = 1 where id = 12",
+            "update orders set customer_id = null where id = 10",
+        ] {
+            let told = interleaved("serializable", query, change).await;
+            assert!(told.is_err_and(|e| e.starts_with("40001")), "{query}; {change}");
+        }
+        assert_eq!(interleaved("serializable", query, aside).await, Ok(vec![]), "{query}");
+    }
+    let told = interleaved("serializable", rows, aside).await;
+    assert!(told.is_err_and(|e| e.starts_with("40001")), "{rows}");
+}
+
 #[tokio::test]
 async fn row_that_appears_where_a_join_found_none_is_a_conflict() {
     let orphans = "select c.id, o.id from customer c left join orders o on o.customer_id = c.id where c.id = 3";

@@ -15,7 +15,9 @@ use telesto_shard::{
     ShardOptions,
 };
 
-use crate::support::{TestBucket, Which, commit, entry, hasty_env, options, put, simple};
+use crate::support::{
+    TestBucket, Which, commit, entry, hasty_env, moved_env, options, put, simple,
+};
 
 /// A key of an index that is called by a letter.
 fn key(index: u8, i: u64) -> Bytes {
@@ -139,7 +141,7 @@ async fn in_checkpoint(shard: &Shard, index: u8) -> u64 {
 
 /// What was dropped goes with the first merge after its last reader could have ended, without a write for each key.
 async fn dropped(which: Which) {
-    let env = hasty_env();
+    let (env, clock) = moved_env();
     let bucket = TestBucket::new();
     let retention = Duration::from_secs(100);
     let options = ShardOptions { retention, ..options(&env, &bucket, &which) };
@@ -201,11 +203,15 @@ async fn dropped(which: Which) {
         );
     }
     // What is written there after all, later, stays.
+    assert!(!shard.has_replaced(), "readers may still use the tables that were replaced");
     shard.apply(&simple(5, at(150), vec![put(key(b'd', 3), value(9, 10))])).unwrap();
     shard.fold().await.unwrap();
     shard.compact(true).await.unwrap();
     let read = shard.get(&key(b'd', 3), seconds(150)).await.unwrap();
     assert!(matches!(read, Read::Found(version) if version.value == Some(value(9, 10))));
+    clock.move_on(Duration::from_secs(24 * 3600));
+    assert!(shard.has_replaced(), "they may be deleted, though nothing is folded");
+    assert!(!shard.has_replaced(), "once");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
