@@ -13,10 +13,25 @@ use super::fault;
 use super::registry::Volatility;
 use super::stored_literals::names_a_moment;
 use super::ty::{CastContext, castable, common_type, stable_cast};
+use telesto_sql_parser::sqlparser::ast;
 use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
 
 impl Binder<'_> {
+    /// Binds an expression whose type, if still unknown, is the one `wanted`, or text.
+    ///
+    /// # Errors
+    /// See the module, and those of the cast.
+    pub fn bind_wanted(&mut self, expr: &ast::Expr, wanted: Option<&SqlType>) -> Result<Expr> {
+        let bound = self.bind(expr)?;
+        match wanted {
+            Some(ty) if bound.ty == SqlType::Unknown => {
+                self.coerce(bound, ty, CastContext::Implicit)
+            }
+            _ => self.known(bound),
+        }
+    }
+
     /// Casts implicitly.
     ///
     /// # Errors

@@ -135,7 +135,7 @@ impl InsertPlan {
     pub fn describe(&self) -> String {
         let from = match &self.rows {
             Rows::Values(rows) => format!("{} rows of values", rows.len()),
-            Rows::Query(..) => "a query".to_owned(),
+            Rows::Query(query, _) => query.describe(),
         };
         format!("Key path: insert into {} from {from}", self.info.table.name)
     }

@@ -130,6 +130,19 @@ pub(super) fn decline(reason: &str) -> Error {
 /// # Errors
 /// 0A000 with the reason when it is not of this shape; else the statement's errors.
 pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPlan> {
+    plan_into(query, &[], context)
+}
+
+/// [`plan`] of a query whose untyped literals and parameters take the types of the columns they go to.
+///
+/// # Errors
+/// Those of [`plan`].
+pub(super) fn plan_into(
+    query: &Query,
+    wanted: &[SqlType],
+    context: &mut PlanContext<'_>,
+) -> Result<KeyPlan> {
+    let query = unwrapped(query);
     if query.with.is_some() || query.for_clause.is_some() {
         return Err(decline("WITH or FOR"));
     }
@@ -143,17 +156,35 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
         return Err(decline("windows or QUALIFY"));
     }
     if select.from.is_empty() {
-        return shape(query, select, None, context);
+        return shape(query, select, None, wanted, context);
     }
     let plain = select.from.len() == 1 && select.from[0].joins.is_empty();
     if plain && !from::has_subquery(select.selection.as_ref()) {
-        return shape(query, select, Some(&select.from[0].relation), context);
+        return shape(query, select, Some(&select.from[0].relation), wanted, context);
     }
     // Whatever is wrong with a join, the other executor's binder says it.
-    shape(query, select, None, context).map_err(|error| match error.code() {
+    shape(query, select, None, wanted, context).map_err(|error| match error.code() {
         SqlState::FEATURE_NOT_SUPPORTED => error,
         _ => decline(error.message()),
     })
+}
+
+/// The query inside of parentheses around which nothing stands.
+pub(super) fn unwrapped(query: &Query) -> &Query {
+    match &*query.body {
+        SetExpr::Query(inner)
+            if query.with.is_none()
+                && query.order_by.is_none()
+                && query.limit_clause.is_none()
+                && query.fetch.is_none()
+                && query.locks.is_empty()
+                && query.for_clause.is_none()
+                && query.pipe_operators.is_empty() =>
+        {
+            unwrapped(inner)
+        }
+        _ => query,
+    }
 }
 
 fn relation_of((table, shown): &(Arc<Table>, String)) -> telesto_sql_expr::ScopeRelation {
@@ -165,6 +196,7 @@ fn shape(
     query: &Query,
     select: &ast::Select,
     single: Option<&TableFactor>,
+    wanted: &[SqlType],
     context: &mut PlanContext<'_>,
 ) -> Result<KeyPlan> {
     let eval = EvalContext::planning(context.settings, context.catalog);
@@ -234,7 +266,7 @@ fn shape(
                 if table.is_some() || sources.is_some() {
                     binder.hook = Some(&mut aggregates);
                 }
-                let bound = binder.bind_known(expr)?;
+                let bound = binder.bind_wanted(expr, wanted.get(output.len()))?;
                 let name = match item {
                     SelectItem::ExprWithAlias { alias, .. } => fold(alias),
                     _ => output_name(expr),

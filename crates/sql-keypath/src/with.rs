@@ -12,11 +12,11 @@
 //! # Invariants
 //! - Every part reads through one view of the transaction: the state at the statement's start.
 //! - A CTE that only reads and is referred to several times beside parts that write is a part too, so that its rows are the same to
-//!   all; so is one that locks rows or calls what is volatile, and one that is MATERIALIZED and referred to several times, as
-//!   PostgreSQL never merges these into what refers to them.
+//!   all; so is one that locks rows or calls what is volatile, as PostgreSQL never merges these into what refers to them.
 //!
 //! # Limits
-//! A WITH inside of a subquery is put in where it is named.
+//! Others are left to DataFusion, which computes once what groups, or is MATERIALIZED, and is referred to several times, inside of
+//! subqueries too.
 //!
 //! # On failure
 //! The statement's error; the caller undoes its writes. 53200 when the rows kept do not fit the statement's memory.
@@ -95,17 +95,16 @@ fn uses(query: &Query, with: &ast::With, at: usize) -> usize {
 /// Whether a CTE that only reads is one whose rows are the same to all who refer to it.
 fn computed_once(with: &ast::With, at: usize, uses: usize) -> bool {
     let cte = &with.cte_tables[at];
-    let materialized = matches!(cte.materialized, Some(ast::CteAsMaterialized::Materialized));
     let recursive = with.recursive && mentions(&cte.query, &fold(&cte.alias.name)) > 0;
     match uses {
         0 => false,
         1 => !recursive && volatile(&cte.query),
-        _ => materialized || volatile(&cte.query),
+        _ => volatile(&cte.query),
     }
 }
 
 /// Whether a query calls what gives another value each time.
-fn volatile(query: &Query) -> bool {
+pub(super) fn volatile(query: &Query) -> bool {
     ast::visit_expressions(query, |expr| {
         let name = match expr {
             ast::Expr::Function(call) => call.name.0.last().and_then(|part| part.as_ident()),

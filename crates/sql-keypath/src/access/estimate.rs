@@ -89,7 +89,13 @@ impl Conditions {
         let mut part = 1.0;
         let mut columns =
             table.entry_columns(index).enumerate().map(|(at, own)| self.position(index, at, own));
+        let mut counted = Vec::with_capacity(access.parts.len());
         for ((number, part_of), at) in access.parts.iter().enumerate().zip(columns.by_ref()) {
+            // A column of the primary key behind an index may be one of the index's own.
+            if counted.contains(&at) {
+                continue;
+            }
+            counted.push(at);
             part *= match part_of {
                 // The first of its row has counted how many rows there are.
                 Part::In(_) if access.together.iter().skip(1).any(|own| *own == number) => {
@@ -225,6 +231,12 @@ pub(super) fn score(
         score += 5;
     }
     score
+}
+
+/// [`left`] as it is: less than one, if few of so many rows before it have a match.
+pub fn expected(shape: &Shape<'_>, conjuncts: &[Expr], first: usize, table: &Table) -> f64 {
+    let own = |at: usize| at.checked_sub(first).filter(|at| *at < table.columns.len());
+    shape.rows() * shape.all(conjuncts, &own)
 }
 
 /// Rows of a table that fulfil conditions; its columns begin at `first`.

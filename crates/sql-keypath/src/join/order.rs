@@ -13,7 +13,7 @@
 
 use super::from::{JoinKind, Source, Sources};
 use super::{Driver, JoinPlan, Step};
-use crate::access::estimate::{LOOK_UP, SMALL, left};
+use crate::access::estimate::{LOOK_UP, SMALL, expected, left};
 use crate::access::{Access, Best, Conditions, Order, conjunction};
 use crate::select::decline;
 use telesto_sql_catalog::CatalogSnapshot;
@@ -33,6 +33,8 @@ pub struct Wanted<'a> {
     pub sorted: bool,
     /// Whether LIMIT ends it early, if no sort is needed.
     pub limited: bool,
+    /// Rows that LIMIT and OFFSET let through and pass over, where they are constants.
+    pub rows: Option<f64>,
 }
 
 /// The plan with where the columns of the wide row went.
@@ -45,6 +47,19 @@ pub struct Arranged {
     /// Rows come in the order wanted.
     pub ordered: bool,
 }
+
+/// An order of a join with what it costs, in rows of a scan, where all of its tables were analyzed.
+struct Candidate {
+    arranged: Arranged,
+    cost: Option<f64>,
+    /// All of the driver's table is walked, in the order wanted, until enough rows are found.
+    walks: bool,
+}
+
+/// How much cheaper a walk along an index has to be: how many of its rows find what they are joined to is a guess.
+const WALK: f64 = 2.0;
+/// The part of all rows that a LIMIT of unknown length is taken for, as in PostgreSQL.
+const UNKNOWN_LIMIT: f64 = 0.1;
 
 /// What is known of the rows of each table.
 type Shapes<'s> = Vec<Option<Shape<'s>>>;
@@ -66,6 +81,8 @@ struct Arranging<'s> {
     shapes: &'s Shapes<'s>,
     /// Rows expected of what is joined so far.
     rows: Option<f64>,
+    /// The same, where a level may have less than one for each row before it.
+    expected: Option<f64>,
     /// What the look-ups of all levels cost, and what reading the tables would.
     costs: Option<(f64, f64)>,
 }
@@ -101,15 +118,28 @@ pub fn arrange(
         });
     }
     let mut reason: Option<Error> = None;
+    let by_cost = wanted.limited && wanted.sorted && shapes.iter().all(Option::is_some);
+    let mut found: Vec<Candidate> = Vec::new();
     for (_, at, best) in drivers {
         match Arranging::from_driver(sources, at, best, wanted, &shapes) {
-            Ok(arranged) => return Ok(arranged),
+            Ok(candidate) if by_cost && candidate.cost.is_some() => found.push(candidate),
+            // A walk counts only beside what it spares.
+            Ok(candidate) if candidate.walks => {}
+            Ok(candidate) => return Ok(candidate.arranged),
             Err(error) => {
                 reason.get_or_insert(error);
             }
         }
     }
-    Err(reason.unwrap_or_else(|| decline("no table to start from")))
+    let scans: f64 = shapes.iter().flatten().map(Shape::rows).sum();
+    let priced = found.into_iter().filter_map(|candidate| {
+        let cost = candidate.cost? * if candidate.walks { WALK } else { 1.0 };
+        (!candidate.walks || cost < scans).then_some((cost, candidate))
+    });
+    let least = priced.min_by(|(one, _), (other, _)| one.total_cmp(other));
+    least.map(|(_, candidate)| candidate.arranged).ok_or_else(|| {
+        reason.unwrap_or_else(|| decline("no table of the join has a condition on a key"))
+    })
 }
 
 /// The best path to a table from constants alone.
@@ -164,12 +194,17 @@ impl<'s> Arranging<'s> {
         best: Best,
         wanted: &Wanted<'_>,
         shapes: &'s Shapes<'s>,
-    ) -> Result<Arranged> {
+    ) -> Result<Candidate> {
         let pool = sources.pool.iter().map(|c| (Some(c.clone()), tables_of(sources, c))).collect();
         let rows = best.access.rows.map(|rows| rows as f64);
-        let costs = best.cost.zip(shapes[at].as_ref().map(Shape::rows));
+        let all = shapes[at].as_ref().map(Shape::rows);
+        // A walk is not priced where nothing ends it early.
+        let walk = all.filter(|_| wanted.limited && best.access.is_full());
+        let each = if best.access.index == 0 { 1.0 } else { LOOK_UP };
+        let costs = best.cost.or(walk.map(|rows| rows * each)).zip(all);
         let (bound, levels) = (1 << at, Vec::new());
-        let mut work = Self { sources, pool, bound, levels, shapes, rows, costs };
+        let expected = rows;
+        let mut work = Self { sources, pool, bound, levels, shapes, rows, expected, costs };
         let source = &sources.tables[at];
         let own = work.take(0);
         let filter: Vec<Expr> = unproved(own, &best.proved);
@@ -186,6 +221,7 @@ impl<'s> Arranging<'s> {
         {
             return Err(decline("its keys lead to so much of the tables that scans cost less"));
         }
+        let mut walks = false;
         if access.is_full() {
             let all_kept = filter.is_empty()
                 && work.levels.iter().all(|level| {
@@ -194,7 +230,14 @@ impl<'s> Arranging<'s> {
                         && (kind == JoinKind::Left
                             || kind == JoinKind::Inner && level.matches.is_empty())
                 });
-            if !short || !all_kept {
+            // How many rows have a match at all, or none, is not known: nor how many a condition on what a left join gives leaves.
+            let inner = |level: &Level| match sources.tables[level.source].kind {
+                JoinKind::Inner => true,
+                JoinKind::Left => level.after.is_empty(),
+                JoinKind::Semi | JoinKind::Anti => false,
+            };
+            walks = !all_kept && ordered && work.costs.is_some() && work.levels.iter().all(inner);
+            if !short || !all_kept && !walks {
                 return Err(decline("no table of the join has a condition on a key"));
             }
         } else if access.parts.is_empty()
@@ -205,7 +248,16 @@ impl<'s> Arranging<'s> {
         {
             return Err(decline("all rows of an open range are joined"));
         }
-        work.place(at, access, filter, ordered, wanted)
+        // What is asked for may be found before all is read.
+        let part = match (work.expected, short) {
+            (Some(rows), true) => {
+                wanted.rows.map_or(UNKNOWN_LIMIT, |wanted| (wanted / rows.max(1.0)).min(1.0))
+            }
+            _ => 1.0,
+        };
+        let cost = work.costs.map(|(look_ups, _)| look_ups * part);
+        let arranged = work.place(at, access, filter, ordered, wanted)?;
+        Ok(Candidate { arranged, cost, walks })
     }
 
     /// Takes the unused conjuncts that name joined tables only, and of these `more`.
@@ -222,7 +274,7 @@ impl<'s> Arranging<'s> {
     fn extend(&mut self) -> Result<()> {
         let sources = self.sources;
         let joined = |at: usize| self.bound & (1 << at) != 0;
-        let mut chosen: Option<(u64, usize, Best)> = None;
+        let mut chosen: Option<(Option<f64>, usize, Best)> = None;
         let mut unreached: Option<&str> = None;
         for (at, source) in sources.tables.iter().enumerate() {
             if joined(at) {
@@ -241,6 +293,7 @@ impl<'s> Arranging<'s> {
             let known = |value: &Expr| tables_of(sources, value) & !self.bound == 0;
             let shape = self.shapes[at].as_ref();
             let left = shape.map(|shape| left(shape, &conjuncts, source.first, &source.table));
+            let each = shape.map(|s| expected(s, &conjuncts, source.first, &source.table));
             let conditions = Conditions::among(conjuncts, columns(source), &known);
             let mut best = conditions.best(&source.table, None, shape);
             best.access.rows = left;
@@ -248,10 +301,10 @@ impl<'s> Arranging<'s> {
                 unreached.get_or_insert(&source.name);
             } else if chosen.as_ref().is_none_or(|(.., other)| best.is_better(other, false, false))
             {
-                chosen = Some((best.score, at, best));
+                chosen = Some((each, at, best));
             }
         }
-        let Some((_, at, best)) = chosen else {
+        let Some((each, at, best)) = chosen else {
             return Err(decline(&format!(
                 "no key leads to \"{}\"",
                 unreached.unwrap_or("a table")
@@ -263,6 +316,11 @@ impl<'s> Arranging<'s> {
             (sources.tables[at].on.clone(), self.take(1 << at))
         };
         self.bound |= 1 << at;
+        self.expected = self.expected.zip(each).map(|(rows, each)| match sources.tables[at].kind {
+            JoinKind::Inner => rows * each,
+            JoinKind::Left => rows * each.max(1.0),
+            JoinKind::Semi | JoinKind::Anti => rows,
+        });
         let access = self.reckon(at, best.access, best.cost);
         self.levels.push(Level {
             source: at,

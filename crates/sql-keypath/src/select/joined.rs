@@ -36,6 +36,12 @@ impl SelectPlan {
             order,
             sorted: !self.sort.is_empty() && self.group.is_none(),
             limited: self.limit.is_some() && self.aggregates.is_empty() && self.group.is_none(),
+            rows: rows_of(self.limit.as_ref())
+                .zip(match &self.offset {
+                    None => Some(0.0),
+                    offset => rows_of(offset.as_ref()),
+                })
+                .map(|(limit, offset)| limit + offset),
         };
         let Arranged { mut plan, places, ordered } = order::arrange(sources, &wanted, catalog)?;
         if self.locks.is_some() {
@@ -67,6 +73,14 @@ impl SelectPlan {
             && self.sort.iter().all(|key| matches!(key.expr.node, Node::Column(at) if at < driver));
         self.join = Some(Arc::new(plan));
         Ok(())
+    }
+}
+
+/// The number of rows that a LIMIT or OFFSET says, if it is a constant.
+fn rows_of(bound: Option<&Expr>) -> Option<f64> {
+    match bound?.node {
+        Node::Const(Datum::Int8(rows)) => Some(rows as f64),
+        _ => None,
     }
 }
 

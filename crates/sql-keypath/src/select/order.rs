@@ -144,7 +144,9 @@ pub(super) fn limits(
             None => Expr::constant(Datum::Int8(1), SqlType::Int8),
         });
     }
-    Ok((limit, offset))
+    // NULL is no bound.
+    let told = |bound: &Expr| !matches!(bound.node, Node::Const(Datum::Null));
+    Ok((limit.filter(told), offset.filter(told)))
 }
 
 /// The value of LIMIT or OFFSET; NULL is no bound.

@@ -28,8 +28,8 @@ use telesto_txn::{Looked, Put, ReadFor, ScanOptions};
 use super::LEASE;
 use super::build::Builder;
 use crate::catalog::build_record::BuildRecord;
-use crate::catalog::{IndexBuild, Table};
-use crate::codec;
+use crate::catalog::{Index, IndexBuild, Table};
+use crate::codec::{self, RowCodec};
 use crate::ddl;
 use crate::error::{Error, Result};
 use crate::expr::EvalContext;
@@ -150,9 +150,11 @@ impl Builder {
         };
         let info = CompiledTable::new(&context.catalog, &context.settings, table)?;
         let build = table.build(index).ok_or_else(|| Error::internal("a build is gone"))?;
+        let some = own_codec(table, &build.index)?;
         let filling = Filling {
             context,
             info: &info,
+            codec: some.as_ref().unwrap_or(&info.codec),
             build,
             leaves_invalid: record.command.leaves_invalid(),
         };
@@ -185,10 +187,21 @@ impl Builder {
     }
 }
 
+/// Decodes the index's columns alone, where its entries are made of no others.
+fn own_codec(table: &Arc<Table>, index: &Index) -> Result<Option<RowCodec>> {
+    if index.predicate.is_some() || index.columns.iter().any(|part| part.expression.is_some()) {
+        return Ok(None);
+    }
+    let own = |at: usize| index.columns.iter().any(|part| part.column == at);
+    RowCodec::projected(table, own).map(Some)
+}
+
 /// What entries are made with.
 struct Filling<'a> {
     context: &'a ExecContext,
     info: &'a CompiledTable,
+    /// Decodes what entries are made of.
+    codec: &'a RowCodec,
     build: &'a IndexBuild,
     leaves_invalid: bool,
 }
@@ -205,7 +218,7 @@ impl Filling<'_> {
             if !context.catalog.fills_row(table, &primary) {
                 continue;
             }
-            let row = self.info.codec.decode(&primary, &value)?;
+            let row = self.codec.decode(&primary, &value)?;
             let entry = self.info.exclusive_entry(&self.build.index, &row, &primary, &eval)?;
             let Some((key, value, alone)) = entry else { continue };
             bytes += key.len() + value.len();
