@@ -121,6 +121,21 @@ impl Columns {
         Ok(())
     }
 
+    /// Adds a row of values, one for each of the table's columns that there are, in the table's order.
+    ///
+    /// # Errors
+    /// XX000 for values of other types.
+    pub fn push_values(&mut self, row: &[Datum]) -> Result<()> {
+        if row.len() != self.columns.len() || self.keys.is_some() {
+            return Err(Error::internal("a row of other columns than a batch"));
+        }
+        for (column, value) in self.columns.iter_mut().zip(row) {
+            column.push_value(value)?;
+        }
+        self.rows += 1;
+        Ok(())
+    }
+
     /// The batch.
     ///
     /// # Errors
@@ -183,6 +198,21 @@ impl Column {
                 self.builder.stored(ty, &mut Input(&bytes))
             }
         }
+    }
+
+    fn push_value(&mut self, value: &Datum) -> Result<()> {
+        match (&mut self.builder, value) {
+            (Builder::Int2(builder), Datum::Int2(value)) => builder.append_value(*value),
+            (Builder::Int4(builder), Datum::Int4(value)) => builder.append_value(*value),
+            (Builder::Int8(builder), Datum::Int8(value)) => builder.append_value(*value),
+            (Builder::Text(builder), Datum::Text(value)) => builder.append_value(value),
+            // Others as if a row had been written with them.
+            _ => {
+                let ty = self.ty.clone();
+                return self.push(&ty, Cell::Missing(value));
+            }
+        }
+        Ok(())
     }
 
     fn finish(self) -> Result<ArrayRef> {

@@ -12,19 +12,20 @@
 //! The join compares all the same: what is not understood here only costs reads. A filter that is still empty says nothing.
 //!
 //! # Limits
-//! Equality of columns, and of integers of two widths; filters are read once, when the scan begins.
+//! Equality of columns, of several at a time too, and of integers of two widths; filters are read once, when the scan begins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, InListExpr, Literal};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::snapshot_physical_expr;
 
 use super::bind::natively_ordered;
-use super::scan_ranges::{Constraint, lower, narrow, raise};
+use super::scan_ranges::{Constraint, UNPRICED_RANGES, lower, narrow, raise};
+use super::together::Together;
 use super::types::{arrow_type, datum_of};
 use telesto_sql_catalog::Table;
 use telesto_sql_catalog::sizes::TableSizes;
@@ -39,7 +40,16 @@ const LOOK_UP: u64 = 4;
 /// Fewer values than these may be the rare ones, however few others there are.
 const FEW: usize = 8;
 
-/// Adds to `constraints` what the filters say now of columns of `table`; whether they say anything. `positions`: the table's
+/// What joins told a scan when it began.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// Whether they told anything of a column.
+    pub narrowed: bool,
+    /// Rows of values that columns have together.
+    pub together: Vec<Together>,
+}
+
+/// Adds to `constraints` what the filters say now of columns of `table`; what they say of several at a time is given back. `positions`: the table's
 /// column at each place of the scan's output; `sizes`: of the tables that foreign keys lead to, where all of the table would be read
 /// otherwise; `analyzed`: the index is chosen by what it costs, whatever is said here.
 pub(super) fn collect(
@@ -49,13 +59,15 @@ pub(super) fn collect(
     sizes: Option<&TableSizes>,
     analyzed: bool,
     constraints: &mut BTreeMap<usize, Constraint>,
-) -> bool {
+) -> Told {
     let mut found = BTreeMap::new();
+    let mut told = Told::default();
     for filter in filters {
         if let Ok(now) = snapshot_physical_expr(Arc::clone(filter)) {
-            walk(table, positions, &now, &mut found);
+            walk(table, positions, &now, &mut found, &mut told.together);
         }
     }
+    told.together.retain(|rows| analyzed || rows.values.len() <= MAX_VALUES);
     let mut narrowed = false;
     for (column, said) in found {
         let first = |index: &telesto_sql_catalog::Index| {
@@ -64,18 +76,13 @@ pub(super) fn collect(
         let unique =
             table.all_indexes().any(|index| (index.unique || index.id == 0) && first(index));
         let constraint = constraints.entry(column).or_default();
-        // One for each row of the build side, equal ones too.
-        let values = said.values.map(|mut values| {
-            let ty = &table.columns[column].ty;
-            values.sort_by(|a, b| a.cmp_typed(b, ty));
-            values.dedup_by(|a, b| a.cmp_typed(b, ty).is_eq());
-            values
-        });
         let most = |values: &[Datum]| {
             sizes.is_some_and(|sizes| are_most(table, column, values.len(), sizes))
         };
-        if let Some(values) = values
-            && (unique || analyzed || values.len() <= MAX_VALUES && !most(&values))
+        if let Some(values) = said.values
+            && (analyzed
+                || values.len() <= UNPRICED_RANGES
+                    && (unique || values.len() <= MAX_VALUES && !most(&values)))
         {
             narrow(constraint, values);
             narrowed = true;
@@ -92,7 +99,7 @@ pub(super) fn collect(
             }
         }
     }
-    narrowed
+    Told { narrowed, ..told }
 }
 
 /// Whether so many values are so many of the rows that a foreign key leads to that most rows may have one of them: every country leads to
@@ -133,38 +140,56 @@ struct Said {
     upper: Vec<(Datum, bool)>,
 }
 
+impl Said {
+    /// The column's value is one of these. The build side gives one for each of its rows, equal ones too.
+    fn are(&mut self, mut values: Vec<Datum>, ty: &SqlType) {
+        values.sort_by(|a, b| a.cmp_typed(b, ty));
+        values.dedup_by(|a, b| a.cmp_typed(b, ty).is_eq());
+        if let Some(before) = &self.values {
+            values.retain(|value| before.binary_search_by(|b| b.cmp_typed(value, ty)).is_ok());
+        }
+        self.values = Some(values);
+    }
+}
+
 fn walk(
     table: &Table,
     positions: &[usize],
     filter: &Arc<dyn PhysicalExpr>,
     found: &mut BTreeMap<usize, Said>,
+    together: &mut Vec<Together>,
 ) {
     if let Some(list) = filter.downcast_ref::<InListExpr>() {
-        let Some(column) = column(table, positions, list.expr()) else { return };
         if list.negated() {
             return;
         }
-        let mut values = Vec::with_capacity(list.len());
-        for item in list.list() {
-            let Some(literal) = item.downcast_ref::<Literal>() else { return };
-            match constant(table, column, literal.value()) {
-                Ok(Some(value)) => values.push(value),
-                // No row has it.
-                Ok(None) => {}
-                Err(()) => return,
+        let (columns, rows) = match row(list.expr()) {
+            None => match column(table, positions, list.expr()) {
+                Some(own) => (vec![own], of_list(table, &[(0, own)], list, Held::Alone)),
+                None => return,
+            },
+            // What is no column of the table is not looked at: more rows may pass.
+            Some(parts) => {
+                let own = |(at, part)| Some((at, column(table, positions, part)?));
+                let own: Vec<_> = parts.iter().enumerate().filter_map(own).collect();
+                let rows = of_list(table, &own, list, Held::InRow);
+                (own.into_iter().map(|(_, column)| column).collect(), rows)
             }
+        };
+        let Some(rows) = rows else { return };
+        for (at, column) in columns.iter().enumerate() {
+            let values = rows.iter().map(|row: &Vec<Datum>| row[at].clone()).collect();
+            found.entry(*column).or_default().are(values, &table.columns[*column].ty);
         }
-        let said = found.entry(column).or_default();
-        said.values = Some(match said.values.take() {
-            None => values,
-            Some(before) => before.into_iter().filter(|value| values.contains(value)).collect(),
-        });
+        if columns.len() > 1 {
+            together.push(Together { columns, values: rows });
+        }
         return;
     }
     let Some(binary) = filter.downcast_ref::<BinaryExpr>() else { return };
     if *binary.op() == Operator::And {
-        walk(table, positions, binary.left(), found);
-        walk(table, positions, binary.right(), found);
+        walk(table, positions, binary.left(), found, together);
+        walk(table, positions, binary.right(), found, together);
         return;
     }
     let Some(column) = column(table, positions, binary.left()) else { return };
@@ -178,6 +203,53 @@ fn walk(
         Operator::Lt => said.upper.push((value, false)),
         _ => {}
     }
+}
+
+/// How an item of a list holds the value of a place.
+#[derive(Clone, Copy)]
+enum Held {
+    /// It is the value.
+    Alone,
+    /// It is a row of values.
+    InRow,
+}
+
+/// The parts of the row that a join by several keys compares: `struct(a, b) IN (…)`.
+fn row(expr: &Arc<dyn PhysicalExpr>) -> Option<&[Arc<dyn PhysicalExpr>]> {
+    let call = expr.downcast_ref::<ScalarFunctionExpr>()?;
+    (call.fun().name() == "struct").then(|| call.args())
+}
+
+/// The values of a list as rows, of the places and columns given; those that no row of the table has are left out. `None`: one cannot be
+/// told.
+fn of_list(
+    table: &Table,
+    own: &[(usize, usize)],
+    list: &InListExpr,
+    held: Held,
+) -> Option<Vec<Vec<Datum>>> {
+    let mut rows = Vec::with_capacity(list.len());
+    'items: for item in list.list() {
+        let literal = item.downcast_ref::<Literal>()?;
+        let mut row = Vec::with_capacity(own.len());
+        for (at, column) in own {
+            let told = match (held, literal.value()) {
+                (Held::Alone, value) => constant(table, *column, value),
+                (Held::InRow, ScalarValue::Struct(fields)) => {
+                    let part = fields.columns().get(*at)?;
+                    let value = ScalarValue::try_from_array(part, 0).ok()?;
+                    constant(table, *column, &value)
+                }
+                (Held::InRow, _) => return None,
+            };
+            match told.ok()? {
+                Some(value) => row.push(value),
+                None => continue 'items,
+            }
+        }
+        rows.push(row);
+    }
+    Some(rows)
 }
 
 /// The table's column that an expression is, or is with more bits.

@@ -17,9 +17,11 @@ use telesto_common::DatabaseId;
 use telesto_common::key::{Direction, KeyRange, successor};
 
 use super::bind::natively_ordered;
+use super::scan_costs::cost;
+use super::together::{Prefixes, Together};
 use super::types::datum_of;
 use super::{decimal, sort_key};
-use telesto_sql_catalog::codec;
+use telesto_sql_catalog::codec::{self, EntryCodec};
 use telesto_sql_catalog::{Index, IndexColumn, Table};
 use telesto_sql_plan::MAX_BEHIND;
 use telesto_sql_plan::estimate::Shape;
@@ -28,13 +30,13 @@ use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
 
 /// What a whole unique key counts.
-const UNIQUE: u32 = 1000;
-/// What looking up a row costs, in rows of a scan.
-const LOOK_UP: f64 = 8.0;
+pub(super) const UNIQUE: u32 = 1000;
 /// Rows of a table that is never scanned where an index serves: what is not read cannot conflict.
 const SMALL: f64 = 10_000.0;
-/// Ranges one scan reads at most; longer IN lists read the range around them.
-pub(super) const MAX_RANGES: usize = 1000;
+/// Ranges one scan reads at most; lists that would make more do not narrow it.
+pub(super) const MAX_RANGES: usize = 10_000;
+/// The same where nothing is known of the table, so that nothing says whether a scan costs less.
+pub(super) const UNPRICED_RANGES: usize = 1000;
 
 /// One end of a range of values.
 type Bound = Option<(Datum, bool)>;
@@ -100,35 +102,47 @@ pub(crate) fn asked(constraints: &BTreeMap<usize, Constraint>) -> Asked {
     Asked::of(equal.map(|(at, _)| *at), ranges.map(|(at, _)| *at))
 }
 
+/// How many ranges a scan of a table may read.
+fn most_ranges(shape: Option<&Shape<'_>>) -> usize {
+    if shape.is_some() { MAX_RANGES } else { UNPRICED_RANGES }
+}
+
+/// A way to read a table along an index.
+struct Candidate<'a> {
+    index: &'a Index,
+    /// Its entries have all that is wanted.
+    alone: bool,
+    score: u32,
+    cost: f64,
+    ranges: usize,
+    /// The prefixes to be read, where they are not all combinations of what is said of single columns.
+    prefixes: Option<Prefixes<'a>>,
+}
+
+/// What is asked of a table.
+pub(super) struct Asking<'a> {
+    /// What is said of single columns.
+    pub constraints: &'a BTreeMap<usize, Constraint>,
+    /// What joins said of several columns at a time, beside that.
+    pub together: &'a [Together],
+    /// The columns wanted, if entries of an index may give them.
+    pub wanted: Option<&'a [bool]>,
+}
+
 /// The best way to read what is asked for.
-pub(crate) fn choose(
+pub(super) fn choose(
     database: DatabaseId,
     table: &Table,
-    constraints: &BTreeMap<usize, Constraint>,
+    asking: &Asking<'_>,
     shape: Option<&Shape<'_>>,
 ) -> Result<Access> {
-    let mut best: Option<(u32, f64, &Index)> = None;
-    for index in table.all_indexes().filter(|index| index.predicate.is_none()) {
-        let score = score(table, index, constraints);
-        if score == 0 {
-            continue;
+    match best(table, asking, shape) {
+        Some(Candidate { index, alone, prefixes: Some(prefixes), .. }) => {
+            prefixes.access(database, table, (index, alone))
         }
-        let cost = match shape {
-            // A row or none for each key: as good as it gets, whatever is known.
-            Some(shape) if score < UNIQUE => cost(table, index, constraints, shape),
-            _ => 0.0,
-        };
-        let better = |(other, dear, _): (u32, f64, _)| match cost.total_cmp(&dear) {
-            std::cmp::Ordering::Equal => score > other,
-            order => order.is_lt(),
-        };
-        if best.is_none_or(better) {
-            best = Some((score, cost, index));
+        Some(Candidate { index, alone, .. }) => {
+            bounded(database, table, (index, alone), asking.constraints, most_ranges(shape))
         }
-    }
-    let whole = shape.map_or(f64::INFINITY, |shape| shape.rows().max(SMALL));
-    match best.filter(|(_, cost, _)| *cost <= whole).map(|(score, _, index)| (score, index)) {
-        Some((_, index)) => bounded(database, table, index, constraints),
         None => Ok(Access {
             index: 0,
             ranges: vec![codec::table_range(database, table, 0)],
@@ -139,63 +153,71 @@ pub(crate) fn choose(
     }
 }
 
-/// What reading along an index costs, in rows of a scan of the table: each row of an index is looked up.
-fn cost(
+/// What reading what is asked for costs at least, in rows of a scan.
+pub(crate) fn least(
     table: &Table,
-    index: &Index,
     constraints: &BTreeMap<usize, Constraint>,
     shape: &Shape<'_>,
 ) -> f64 {
-    let (mut part, mut lists) = (1.0, false);
-    for (at, column) in table.entry_columns(index).enumerate() {
-        match constraints.get(&column.column) {
-            Some(constraint @ Constraint { values: Some(values), .. }) => {
-                if !narrows(index, at, values, lists) {
-                    break;
-                }
-                lists |= values.len() > 1;
-                part *= of_constraint(column.column, constraint, shape);
+    let asking = Asking { constraints, together: &[], wanted: None };
+    best(table, &asking, Some(shape)).map_or(shape.rows(), |best| best.cost)
+}
+
+/// `None`: all of the table is read.
+fn best<'a>(
+    table: &'a Table,
+    asking: &Asking<'a>,
+    shape: Option<&Shape<'_>>,
+) -> Option<Candidate<'a>> {
+    let constraints = asking.constraints;
+    let mut found: Vec<Candidate<'_>> = Vec::new();
+    let most = most_ranges(shape);
+    for index in table.all_indexes().filter(|index| index.predicate.is_none()) {
+        let alone = index.id != 0
+            && asking.wanted.is_some_and(|w| EntryCodec::compact(table, index, w).is_some());
+        for rows in asking.together {
+            if let Some(prefixes) = Prefixes::of(index, rows, constraints) {
+                let (score, cost) = prefixes.score_and_cost((index, alone), shape);
+                let (ranges, prefixes) = (prefixes.count(), Some(prefixes));
+                found.push(Candidate { index, alone, score, cost, ranges, prefixes });
             }
-            Some(constraint) => {
-                part *= of_constraint(column.column, constraint, shape);
-                break;
-            }
-            None => break,
         }
-    }
-    part * shape.rows() * if index.id == 0 { 1.0 } else { LOOK_UP }
-}
-
-fn of_constraint(column: usize, constraint: &Constraint, shape: &Shape<'_>) -> f64 {
-    match &constraint.values {
-        Some(values) => shape.one_of(column, values.iter().map(Some)),
-        None => {
-            let (low, high) = (&constraint.lower, &constraint.upper);
-            shape.between(
-                column,
-                low.as_ref().map(|(value, inside)| (Some(value), *inside)),
-                high.as_ref().map(|(value, inside)| (Some(value), *inside)),
-            )
+        let (score, ranges) = score(table, index, constraints, most);
+        if score == 0 {
+            continue;
         }
+        let own = (score, alone);
+        let cost = shape.map_or(0.0, |shape| cost(table, index, constraints, own, shape));
+        found.push(Candidate { index, alone, score, cost, ranges, prefixes: None });
     }
+    let whole = shape.map_or(f64::INFINITY, |shape| shape.rows().max(SMALL));
+    // Of those that are alike the one of the fewest ranges, or else the first.
+    found
+        .into_iter()
+        .min_by(|a, b| {
+            let score = || b.score.cmp(&a.score).then(a.ranges.cmp(&b.ranges));
+            a.cost.total_cmp(&b.cost).then_with(score)
+        })
+        .filter(|best| best.cost <= whole)
 }
 
-/// The part of the table that the filters leave.
-pub(crate) fn selectivity(constraints: &BTreeMap<usize, Constraint>, shape: &Shape<'_>) -> f64 {
-    let each = constraints.iter().map(|(column, said)| of_constraint(*column, said, shape));
-    each.product()
-}
-
-/// How much an index narrows: equal leading columns, then a range; the whole of a unique key beats all.
-fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>) -> u32 {
-    let (mut score, mut lists) = (0, false);
+/// How much an index narrows, and how many ranges it makes: equal leading columns, then a range; the whole of a unique key beats all.
+fn score(
+    table: &Table,
+    index: &Index,
+    constraints: &BTreeMap<usize, Constraint>,
+    most: usize,
+) -> (u32, usize) {
+    let (mut score, mut lists, mut ranges) = (0, false, 1_usize);
     for (at, part) in table.entry_columns(index).enumerate() {
         match constraints.get(&part.column) {
             Some(Constraint { values: Some(values), .. }) => {
-                if !narrows(index, at, values, lists) {
+                if !narrows(index, at, values, lists) || ranges.saturating_mul(values.len()) > most
+                {
                     break;
                 }
                 lists |= values.len() > 1;
+                ranges *= values.len();
                 score += if repeats(index, at, part) { 0 } else { 20 };
                 if at + 1 == index.columns.len() && (index.unique || index.id == 0) {
                     score += UNIQUE;
@@ -209,25 +231,26 @@ fn score(table: &Table, index: &Index, constraints: &BTreeMap<usize, Constraint>
         }
     }
     // Reading the table itself saves a look-up for each row.
-    if score > 0 && index.id == 0 { score + 5 } else { score }
+    (if score > 0 && index.id == 0 { score + 5 } else { score }, ranges)
 }
 
 /// Whether the values of the column at `at` of the entries narrow what is read. A list on a column of the primary key behind an index
 /// does only where none did before: its ranges could be more than the rows.
-fn narrows(index: &Index, at: usize, values: &[Datum], lists: bool) -> bool {
+pub(super) fn narrows(index: &Index, at: usize, values: &[Datum], lists: bool) -> bool {
     at < index.columns.len() || values.len() <= if lists { 1 } else { MAX_BEHIND }
 }
 
 /// Whether a column of the primary key behind an index is one of the index's own.
-fn repeats(index: &Index, at: usize, part: &IndexColumn) -> bool {
+pub(super) fn repeats(index: &Index, at: usize, part: &IndexColumn) -> bool {
     at >= index.columns.len() && index.columns.iter().any(|own| own.column == part.column)
 }
 
 fn bounded(
     database: DatabaseId,
     table: &Table,
-    index: &Index,
+    (index, alone): (&Index, bool),
     constraints: &BTreeMap<usize, Constraint>,
+    most: usize,
 ) -> Result<Access> {
     let mut prefixes: Vec<Vec<Datum>> = vec![Vec::new()];
     let mut conditions = Vec::new();
@@ -237,7 +260,7 @@ fn bounded(
         let name = &table.columns[part.column].name;
         match &constraint.values {
             Some(values)
-                if prefixes.len() * values.len() <= MAX_RANGES
+                if prefixes.len().saturating_mul(values.len()) <= most
                     && narrows(index, at, values, prefixes.len() > 1) =>
             {
                 if !repeats(index, at, part) {
@@ -296,7 +319,8 @@ fn bounded(
         points,
         part: if unique { Part::One } else { Part::Some },
         shown: format!(
-            "Index Scan using {} on {}, bounds: {}",
+            "{} using {} on {}, bounds: {}",
+            scan_word(alone),
             index.name,
             table.name,
             conditions.join(", ")
@@ -304,7 +328,13 @@ fn bounded(
     })
 }
 
-fn ends(
+/// What EXPLAIN calls a scan of an index.
+pub(super) fn scan_word(alone: bool) -> &'static str {
+    if alone { "Index Only Scan" } else { "Index Scan" }
+}
+
+/// The entries behind a prefix between the ends of a constraint on the next column.
+pub(super) fn ends(
     database: DatabaseId,
     table: &Table,
     index: &Index,
@@ -491,16 +521,14 @@ fn constant(table: &Table, place: Place, expr: &Expr) -> Option<Datum> {
     datum_of(value, ty).ok()
 }
 
-pub(super) fn narrow(constraint: &mut Constraint, values: Vec<Datum>) {
-    constraint.values = Some(match constraint.values.take() {
-        None => {
-            let mut values = values;
-            values.sort_by(Datum::cmp_values);
-            values.dedup();
-            values
-        }
-        Some(before) => before.into_iter().filter(|value| values.contains(value)).collect(),
-    });
+pub(super) fn narrow(constraint: &mut Constraint, mut values: Vec<Datum>) {
+    values.sort_by(Datum::cmp_values);
+    values.dedup();
+    if let Some(mut before) = constraint.values.take() {
+        before.retain(|value| values.binary_search_by(|own| own.cmp_values(value)).is_ok());
+        values = before;
+    }
+    constraint.values = Some(values);
 }
 
 pub(super) fn raise(bound: &mut Bound, value: Datum, inside: bool) {

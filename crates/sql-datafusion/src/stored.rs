@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - What is read is read through the statement's transaction, and so validated at commit as its level asks.
-//! - At most one batch of rows is held; a secondary index's rows are fetched a batch at a time.
+//! - At most one batch of rows is held, of several ranges some megabytes; a secondary index's rows are fetched a batch at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -20,18 +20,20 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use telesto_common::DatabaseId;
 use telesto_common::key::{KeyRange, KeyReader};
-use telesto_txn::{Scan, ScanOptions};
+use telesto_txn::{ReadFor, Scan, ScanOptions};
 
+use super::bind::natively_ordered;
 use super::columns::Columns;
 use super::dynamic;
 use super::fault;
 use super::row_tests::RowTests;
-use super::scan_ranges::{self, Access, Constraint, Part};
+use super::scan_costs;
+use super::scan_ranges::{self, Access, Asking, Constraint, Part};
 use super::source::{RowReader, Rows, SourceExec};
-use telesto_sql_catalog::codec::{self, RowCodec};
+use telesto_sql_catalog::codec::{self, EntryCodec, RowCodec};
 use telesto_sql_catalog::uses::Path;
 use telesto_sql_catalog::{Index, Table};
 use telesto_sql_plan::ExecContext;
@@ -39,6 +41,14 @@ use telesto_sql_plan::estimate::Shape;
 use telesto_sql_plan::watch::Asked;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
+
+/// Ranges that are read at a time, at first and at most.
+const AT_FIRST: usize = 8;
+const AT_A_TIME: usize = 128;
+/// Bytes of their rows, about.
+const TOGETHER_BYTES: usize = 4 << 20;
+/// Rows of a range that are asked for at once.
+const FIRST_ROWS: usize = 8;
 
 /// A table of the catalog over one transaction.
 #[derive(Debug)]
@@ -79,7 +89,28 @@ impl StoredTable {
     pub fn known_selectivity(&self, condition: &Expr) -> Option<f64> {
         let condition = self.own_names(condition).ok()?;
         let constraints = scan_ranges::constraints(&self.table, &[condition]);
-        (!constraints.is_empty()).then_some(scan_ranges::selectivity(&constraints, &self.shape()?))
+        (!constraints.is_empty()).then_some(scan_costs::selectivity(&constraints, &self.shape()?))
+    }
+
+    /// What reading the rows that conditions leave costs by itself, in rows of a scan, where the table has been analyzed.
+    pub fn known_cost(&self, conditions: &[&Expr]) -> Option<f64> {
+        let own = conditions.iter().filter_map(|condition| self.own_names(condition).ok());
+        let constraints = scan_ranges::constraints(&self.table, &own.collect::<Vec<_>>());
+        Some(scan_ranges::least(&self.table, &constraints, &self.shape()?))
+    }
+
+    /// What a row costs to which values of the plan's column lead, in rows of a scan; `None`: no index begins with it.
+    pub fn led_cost(&self, column: &str) -> Option<f64> {
+        let at = self.schema.index_of(column).ok()?;
+        let (own, known) = self.table.visible_columns().nth(at)?;
+        let first = |index: &&Index| {
+            let part = index.columns.first();
+            index.predicate.is_none()
+                && part.is_some_and(|part| part.expression.is_none() && part.column == own)
+        };
+        let costs =
+            self.table.all_indexes().filter(first).map(|index| scan_costs::row_cost(index, false));
+        costs.min_by(f64::total_cmp).filter(|_| natively_ordered(&known.ty))
     }
 
     fn shape(&self) -> Option<Shape<'_>> {
@@ -148,9 +179,11 @@ impl TableProvider for StoredTable {
             filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
         let constraints = scan_ranges::constraints(&self.table, &filters);
         let shape = Shape::of(&exec.catalog, &self.table);
-        let mut access =
-            scan_ranges::choose(self.database, &self.table, &constraints, shape.as_ref())
-                .map_err(fault::to_datafusion)?;
+        let positions: Vec<usize> = chosen.iter().map(|at| visible[*at]).collect();
+        let wanted = entries_for(&self.table, &positions, &exec);
+        let asking = Asking { constraints: &constraints, together: &[], wanted: wanted.as_deref() };
+        let mut access = scan_ranges::choose(self.database, &self.table, &asking, shape.as_ref())
+            .map_err(fault::to_datafusion)?;
         let points = access.points.iter().map(|key| KeyRange::point(key));
         let read: Vec<KeyRange> = access.ranges.iter().cloned().chain(points).collect();
         if let Some(told) = exec.catalog.told_of(&self.table, &read) {
@@ -161,7 +194,7 @@ impl TableProvider for StoredTable {
             database: self.database,
             constraints,
             access,
-            positions: chosen.iter().map(|at| visible[*at]).collect(),
+            positions,
             schema: Arc::clone(&schema),
             limit,
             exec,
@@ -197,6 +230,7 @@ impl Rows for StoredRows {
         let decoder = Decoder {
             codec: RowCodec::projected(&self.table, |at| self.positions.contains(&at)),
             index: None,
+            entries: None,
             table: Arc::clone(&self.table),
             database: self.database,
             exec: self.exec.clone(),
@@ -228,7 +262,7 @@ impl Rows for StoredRows {
     fn expected(&self) -> Option<usize> {
         let access = &self.access;
         if let Some(shape) = self.shape() {
-            let left = shape.left(scan_ranges::selectivity(&self.constraints, &shape));
+            let left = shape.left(scan_costs::selectivity(&self.constraints, &shape));
             let most = match access.part {
                 Part::One => access.points.len().max(access.ranges.len()),
                 _ => usize::MAX,
@@ -266,10 +300,19 @@ impl Rows for StoredRows {
     }
 }
 
+/// The table's columns that are wanted, where entries of an index may give them: not the row's key, nor what is read to be locked.
+fn entries_for(table: &Table, positions: &[usize], exec: &ExecContext) -> Option<Vec<bool>> {
+    let width = table.columns.len();
+    let may = exec.read_for == ReadFor::Query && positions.iter().all(|at| *at < width);
+    may.then(|| (0..width).map(|at| positions.contains(&at)).collect())
+}
+
 /// Turns entries into rows.
 struct Decoder {
     codec: Result<RowCodec>,
     index: Option<Index>,
+    /// Where the index's entries have all that is wanted.
+    entries: Option<EntryCodec>,
     table: Arc<Table>,
     database: DatabaseId,
     exec: ExecContext,
@@ -295,7 +338,10 @@ struct StoredReader {
 struct Begun {
     points: VecDeque<Bytes>,
     ranges: VecDeque<KeyRange>,
-    scan: Option<Box<dyn Scan>>,
+    /// Ranges that have been begun.
+    scans: VecDeque<Box<dyn Scan>>,
+    /// How many are begun together next.
+    together: usize,
     /// Rows of the whole table so far, if that is what is read.
     seen: Option<u64>,
     /// What conditions say of its columns all the same.
@@ -319,8 +365,13 @@ impl StoredReader {
         let (table, positions) = (&decoder.table, &self.positions);
         let shape = Shape::of(&decoder.exec.catalog, table);
         let (database, analyzed) = (decoder.database, shape.is_some());
-        if dynamic::collect(table, positions, &self.dynamic, sizes, analyzed, &mut constraints) {
-            access = scan_ranges::choose(database, table, &constraints, shape.as_ref())?;
+        let wanted = entries_for(table, positions, &decoder.exec);
+        let told =
+            dynamic::collect(table, positions, &self.dynamic, sizes, analyzed, &mut constraints);
+        if told.narrowed || !told.together.is_empty() {
+            let (constraints, together) = (&constraints, &told.together[..]);
+            let asking = Asking { constraints, together, wanted: wanted.as_deref() };
+            access = scan_ranges::choose(database, table, &asking, shape.as_ref())?;
         }
         decoder.path = match (access.part, access.index) {
             (Part::Whole, 0) => Path::Whole,
@@ -332,10 +383,16 @@ impl StoredReader {
             0 => None,
             id => decoder.table.index(id).cloned(),
         };
+        decoder.entries = decoder
+            .index
+            .as_ref()
+            .zip(wanted.as_deref())
+            .and_then(|(index, wanted)| EntryCodec::compact(&decoder.table, index, wanted));
         Ok(Begun {
             points: access.points.into(),
             ranges: access.ranges.into(),
-            scan: None,
+            scans: VecDeque::new(),
+            together: AT_FIRST,
             seen: (access.part == Part::Whole && self.limit.is_none()).then_some(0),
             asked: scan_ranges::asked(&constraints),
         })
@@ -362,28 +419,31 @@ impl StoredReader {
                 let columns = self.decoder.look_up(keys, columns).await?;
                 return columns.finish(&self.schema).map(Some);
             }
-            let scan = match &mut begun.scan {
-                Some(scan) => scan,
-                None => {
-                    let Some(range) = begun.ranges.pop_front() else {
-                        if let Some(seen) = begun.seen.take() {
-                            let decoder = &self.decoder;
-                            decoder.exec.live.sizes.note(decoder.table.id, seen);
-                            decoder.exec.note_unindexed(&decoder.table, &begun.asked, seen);
-                        }
+            let entries = match begun.scans.front_mut() {
+                Some(scan) => scan.next_batch(max_rows).await?,
+                None => match (begun.ranges.len(), self.limit) {
+                    (0, _) => {
+                        self.is_through(begun);
                         return Ok(None);
-                    };
-                    let options = ScanOptions {
-                        reverse: false,
-                        limit: self.limit,
-                        read_for: self.decoder.exec.read_for,
-                    };
-                    begun.scan.insert(self.decoder.exec.txn.scan(range, options))
-                }
+                    }
+                    // More than are asked for may not be read.
+                    (1, _) | (_, Some(_)) => {
+                        let range = begun.ranges.pop_front();
+                        let open = |range| self.decoder.open(range, self.limit);
+                        begun.scans.extend(range.map(open));
+                        continue;
+                    }
+                    _ => {
+                        let entries = self.decoder.several(begun, max_rows).await?;
+                        if entries.is_empty() {
+                            continue;
+                        }
+                        entries
+                    }
+                },
             };
-            let entries = scan.next_batch(max_rows).await?;
             if entries.is_empty() {
-                begun.scan = None;
+                begun.scans.pop_front();
                 continue;
             }
             begun.seen = begun.seen.map(|seen| seen + entries.len() as u64);
@@ -398,14 +458,66 @@ impl StoredReader {
     }
 }
 
+impl StoredReader {
+    /// Notes what a scan of the whole table saw.
+    fn is_through(&self, begun: &mut Begun) {
+        let decoder = &self.decoder;
+        if let Some(seen) = begun.seen.take() {
+            decoder.exec.live.sizes.note(decoder.table.id, seen);
+            decoder.exec.note_unindexed(&decoder.table, &begun.asked, seen);
+        }
+    }
+}
+
 impl Decoder {
     fn count(&self, scans: u64, rows: usize) {
         self.exec.live.uses.read(self.table.id, self.path, scans, rows as u64);
     }
 
+    fn open(&self, range: KeyRange, limit: Option<u64>) -> Box<dyn Scan> {
+        let options = ScanOptions { reverse: false, limit, read_for: self.exec.read_for };
+        self.exec.txn.scan(range, options)
+    }
+
+    /// Reads the beginnings of several ranges together: most have few rows, and each may be a request of its own. Those that have more
+    /// stay begun.
+    async fn several(&self, begun: &mut Begun, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>> {
+        let most = begun.ranges.len().min(begun.together);
+        let (each, share) = (max_rows.div_ceil(AT_A_TIME), TOGETHER_BYTES / most);
+        let reads = begun.ranges.drain(..most).map(|range| async move {
+            let mut scan = self.open(range, None);
+            let (mut entries, mut bytes) = (Vec::new(), 0);
+            while entries.len() < each && bytes < share {
+                let more = scan.next_batch(FIRST_ROWS.min(each - entries.len())).await?;
+                if more.is_empty() {
+                    return Ok::<_, Error>((entries, bytes, None));
+                }
+                bytes += more.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+                entries.extend(more);
+            }
+            Ok((entries, bytes, Some(scan)))
+        });
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        for (found, held, scan) in try_join_all(reads).await? {
+            entries.extend(found);
+            bytes += held;
+            begun.scans.extend(scan);
+        }
+        // What the next ones hold is guessed from these.
+        let fitting = TOGETHER_BYTES / (bytes / most).max(1);
+        begun.together = fitting.clamp(1, AT_A_TIME.min(2 * most));
+        Ok(entries)
+    }
+
     async fn decode(&self, entries: Vec<(Bytes, Bytes)>, mut columns: Columns) -> Result<Columns> {
         let codec = self.codec.as_ref().map_err(Clone::clone)?;
         let tests = self.tests.as_ref().map_err(Clone::clone)?;
+        if let Some(own) = &self.entries {
+            for (key, value) in &entries {
+                columns.push_values(&own.decode(&self.table, key, value)?)?;
+            }
+            return Ok(columns);
+        }
         let Some(index) = &self.index else {
             for (key, value) in &entries {
                 columns.push_if(tests.as_ref(), codec, key, value)?;

@@ -10,7 +10,7 @@
 //! 0A000 before anything runs; errors of the functions as they are.
 //!
 //! # Limits
-//! Not in the condition of an outer join, nor in a WITH query inside of a subquery that is named twice.
+//! Not in the condition of an outer join, nor in a WITH query that is named twice and sees outer rows.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use datafusion::logical_expr::{
 use super::apply::DRAWING;
 use super::evaluate::{Evaluation, call};
 use super::types::{array_of, arrow_type, datum_at};
-use super::{fault, row_by_row};
+use super::{fault, once, row_by_row};
 use telesto_sql_expr::context::EvalContext;
 use telesto_sql_expr::registry::{Resolved, registry};
 use telesto_sql_types::Datum;
@@ -169,7 +169,11 @@ pub(crate) fn alike(one: &Expr, other: &Expr) -> bool {
 pub(crate) fn check(plan: &LogicalPlan) -> Result<()> {
     let mut placed: Vec<Arc<ScalarUDF>> = Vec::new();
     let mut bad: Option<String> = None;
+    let mut spools = Vec::new();
     plan.apply_with_subqueries(|node| {
+        if once::is_met(node, &mut spools) {
+            return Ok(TreeNodeRecursion::Jump);
+        }
         let well = row_by_row::is_row_by_row(node);
         let mut of_node: Vec<Arc<ScalarUDF>> = Vec::new();
         for expr in node.expressions() {

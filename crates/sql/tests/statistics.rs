@@ -275,6 +275,174 @@ async fn plans_follow_what_is_known() {
 }
 
 #[tokio::test]
+async fn an_index_is_walked_for_the_first_rows_where_few_of_its_rows_are_refused() {
+    let (engine, mut s) = opened().await;
+    let setup = "create table author (id int primary key, name text, kind int);
+        create index author_name on author (name); create index author_kind on author (kind);
+        create table book (id int primary key, author int, title text, pages int);
+        create index book_title on book (title); create index book_author on book (author);
+        insert into author select i, 'A' || i, i % 250 from generate_series(1, 500) i;
+        insert into book select i, i % 500 + 1, 't' || (i * 7919 % 20011), i % 97 from generate_series(1, 20000) i";
+    run(&mut s, setup).await;
+    let from = "select b.id, b.title, a.name from book b join author a on a.id = b.author where";
+    let cases = [
+        ("a.name like 'A%' order by b.title limit 20", true),
+        ("a.name like 'A%' order by b.title limit 5 offset 10", true),
+        ("a.name like 'A%' order by b.title desc limit 20", true),
+        ("a.name like 'A%' and b.pages > 10 order by b.title limit 20", true),
+        // Few books: all of them are found sooner.
+        ("a.kind = 7 order by b.title limit 20", false),
+        ("a.name like 'A49%' order by b.title limit 2000", false),
+        // Nothing ends it early.
+        ("a.name like 'A%' order by b.title", false),
+        ("a.name like 'A%' order by b.pages, b.id limit 20", false),
+    ];
+    let driver =
+        |plan: &str| plan.lines().find(|line| line.contains("Key path")).map(str::to_owned);
+    for (rest, _) in cases {
+        let plan = run(&mut s, &format!("explain {from} {rest}")).await;
+        let walked = driver(&plan).is_some_and(|line| line.contains(" on book by book_title"));
+        assert!(!walked, "nothing is known: {plan}");
+    }
+    run(&mut s, "analyze").await;
+    for (rest, walks) in cases {
+        let plan = run(&mut s, &format!("explain {from} {rest}")).await;
+        let walked = driver(&plan).is_some_and(|line| line.contains(" on book by book_title"));
+        assert_eq!(walked, walks, "{rest}: {plan}");
+        let answer = run(&mut s, &format!("{from} {rest}")).await;
+        run(&mut s, "set telesto.executor = datafusion").await;
+        assert_eq!(run(&mut s, &format!("{from} {rest}")).await, answer, "{rest}");
+        run(&mut s, "set telesto.executor = auto").await;
+    }
+    let before = read_of(&mut s, "author").await;
+    run(&mut s, &format!("{from} {}", cases[0].0)).await;
+    let read = read_of(&mut s, "author").await.1 - before.1;
+    assert!(read <= 600, "all authors were looked up: {read}");
+    // Whether a row has a match at all is not known: all are looked at before, not one after the other.
+    let exists = "explain select b.id from book b where exists (select from author a where a.id = b.author and a.name = 'A7') order by b.title limit 5";
+    let plan = run(&mut s, exists).await;
+    assert!(!plan.contains("Key path"), "{plan}");
+    drop(engine);
+}
+
+/// Rows of a table that statements read so far, whole and by its indexes.
+async fn read_of(session: &mut Session, table: &str) -> (u64, u64) {
+    let sql = format!(
+        "select seq_tup_read, idx_tup_fetch from pg_stat_user_tables where relname = '{table}'"
+    );
+    let told = run(session, &sql).await;
+    let (whole, by_index) = told.split_once('|').expect("two columns");
+    (whole.parse().expect("a number"), by_index.parse().expect("a number"))
+}
+
+#[tokio::test]
+async fn keys_of_joins_lead_to_the_rows_of_large_tables() {
+    let (engine, mut s) = opened().await;
+    let setup = "create table big (id int primary key, c int, d int, e int, v int);
+        create index big_cd on big (c, d); create index big_e on big (e);
+        insert into big select i, i % 700, i % 300, i / 3, i from generate_series(1, 60000) i;
+        create table pairs (id int primary key, c int, d bigint, e int);
+        insert into pairs select i, i * 7 % 700, i * 7 % 300, null from generate_series(1, 40) i;
+        insert into pairs select i, null, 3, i * 4 from generate_series(41, 1500) i;
+        create table land (id int primary key, part int);
+        insert into land select i, i % 5 from generate_series(1, 25) i;
+        create table maker (id int primary key, land int);
+        insert into maker select i, i % 25 + 1 from generate_series(1, 1000) i;
+        create table buyer (id int primary key, land int, maker int);
+        create index buyer_land on buyer (land);
+        insert into buyer select i, i % 25 + 1, i % 1000 + 1 from generate_series(1, 30000) i;
+        analyze; set telesto.executor = datafusion";
+    run(&mut s, setup).await;
+    // (query, its answer, the table whose rows are looked up, rows of it at most)
+    let cases = [
+        // Both columns together: each of the 40 pairs has a few rows, not all of one with all of the other.
+        (
+            "select count(*), sum(b.v) from pairs p join big b on b.c = p.c and b.d = p.d",
+            "big",
+            1300,
+        ),
+        (
+            "select count(*) from pairs p where p.id <= 8 and (p.c, p.d) in (select c, d from big)",
+            "big",
+            1300,
+        ),
+        (
+            "select count(*), sum(t) from pairs p left join (select c, d, sum(v) as t from big group by c, d) b on b.c = p.c and b.d = p.d where p.id <= 40",
+            "big",
+            1300,
+        ),
+        // More than a thousand values.
+        ("select count(*), sum(b.v) from pairs p join big b on b.e = p.e", "big", 9000),
+        // Nothing that is written leads from lands to buyers.
+        (
+            "select count(*) from buyer b, maker m, land l where b.maker = m.id and b.land = m.land and m.land = l.id and l.part = 3 and l.id < 9",
+            "buyer",
+            3000,
+        ),
+    ];
+    for (query, table, most) in cases {
+        let before = read_of(&mut s, table).await;
+        let by_keys = run(&mut s, query).await;
+        let after = read_of(&mut s, table).await;
+        assert_eq!(after.0, before.0, "read whole: {query}");
+        let fetched = after.1 - before.1;
+        assert!(fetched > 0 && fetched <= most, "{fetched} rows: {query}");
+        // The same without an index that leads anywhere.
+        let plain =
+            query.replace("b.c = p.c", "b.c + 0 = p.c").replace("b.d = p.d", "b.d + 0 = p.d");
+        let plain = plain
+            .replace("b.e = p.e", "b.e + 0 = p.e")
+            .replace("b.land = m.land", "b.land + 0 = m.land");
+        let plain = plain.replace("(select c, d from big)", "(select c + 0, d + 0 from big)");
+        assert_ne!(plain, query);
+        let (whole, _) = read_of(&mut s, table).await;
+        assert_eq!(run(&mut s, &plain).await, by_keys, "{query}");
+        assert!(read_of(&mut s, table).await.0 > whole, "not read whole: {plain}");
+    }
+    drop(engine);
+}
+
+#[tokio::test]
+async fn pairs_of_a_join_go_with_conditions_on_further_columns() {
+    let (engine, mut s) = opened().await;
+    let setup = "create table l3 (a int, b int, c int, q int, primary key (a, b, c));
+        insert into l3 select x % 500, x / 500, y, 1 from generate_series(0, 9999) x, generate_series(1, 3) y;
+        create table l4 (id int primary key, a int, b int, c int, q int); create index l4_abc on l4 (a, b, c);
+        insert into l4 select row_number() over (), * from l3;
+        create table k4 (id int primary key, a int, b int);
+        insert into k4 select x, (x * 37) % 500, x % 20 from generate_series(1, 97) x;
+        set telesto.executor = datafusion; select count(*) from l3; select count(*) from l4";
+    run(&mut s, setup).await;
+    // Without statistics and with them: 97 pairs, not 97 values of the one with twenty of the other.
+    for known in [false, true] {
+        if known {
+            run(&mut s, "analyze").await;
+        }
+        for (table, condition, most) in [
+            ("l3", "true", 291),
+            ("l3", "c = 2", 97),
+            ("l3", "c >= 2", 194),
+            ("l4", "c = 2", 97),
+            ("l4", "c > 2 and q = 1", 97),
+            ("l4", "c in (1, 3)", 291),
+        ] {
+            let query = format!(
+                "select count(*), sum(q) from k4 join {table} using (a, b) where {condition}"
+            );
+            let before = read_of(&mut s, table).await;
+            let answer = run(&mut s, &query).await;
+            let after = read_of(&mut s, table).await;
+            assert_eq!(after.0, before.0, "read whole: {query}");
+            assert!(after.1 - before.1 <= most, "{} rows: {query}", after.1 - before.1);
+            let plain = query.replace("using (a, b)", "on t.a + 0 = k4.a and t.b + 0 = k4.b");
+            let plain = plain.replace(&format!("join {table}"), &format!("join {table} t"));
+            assert_eq!(run(&mut s, &plain).await, answer, "{query}");
+        }
+    }
+    drop(engine);
+}
+
+#[tokio::test]
 async fn the_background_looks_at_what_has_changed_enough() {
     let (engine, mut s) = opened().await;
     let rows = "select reltuples from pg_class where relname = 't'";

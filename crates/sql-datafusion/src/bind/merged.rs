@@ -80,7 +80,7 @@ impl Binder<'_> {
         items: &[ast::TableWithJoins],
     ) -> Result<Vec<FromColumn>> {
         if let Some(with) = with {
-            self.with(with, None)?;
+            self.with(None, with, None)?;
         }
         let columns = self.from(items, None)?.columns;
         let shown: Vec<&ScopeColumn> = columns.iter().filter(|column| !column.merged).collect();

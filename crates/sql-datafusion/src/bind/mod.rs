@@ -66,6 +66,7 @@ use datafusion::sql::sqlparser::ast;
 use telesto_common::TableId;
 
 use super::fault;
+use super::once::Allowance;
 use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
 use telesto_sql_expr::Settings;
@@ -257,6 +258,8 @@ pub(crate) struct Binder<'a> {
     /// Where the next expression stands, until it is begun.
     place: Cell<Place>,
     keep_unknown: Cell<bool>,
+    /// What spools of WITH queries may take together.
+    spooled: Arc<Allowance>,
     /// What untyped outputs of the query to be bound next become.
     wanted: RefCell<Vec<SqlType>>,
     windows: RefCell<Vec<ast::NamedWindowDefinition>>,
@@ -307,6 +310,7 @@ impl<'a> Binder<'a> {
             queries: Cell::new(0),
             cases: Cell::new(0),
             ctes: RefCell::default(),
+            spooled: Arc::default(),
             apply: None,
             row_by_row: false,
             correlated: Cell::new(false),
@@ -464,6 +468,16 @@ impl<'a> Binder<'a> {
             return Err(two_types(at + 1, &known, ty));
         }
         self.cast(typed, ty)
+    }
+
+    /// Refuses a parameter for a column of a type when it was met with another one, as PostgreSQL does, though one may be cast to the other.
+    fn meets_its_type(&self, at: usize, ty: &SqlType) -> Result<()> {
+        match self.parameters.borrow().types.get(&at) {
+            Some(known) if known != ty && !(known.is_string() && ty.is_string()) => {
+                Err(two_types(at + 1, known, ty))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What stands where any type will do: an untyped parameter is left open there.

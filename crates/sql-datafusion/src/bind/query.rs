@@ -43,7 +43,7 @@ impl Binder<'_> {
         }
         let ctes = self.ctes.borrow().len();
         if let Some(with) = &query.with {
-            self.with(with, outer)?;
+            self.with(Some(query), with, outer)?;
         }
         self.wanted.replace(wanted);
         let locking = self.locking.get();
@@ -135,7 +135,13 @@ impl Binder<'_> {
         Ok(value)
     }
 
-    pub(super) fn with(&self, with: &ast::With, outer: Option<&Scope<'_>>) -> Result<()> {
+    /// Binds what a WITH list names; `query`: that which it stands before, if rows are read.
+    pub(super) fn with(
+        &self,
+        query: Option<&ast::Query>,
+        with: &ast::With,
+        outer: Option<&Scope<'_>>,
+    ) -> Result<()> {
         for (number, cte) in with.cte_tables.iter().enumerate() {
             let name = fold(&cte.alias.name);
             let own = &with.cte_tables[..number];
@@ -144,11 +150,14 @@ impl Binder<'_> {
                 return Err(fault::new("42712", message));
             }
             let recursive = with.recursive && mentions(&cte.query, &name);
-            let relation = if recursive {
+            let mut relation = if recursive {
                 self.recursive_cte(cte, &name, outer)?
             } else {
                 self.query(&cte.query, outer)?
             };
+            let uses = query.map_or(0, |query| crate::once::uses(query, with, number));
+            let inside = outer.is_some();
+            relation.plan = crate::once::once(relation.plan, cte, (uses, inside), &self.spooled)?;
             // Named twice by one that is named twice, and so on: what it has grown to is looked at before the next.
             crate::depth::need(&relation.plan)?;
             let relation = rename(relation, &cte.alias.columns)?;

@@ -159,6 +159,9 @@ impl Binder<'_> {
             if output.ty.is_unknown() && !self.keep_unknown.get() {
                 let mut typed = Typed::of(output.expr.clone(), output.ty.clone());
                 typed.parameter = output.parameter;
+                if let (Some(number), Some(ty)) = (output.parameter, wanted.get(at)) {
+                    self.meets_its_type(number, ty)?;
+                }
                 let ty = wanted.get(at).cloned().unwrap_or(SqlType::Text);
                 output.expr = self.coerce(typed, &ty, "SELECT")?.expr;
                 output.ty = ty;

@@ -67,6 +67,9 @@ impl ExtensionPlanner for Planner {
         session: &dyn Session,
         context: &PhysicalPlanningContext,
     ) -> DfResult<Option<Arc<dyn ExecutionPlan>>> {
+        if let Some(planned) = crate::once::planned(node, inputs) {
+            return planned.map(Some);
+        }
         let Some(node) = node.as_any().downcast_ref::<RowByRow>() else { return Ok(None) };
         let [input] = inputs else {
             return Err(DataFusionError::Internal("a RowByRow has one input".to_owned()));
