@@ -161,7 +161,12 @@ impl Store {
         Error::Corrupt {
             object: keys::chain(self.shard, version),
             lsn: None,
-            reason: format!("it is missing although version {later} exists"),
+            reason: match version {
+                1 => format!(
+                    "it is missing although version {later} exists: so does a restoring of a backup that was cut off leave it, and the same `telesto backup restore` again goes on"
+                ),
+                _ => format!("it is missing although version {later} exists"),
+            },
         }
     }
 

@@ -113,6 +113,12 @@ impl StoredLog {
         Ok(Self { store, chain })
     }
 
+    /// Its bucket, for messages.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.store.bucket.url()
+    }
+
     /// Number of this version of the chain.
     #[must_use]
     pub fn version(&self) -> u64 {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! bucket -> quorum:  make local files | append Seal(next chain) at the tail | chain n+1 | sequence
+//!                    a busy log:      make several, for slots ahead of the tail | race for each of these slots
 //! quorum -> bucket:  archive most | stop and seal | archive the rest | chain n+1
 //! ```
 //! # Invariants
@@ -9,6 +10,10 @@
 //!   reads it makes sure that the chain says what follows before going on.
 //! - What follows a seal is decided by the seal. Its loglet is appended to the newest chain, so that
 //!   a trim that comes between loses nothing.
+//! - The seal says where the loglet behind it begins, and so do that loglet's files: they are made for one slot, before it is the
+//!   next. Where others append faster than files are made, files for [`FOLLOWERS`] slots are made, as far ahead of the tail as
+//!   others were found to go meanwhile; a slot costs one put then, as it costs the others. Those that are not used are removed.
+//! - A seal names a loglet as its files are named: where the chain has gone on since they were made, they are of no use.
 //! - A quorum loglet is wholly in the bucket before a bucket loglet follows it.
 //! - A loglet that is left for the bucket has nothing undecided: what this process finds on the servers beyond what it has told counts
 //!   nowhere before the chain says so.
@@ -19,6 +24,7 @@
 //! put is unknown this process is handing over (`crate::role`) until it has found out.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use telesto_bucket::Cause;
 use telesto_common::{Deadline, Lsn};
@@ -33,6 +39,20 @@ use crate::quorum::Sequencer;
 use crate::read::seal_of;
 use crate::record::{Config, Entry, Record};
 use crate::server::LogletKey;
+
+/// Loglets that are made for one race: of one slot in so many a process wins one almost always, whatever its neighbours append.
+const FOLLOWERS: u64 = 8;
+/// How many slots ahead of the tail the first of them may begin.
+const MOST_AHEAD: u64 = 4000;
+/// Between two looks at a tail that is not there yet.
+const LOOK: Duration = Duration::from_millis(5);
+/// A tail that has not moved for so long may not move again.
+const QUIET: Duration = Duration::from_millis(300);
+/// Bound on the removal of loglets that were not used.
+const REMOVING: Duration = Duration::from_secs(10);
+/// From the making of a loglet to its seal at most: a node that leaves waits for not much longer until it takes a loglet that the chain
+/// does not name for one that it never will.
+const AGE: Duration = Duration::from_millis(2500);
 
 impl VirtualLog {
     /// Goes on with the other medium. Appenders need not stop: those of this process continue on the
@@ -104,48 +124,85 @@ impl VirtualLog {
 
     async fn to_quorum(&self, least: usize, by: Deadline) -> Result<()> {
         let inner = &self.inner;
+        // How many slots ahead of the tail the first of the loglets begins, and how many are made.
+        let (mut ahead, mut many) = (0, 1);
+        loop {
+            let (at, _) = self.tail(by).await?;
+            if self.kind() == LogKind::Quorum {
+                return inner.settle_switch(by).await;
+            }
+            let born = inner.store.env.clock.monotonic();
+            let mut followers = inner.followers(Lsn(at.next().0 + ahead), many, least, by).await?;
+            let race = self.seal_before(&mut followers, born + AGE, by).await;
+            inner.discard_followers(followers);
+            match race? {
+                Race::Won => return inner.install_sequencer(&inner.chain(), by).await,
+                Race::Changed => {}
+                // Others took these slots while the loglets were made.
+                Race::Lost { made } => {
+                    ahead = (made.0.saturating_sub(at.0) * 5 / 4).min(MOST_AHEAD)
+                }
+                Race::Quiet => ahead = 0,
+            }
+            many = FOLLOWERS;
+        }
+    }
+
+    /// Appends a seal to the bucket loglet that one of `followers` follows: the one that begins behind the slot that this process
+    /// wins, until `ends`. Those that it leaves in `followers` are in no chain.
+    async fn seal_before(
+        &self,
+        followers: &mut Vec<Follower>,
+        ends: Duration,
+        by: Deadline,
+    ) -> Result<Race> {
+        let inner = &self.inner;
+        let clock = &inner.store.env.clock;
+        let (mut made, mut seen) = (None, (Lsn::ZERO, clock.monotonic()));
         loop {
             let (at, hash) = self.tail(by).await?;
             let chain = inner.chain();
-            if chain.active().medium.kind() == LogKind::Quorum {
-                return inner.settle_switch(by).await;
+            let made = *made.get_or_insert(at);
+            let next = chain.active().id + 1;
+            if chain.active().medium.kind() == LogKind::Quorum
+                || followers.iter().any(|one| one.key.loglet != next)
+            {
+                return Ok(Race::Changed);
             }
-            let start = at.next();
-            let id = chain.active().id + 1;
-            let (medium, token) = inner.new_quorum(id, start, &[], &[], by).await?;
+            let now = clock.monotonic();
+            let place = followers.iter().position(|one| one.start >= at.next());
+            let Some(place) = place.filter(|_| now < ends) else {
+                return Ok(Race::Lost { made });
+            };
+            if followers[place].start > at.next() {
+                // The slots before are for others; if none wants them, none is in the way either.
+                if at > seen.0 {
+                    seen = (at, now);
+                }
+                if now.saturating_sub(seen.1) > QUIET {
+                    return Ok(Race::Quiet);
+                }
+                clock.sleep(LOOK).await;
+                continue;
+            }
+            // From here on it may be in a chain.
+            let follower = followers.remove(place);
             let writer = inner.store.env.writer_token();
-            let servers = servers_of(&medium);
-            if servers.len() < least {
-                let key = LogletKey { shard: chain.shard, loglet: id, token };
-                inner.discard(key, &servers, by).await;
-                return Err(Error::Unavailable {
-                    shard: chain.shard,
-                    reason: format!(
-                        "{} nodes could keep it on their disks by now, and {least} shall",
-                        servers.len()
-                    ),
-                });
-            }
             // The hash of the seal itself is filled in by whoever heals it.
-            let next = chain.followed_by(writer, start, [0; 16], medium);
+            let next = chain.followed_by(writer, follower.start, [0; 16], follower.medium.clone());
             let seal = Config::Seal { next_version: next.version, next_chain: next.encode() };
             match inner.append_slot(at, hash, vec![Record::Config(seal)], by).await? {
                 // Certainly not our seal: its loglet is in no chain.
-                Append::Taken { .. } => {
-                    let key = LogletKey { shard: chain.shard, loglet: id, token };
-                    inner.discard(key, &servers, by).await;
-                }
+                Append::Taken { .. } => followers.push(follower),
                 Append::Committed(entry) => {
                     inner.heal_seal(chain.active(), &entry, Cause::Registry, by).await?;
                     let healed = inner.chain();
                     let ours = matches!(
                         &healed.active().medium,
-                        Medium::Quorum { token: active, .. } if *active == token
+                        Medium::Quorum { token, .. } if *token == follower.key.token
                     );
-                    if !ours {
-                        return Err(inner.reconfigured());
-                    }
-                    return inner.install_sequencer(&healed, by).await;
+                    let ours = ours && healed.active().id == follower.key.loglet;
+                    return if ours { Ok(Race::Won) } else { Err(inner.reconfigured()) };
                 }
             }
         }
@@ -172,6 +229,26 @@ impl VirtualLog {
     }
 }
 
+/// A loglet on disks that may follow the bucket's: of no chain yet.
+struct Follower {
+    /// Its first entry: the slot before is the seal's.
+    start: Lsn,
+    medium: Medium,
+    key: LogletKey,
+}
+
+/// How the race for a slot ended.
+enum Race {
+    /// The chain goes on with one of our loglets.
+    Won,
+    /// Others have filled all slots that a seal of ours could stand in, or the loglets are too old; the tail when they had been made.
+    Lost { made: Lsn },
+    /// Another process has changed the log meanwhile: nothing follows as it was thought.
+    Changed,
+    /// Nobody appends: the next slot is ours for the taking.
+    Quiet,
+}
+
 /// The log servers of a loglet.
 fn servers_of(medium: &Medium) -> Vec<ServerInfo> {
     match medium {
@@ -181,6 +258,59 @@ fn servers_of(medium: &Medium) -> Vec<ServerInfo> {
 }
 
 impl Inner {
+    /// Makes `many` loglets on log servers, which begin at `start` and at the entries behind it; gives those that could be made, one at
+    /// least.
+    async fn followers(
+        self: &Arc<Self>,
+        start: Lsn,
+        many: u64,
+        least: usize,
+        by: Deadline,
+    ) -> Result<Vec<Follower>> {
+        let chain = self.chain();
+        let id = chain.active().id + 1;
+        let making = (start.0..start.0 + many).map(|start| async move {
+            let (medium, token) = self.new_quorum(id, Lsn(start), &[], &[], by).await?;
+            let key = LogletKey { shard: self.store.shard, loglet: id, token };
+            Ok(Follower { start: Lsn(start), medium, key })
+        });
+        let (mut followers, mut few, mut failure) = (Vec::new(), Vec::new(), None);
+        for made in futures::future::join_all(making).await {
+            match made {
+                Ok(follower) if servers_of(&follower.medium).len() < least => few.push(follower),
+                Ok(follower) => followers.push(follower),
+                Err(error) => failure = Some(error),
+            }
+        }
+        let most = few.iter().map(|one| servers_of(&one.medium).len()).max();
+        self.discard_followers(few);
+        if !followers.is_empty() {
+            return Ok(followers);
+        }
+        Err(failure.unwrap_or(Error::Unavailable {
+            shard: chain.shard,
+            reason: format!(
+                "{} nodes could keep it on their disks by now, and {least} shall",
+                most.unwrap_or(0)
+            ),
+        }))
+    }
+
+    /// Removes loglets that are in no chain; nobody waits for it.
+    fn discard_followers(self: &Arc<Self>, followers: Vec<Follower>) {
+        if followers.is_empty() {
+            return;
+        }
+        let inner = Arc::clone(self);
+        self.store.env.spawn("removing parts of the log that were not used", async move {
+            let by = inner.store.env.deadline(REMOVING);
+            let removing = followers.iter().map(|one| async {
+                inner.discard(one.key, &servers_of(&one.medium), by).await;
+            });
+            futures::future::join_all(removing).await;
+        });
+    }
+
     /// The chain names a quorum loglet now: sequence it if it is ours, or nobody's any more.
     async fn settle_switch(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let chain = self.chain();

@@ -57,8 +57,9 @@ pub struct LocalLogServer {
 struct Door {
     /// No loglet is begun here any more.
     closed: bool,
-    /// The newest loglet that was begun here, unless it was removed.
-    newest: Option<LogletKey>,
+    /// What was begun here of the newest loglet, but what was removed: whoever changes the medium of a busy log makes its files several
+    /// times and uses one of them.
+    newest: BTreeSet<LogletKey>,
 }
 
 impl LocalLogServer {
@@ -152,7 +153,7 @@ impl LocalLogServer {
     pub fn close(&self, closed: bool) -> Option<u64> {
         let mut door = self.door.lock();
         door.closed = closed;
-        door.newest.map(|key| key.loglet)
+        door.newest.last().map(|key| key.loglet)
     }
 
     async fn loglet(&self, key: LogletKey) -> Result<Option<Arc<Hosted>>> {
@@ -253,7 +254,8 @@ impl LocalLogServer {
     fn lets_begin(&self, key: LogletKey) -> bool {
         let mut door = self.door.lock();
         if !door.closed {
-            door.newest = door.newest.max(Some(key));
+            door.newest.insert(key);
+            door.newest.retain(|other| other.loglet >= key.loglet);
         }
         !door.closed
     }
@@ -281,8 +283,7 @@ impl LocalLogServer {
             | Request::Remove { key, .. } => *key,
         };
         if let Request::Remove { .. } = request {
-            let mut door = self.door.lock();
-            door.newest = door.newest.filter(|newest| *newest != key);
+            self.door.lock().newest.remove(&key);
         }
         if let (Request::Remove { over: true, .. }, Some(life)) = (&request, &self.life) {
             // Also where it never was: before its files go, so that nothing begins in between.

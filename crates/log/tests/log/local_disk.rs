@@ -334,12 +334,18 @@ async fn server_of_a_node_that_leaves_begins_no_loglet_and_tells_the_last_one() 
     let (env, disk) = (telesto_runtime::env(), SimDisk::new());
     let server = LocalLogServer::open(Arc::clone(&disk) as _, env.clone(), SHARD, 1 << 20).await;
     let server = server.unwrap();
-    let key = |loglet| LogletKey { shard: SHARD, loglet, token: WriterToken(5) };
-    let create = |loglet| {
-        let request = Request::Create { key: key(loglet), start: Lsn(1), server: None };
-        server.call(request, soon(&env))
-    };
+    let attempt = |loglet, token| LogletKey { shard: SHARD, loglet, token: WriterToken(token) };
+    let key = |loglet| attempt(loglet, 5);
+    let make = |key| server.call(Request::Create { key, start: Lsn(1), server: None }, soon(&env));
+    let create = |loglet| make(key(loglet));
     assert_eq!(server.close(false), None);
+    // Made several times, for a race: as long as one of them is there, the chain may name it.
+    for token in [3, 9] {
+        assert_eq!(make(attempt(6, token)).await.unwrap(), Reply::Done);
+    }
+    let lost = Request::Remove { key: attempt(6, 9), over: false };
+    server.call(lost, soon(&env)).await.unwrap();
+    assert_eq!(server.close(false), Some(6));
     assert_eq!(create(7).await.unwrap(), Reply::Done);
     assert_eq!(server.close(true), Some(7));
     assert!(matches!(create(8).await.unwrap(), Reply::Refused { .. }));

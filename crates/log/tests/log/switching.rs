@@ -16,6 +16,98 @@ fn with_disk(node: u128, life: u64, disk: &Arc<SimDisk>) -> LogOptions {
     options
 }
 
+/// While one makes files for the next slot on a slow disk, others take it: the switch has to be ahead of them.
+#[tokio::test(start_paused = true)]
+async fn busy_log_goes_from_the_bucket_to_a_disk_that_is_slower_than_its_writers() {
+    let objects = Arc::new(Objects::default());
+    let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+    let disk = SimDisk::new();
+    let mut process = create(&bucket, &env, with_disk(1, 1, &disk)).await;
+    disk.takes(&env.clock, Duration::from_millis(30));
+    let mut writers = Vec::new();
+    for node in [2, 3] {
+        let mut other = open(&MemBucket::new(&objects), &env, options(node, 1)).await.unwrap();
+        writers.push(tokio::spawn(async move {
+            let mut told = Vec::new();
+            loop {
+                tokio::time::sleep(Duration::from_millis(node as u64)).await;
+                let text = format!("{node} says {}", told.len());
+                match other.say(&text).await {
+                    Ok(_) => told.push(text),
+                    Err(Error::NotOwner { .. }) => return told,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }));
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    process.log.switch(LogKind::Quorum, soon(&env)).await.unwrap();
+    process.say("on disk").await.unwrap();
+    process.catch_up().await.unwrap();
+    let said = process.said();
+    assert_eq!(said.last().map(String::as_str), Some("on disk"));
+    let mut told = 1;
+    for writer in writers {
+        let own = writer.await.unwrap();
+        assert!(own.len() > 20, "it went on meanwhile: {}", own.len());
+        told += own.len();
+        assert!(own.iter().all(|text| said.contains(text)), "nothing that was told is lost");
+    }
+    assert_eq!(said.len(), told, "nothing is there twice");
+    let chain = process.log.chain();
+    assert_eq!(chain.loglets.len(), 2);
+    // Nobody waits for the removal of what was not used.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let paths = disk.paths();
+    let logs = paths.iter().filter(|path| path.ends_with(".log")).count();
+    assert_eq!(logs, 1, "the loglets of lost races are removed: {paths:?}");
+}
+
+/// What one has made for slots ahead of the tail is of no use once another one has moved the log to its disk and back.
+#[tokio::test(start_paused = true)]
+async fn log_that_another_process_moves_there_and_back_meanwhile_is_not_moved_to_files_of_another_name()
+ {
+    for delay in (0..1000).step_by(25) {
+        let objects = Arc::new(Objects::default());
+        let (bucket, env) = (MemBucket::new(&objects), telesto_runtime::env());
+        let disks = [SimDisk::new(), SimDisk::new()];
+        let process = create(&bucket, &env, with_disk(1, 1, &disks[0])).await;
+        disks[0].takes(&env.clock, Duration::from_millis(30));
+        let other = open(&MemBucket::new(&objects), &env, with_disk(2, 1, &disks[1])).await;
+        let other = other.unwrap();
+        let mut writer = open(&MemBucket::new(&objects), &env, options(3, 1)).await.unwrap();
+        let stop = Arc::new(AtomicUsize::new(0));
+        let stopped = Arc::clone(&stop);
+        let writing = tokio::spawn(async move {
+            while stopped.load(Ordering::SeqCst) == 0 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                match writer.say("on and on").await {
+                    Ok(_) | Err(Error::NotOwner { .. }) => {}
+                    Err(error) => panic!("after {delay}: {error}"),
+                }
+            }
+        });
+        let log = process.log.clone();
+        let by = env.deadline(Duration::from_secs(60));
+        let switching = tokio::spawn(async move { log.switch(LogKind::Quorum, by).await });
+        tokio::time::sleep(Duration::from_millis(delay)).await;
+        // Either may come second, and is refused.
+        if other.log.switch(LogKind::Quorum, soon(&env)).await.is_ok() {
+            let _ = other.log.switch(LogKind::Bucket, soon(&env)).await;
+        }
+        let switched = switching.await.unwrap();
+        stop.store(1, Ordering::SeqCst);
+        writing.await.unwrap();
+        let (mut process, mut other) = (Process::new(process.log, &env).await, other);
+        if switched.is_ok() {
+            process.say("on disk").await.unwrap_or_else(|error| panic!("after {delay}: {error}"));
+        } else if other.say("somewhere").await.is_err() {
+            process.say("somewhere").await.unwrap_or_else(|error| panic!("after {delay}: {error}"));
+        }
+        process.catch_up().await.unwrap_or_else(|error| panic!("after {delay}: {error}"));
+    }
+}
+
 #[tokio::test]
 async fn switch_there_and_back_keeps_every_entry_and_tells_other_processes() {
     let objects = Arc::new(Objects::default());
