@@ -10,6 +10,10 @@
 //! - A backup is a state that a crash of all nodes could have left: a checkpoint, and every entry of the log behind it up to its end.
 //! - Nothing is written to the database's bucket, and no node is asked for anything.
 //! - An entry is in it if it was in the bucket when the backup was begun: with the log on disks, what was shipped by then.
+//! - Before anything else version 1 of the chain is copied, which each database has of its own: what is of another database than the copies,
+//!   or of another course of it (one that was restored), is refused with nothing of it among them.
+//! - A moment is covered by the database's own clock: what it commits later is later than the newest commit that was copied. The clocks
+//!   of the bucket and of whoever copies say nothing of that.
 //!
 //! # On failure
 //! Nothing is recorded. What was copied is found by the next try.
@@ -35,6 +39,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const SHIPPING: u32 = 30;
 /// Whose cluster a bucket is.
 const HOME: &str = "cluster/home";
+/// How the key of a tombstone ends: a key of tables that was dropped.
+pub(crate) const TOMBSTONE: &str = "/dropped";
 /// Bound on one request for the log.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Objects of the log that are copied together.
@@ -66,9 +72,10 @@ pub async fn create(
         if round > 0 {
             env.clock.sleep(PAUSE).await;
         }
-        let last = repository.newest().await?;
-        let mut run = Round { env, source, repository, progress, added: (0, 0), done };
-        let made = run.run(last).await;
+        let (last, newest) = repository.newest().await?;
+        let there = BTreeSet::new();
+        let mut run = Round { env, source, repository, progress, added: (0, 0), done, there };
+        let made = run.run(last, newest).await;
         done = run.done;
         match made {
             Ok(Some(backup)) => return Ok(backup),
@@ -79,6 +86,7 @@ pub async fn create(
                 | Error::Log(telesto_log::Error::Trimmed { .. })
                 | Error::Checkpoint(telesto_shard::Error::Unavailable { .. })),
             ) => reason = error.to_string(),
+            Err(error @ Error::Pruning { .. }) if round + 1 < ROUNDS => reason = error.to_string(),
             Err(error) => return Err(error),
         }
     }
@@ -94,6 +102,8 @@ struct Round<'a> {
     /// Objects and bytes.
     added: (u64, u64),
     done: BTreeMap<String, Copied>,
+    /// Tables and parts among the copies.
+    there: BTreeSet<String>,
 }
 
 /// What was copied of the log.
@@ -104,14 +114,17 @@ struct CopiedLog {
     newest: Timestamp,
     version: u64,
     parts: Vec<Copied>,
-    /// Whether all that was acknowledged when the backup was begun is in it: the log is in the bucket.
-    complete: bool,
 }
 
 impl Round<'_> {
-    async fn run(&mut self, last: Option<Backup>) -> Result<Option<Backup>> {
+    /// `newest`: the number of the newest record.
+    async fn run(&mut self, last: Option<Backup>, newest: u64) -> Result<Option<Backup>> {
         let began_micros = self.env.clock.wall_micros();
         let log = self.log().await?;
+        let home = self.claim(&log).await?;
+        self.there = self.tables_and_parts().await?;
+        let there = &self.there;
+        self.done.retain(|key, _| there.contains(key));
         // The database's own time, if its bucket told one with the chain: this machine's clock may be wrong.
         let began_micros =
             self.source.open.clock_micros().map_or(began_micros, |at| at.min(began_micros));
@@ -121,11 +134,7 @@ impl Round<'_> {
         let checkpoint = StoredCheckpoint::newest(&options).await?;
         let (reaches, checkpoint_newest) =
             checkpoint.as_ref().map_or((Lsn::ZERO, Timestamp(0)), |c| (c.reaches, c.newest));
-        let known: BTreeMap<&str, &Copied> = last
-            .iter()
-            .flat_map(Backup::copied)
-            .map(|copied| (copied.key.as_str(), copied))
-            .collect();
+        let known = known(last.iter().flat_map(Backup::copied));
         let copied = match checkpoint {
             None => None,
             Some(checkpoint) => Some(Checkpoint {
@@ -136,20 +145,14 @@ impl Round<'_> {
         let log = self.copy_log(log, reaches, checkpoint_newest, last.as_ref()).await?;
         // Behind everything that was written with them.
         let rings = list(self.source.raw.as_ref(), "keyring").await?;
-        let mut keys: Vec<String> = rings.into_iter().map(|(key, _)| key).collect();
-        // The name of the home comes along, so that nobody starts a node on the copies and takes them for the database.
-        if self.source.raw.get(Cause::Admin, HOME, None).await?.is_some() {
-            keys.push(HOME.to_owned());
-        }
-        let keys = self.copy(keys, "keys").await?;
-        let covers_micros = if log.complete {
-            began_micros.max(log.newest.wall_micros())
-        } else {
-            log.newest.wall_micros()
-        };
+        let tombstones = rings.iter().filter(|(key, _)| key.ends_with(TOMBSTONE)).cloned();
+        let dropped = tombstones.collect();
+        let rings = rings.into_iter().map(|(key, _)| key).collect();
+        let mut keys = self.copy(rings, "keys").await?;
+        keys.extend(home);
         let backup = Backup {
             version: VERSION,
-            number: last.as_ref().map_or(1, |last| last.number + 1),
+            number: newest + 1,
             began_micros,
             ended_micros: self.env.clock.wall_micros(),
             source: self.source.raw.url().to_owned(),
@@ -163,7 +166,8 @@ impl Round<'_> {
             log_from: log.from.0,
             chain_version: log.version,
             keys,
-            covers_micros,
+            dropped,
+            covers_micros: log.newest.wall_micros(),
             parts: log.parts,
             added_objects: self.added.0,
             added_bytes: self.added.1,
@@ -175,25 +179,45 @@ impl Round<'_> {
         Ok(Some(backup))
     }
 
-    /// What was found copied may have been pruned since, and another backup may have gone ahead: then this one does not count.
-    async fn still_there(&self, backup: &Backup) -> Result<()> {
-        let newer =
-            self.repository.newest().await?.is_some_and(|newest| newest.number > backup.number);
+    /// Copies what tells this database from all others, unless it is there: refuses when another one's is. Gives the name of the home,
+    /// which comes along so that nobody starts a node on the copies and takes them for the database.
+    async fn claim(&mut self, log: &StoredLog) -> Result<Option<Copied>> {
+        self.copy(log.chain_keys().take(1).collect(), "chain").await?;
+        if self.source.raw.get(Cause::Admin, HOME, None).await?.is_none() {
+            return Ok(None);
+        }
+        Ok(self.copy(vec![HOME.to_owned()], "keys").await?.pop())
+    }
+
+    async fn tables_and_parts(&self) -> Result<BTreeSet<String>> {
         let mut there = BTreeSet::new();
         for place in ["checkpoint", "parts"] {
             let listed =
                 list(self.repository.objects.as_ref(), &format!("shards/{SHARD}/{place}")).await?;
             there.extend(listed.into_iter().map(|(key, _)| key));
         }
-        let stored = |copied: &&Copied| copied.key.starts_with("shards/");
-        let lost = backup.copied().filter(stored).find(|copied| !there.contains(&copied.key));
-        let object = match lost {
-            Some(lost) => format!("{} of the copies", lost.key),
-            None if newer => "the place as the newest backup".to_owned(),
-            None => return Ok(()),
+        Ok(there)
+    }
+
+    /// What was found copied may have been pruned since, and another backup may have gone ahead: then this one does not count.
+    async fn still_there(&self, backup: &Backup) -> Result<()> {
+        let newer = self.repository.newest().await?.1 > backup.number;
+        // Before the look: who removes says so first, and no more when all is removed.
+        let error = if self.repository.is_pruned(self.env).await? {
+            Error::Pruning { url: self.repository.url().to_owned() }
+        } else {
+            let there = self.tables_and_parts().await?;
+            let stored = |copied: &&Copied| copied.key.starts_with("shards/");
+            let lost = backup.copied().filter(stored).find(|copied| !there.contains(&copied.key));
+            let object = match lost {
+                Some(lost) => format!("{} of the copies", lost.key),
+                None if newer => "the place as the newest backup".to_owned(),
+                None => return Ok(()),
+            };
+            Error::Gone { object }
         };
         self.repository.forget(backup.number).await?;
-        Err(Error::Gone { object })
+        Err(error)
     }
 
     async fn log(&self) -> Result<StoredLog> {
@@ -220,7 +244,8 @@ impl Round<'_> {
     ) -> Result<Vec<Copied>> {
         let (mut all, mut new) = (Vec::new(), Vec::new());
         for key in keys {
-            match known.get(key.as_str()).copied().or_else(|| self.done.get(&key)) {
+            let copied = known.get(key.as_str()).copied().or_else(|| self.done.get(&key));
+            match copied.filter(|_| self.there.contains(&key)) {
                 Some(copied) => all.push(copied.clone()),
                 None => new.push(key),
             }
@@ -311,7 +336,6 @@ impl Round<'_> {
             reaches_hash,
             end: (next.prev(), hash),
             newest: seen.newest,
-            complete: log.kept_by(next).is_none(),
             version: log.version(),
             parts,
         })
@@ -320,11 +344,7 @@ impl Round<'_> {
     /// Parts behind the checkpoint have to be there; of those before it, which serve moments between this backup and the last one, the
     /// database may have collected some.
     async fn copy_parts(&mut self, seen: &Seen, last: Option<&Backup>) -> Result<Vec<Copied>> {
-        let known: BTreeMap<&str, &Copied> = last
-            .iter()
-            .flat_map(|last| &last.parts)
-            .map(|copied| (copied.key.as_str(), copied))
-            .collect();
+        let known = known(last.iter().flat_map(|last| &last.parts));
         let (needed, settled): (Vec<_>, Vec<_>) =
             seen.parts.iter().partition(|(_, lsn)| **lsn > seen.reaches);
         let needed = needed.into_iter().map(|(key, _)| key.clone()).collect();
@@ -338,6 +358,10 @@ impl Round<'_> {
         }
         Ok(parts)
     }
+}
+
+fn known<'a>(copied: impl Iterator<Item = &'a Copied>) -> BTreeMap<&'a str, &'a Copied> {
+    copied.map(|copied| (copied.key.as_str(), copied)).collect()
 }
 
 /// What was seen of entries.

@@ -116,6 +116,14 @@ pub enum Error {
         /// What was gone.
         object: String,
     },
+    /// Old backups are being removed.
+    #[error(
+        "`telesto backup prune` is removing old backups from {url}; try again when it is done, or in fifteen minutes if it was cut off"
+    )]
+    Pruning {
+        /// The place of the backups.
+        url: String,
+    },
     /// The bucket lacks entries of the log that its checkpoint has, which nodes have on their disks.
     #[error(
         "entries from {from} on are not in the bucket yet; try again when the nodes have shipped them"

@@ -27,5 +27,5 @@ pub use create::create;
 pub use error::{Error, Result};
 pub use keep::{Removed, prune, verify};
 pub use record::{Backup, Checkpoint, Copied};
-pub use repository::{Progress, Repository, Stored};
+pub use repository::{Progress, Readable, Repository, Stored};
 pub use restore::{Plan, Wanted, plan};

@@ -3,6 +3,8 @@
 //! # Limits
 //! A record is in clear, of an encrypted database too: names, sizes and times of objects, nothing of what is in them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use telesto_common::{Lsn, Timestamp};
 
@@ -66,6 +68,9 @@ pub struct Backup {
     pub chain_version: u64,
     /// Key rings and keys of tables, and whose cluster it is.
     pub keys: Vec<Copied>,
+    /// When keys of tables were dropped that are so: wall-clock microseconds of the bucket, by the key of the tombstone.
+    #[serde(default)]
+    pub dropped: BTreeMap<String, u64>,
     /// Every commit by then is in the backups, if this one is: wall-clock microseconds of the database.
     pub covers_micros: u64,
     /// Part objects of entries behind the checkpoint, and of those since the backup before that were still there.

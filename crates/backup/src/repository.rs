@@ -2,20 +2,25 @@
 //!
 //! ```text
 //! backups/<number>.json   one backup, put last
+//! pruning                 while old backups are removed: when that was begun
 //! objects/<key>           objects of the database's bucket, each once, under the names and in the form that they have there
 //! ```
 //!
 //! # Invariants
 //! - An object that was copied is never changed; what is taken for it has the same bytes.
 //! - A record is put when all that it names is there.
+//! - Who removes puts `pruning` before it reads the records; who makes a backup looks for that, and for what it named, when its record is
+//!   there. So the one keeps what the other names, or the other sees that it does not.
 //!
 //! # On failure
 //! What a backup that was cut off has copied stays, and the next one finds it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use telesto_bucket::{Bucket, Cause, PutOutcome};
+use telesto_common::Env;
 
 use crate::error::{Error, Result};
 use crate::record::{Backup, Copied};
@@ -49,6 +54,24 @@ pub struct Repository {
     pub objects: Arc<dyn Bucket>,
 }
 
+/// See the module's text.
+const PRUNING: &str = "pruning";
+/// After so long nobody removes anything any more: who began it, has stopped.
+pub(crate) const PRUNED_BY: Duration = Duration::from_secs(15 * 60);
+
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// What can be read of the records.
+#[derive(Debug)]
+pub struct Readable {
+    /// Oldest first.
+    pub backups: Vec<Backup>,
+    /// Numbers of the others, and what is wrong with each.
+    pub damaged: Vec<(u64, Error)>,
+}
+
 fn record_key(number: u64) -> String {
     format!("backups/{number:020}.json")
 }
@@ -65,19 +88,81 @@ impl Repository {
     /// # Errors
     /// The bucket's; [`Error::Damaged`], [`Error::TooNew`].
     pub async fn backups(&self) -> Result<Vec<Backup>> {
-        let keys = list(self.records.as_ref(), "backups").await?;
-        let read =
-            stream::iter(keys.into_iter().map(|(key, _)| async move { self.read(&key).await }));
-        let read: Vec<Option<Backup>> = read.buffered(AT_ONCE * 4).try_collect().await?;
-        Ok(read.into_iter().flatten().collect())
+        let readable = self.readable().await?;
+        match readable.damaged.into_iter().next() {
+            Some((_, error)) => Err(error),
+            None => Ok(readable.backups),
+        }
     }
 
-    /// The newest backup.
-    pub(crate) async fn newest(&self) -> Result<Option<Backup>> {
-        match list(self.records.as_ref(), "backups").await?.pop() {
-            Some((key, _)) => self.read(&key).await,
-            None => Ok(None),
+    /// The backups whose records can be read, and what is wrong with the others.
+    ///
+    /// # Errors
+    /// The bucket's; [`Error::TooNew`].
+    pub async fn readable(&self) -> Result<Readable> {
+        let reads = self.keys().await?.into_iter().map(|(number, key)| async move {
+            match self.read(&key).await {
+                Ok(backup) => Ok((backup, None)),
+                Err(error @ Error::Damaged { .. }) => Ok((None, Some((number, error)))),
+                Err(error) => Err(error),
+            }
+        });
+        let read: Vec<_> = stream::iter(reads).buffered(AT_ONCE * 4).try_collect().await?;
+        let (backups, damaged): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+        Ok(Readable {
+            backups: backups.into_iter().flatten().collect(),
+            damaged: damaged.into_iter().flatten().collect(),
+        })
+    }
+
+    /// Numbers and keys of the records, oldest first.
+    pub(crate) async fn keys(&self) -> Result<Vec<(u64, String)>> {
+        let listed = list(self.records.as_ref(), "backups").await?;
+        let number =
+            |key: &str| key.strip_prefix("backups/")?.strip_suffix(".json")?.parse::<u64>().ok();
+        Ok(listed.into_iter().filter_map(|(key, _)| Some((number(&key)?, key))).collect())
+    }
+
+    /// The newest backup that can be read, and the number of the newest record.
+    pub(crate) async fn newest(&self) -> Result<(Option<Backup>, u64)> {
+        let keys = self.keys().await?;
+        let newest = keys.last().map_or(0, |(number, _)| *number);
+        for (_, key) in keys.iter().rev() {
+            match self.read(key).await {
+                Ok(Some(backup)) => return Ok((Some(backup), newest)),
+                // Its copies are there, and found; `verify` tells of it.
+                Ok(None) | Err(Error::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok((None, newest))
+    }
+
+    /// Whether old backups are being removed.
+    pub(crate) async fn is_pruned(&self, env: &Env) -> Result<bool> {
+        let there = self.records.get(Cause::Admin, PRUNING, None).await?;
+        let begun = there.map(|object| String::from_utf8_lossy(&object.body).trim().parse::<u64>());
+        // One that cannot be read counts as old: what was cut off has no end of its own.
+        let begun = begun.and_then(|begun| begun.ok());
+        let ends = begun.map(|begun| begun.saturating_add(micros(PRUNED_BY)));
+        Ok(ends.is_some_and(|ends| env.clock.wall_micros() < ends))
+    }
+
+    /// Says that old backups are removed from now on.
+    pub(crate) async fn begin_pruning(&self, env: &Env) -> Result<()> {
+        if self.is_pruned(env).await? {
+            return Err(Error::Pruning { url: self.url().to_owned() });
+        }
+        self.end_pruning().await?;
+        let body = format!("{}\n", env.clock.wall_micros());
+        match self.records.put_if_absent(Cause::Admin, PRUNING, body.into()).await? {
+            PutOutcome::Created => Ok(()),
+            PutOutcome::Exists => Err(Error::Pruning { url: self.url().to_owned() }),
+        }
+    }
+
+    pub(crate) async fn end_pruning(&self) -> Result<()> {
+        Ok(self.records.delete(Cause::Admin, PRUNING).await?)
     }
 
     async fn read(&self, key: &str) -> Result<Option<Backup>> {

@@ -12,8 +12,10 @@
 //! - Every entry that is given to it was read and followed the one before it; every table and part had the checksum of its copy.
 //! - Until it is whole nobody can open it, or make another database in its place: version 1 of the chain is missing, later ones are there.
 //!
+//! - Each restored database has a version 1 of the chain that no other one has, into whatever place and from whatever backup it was restored.
+//!
 //! # On failure
-//! The marker stays; the same command goes on, another one is refused.
+//! The marker stays; the same command goes on, another one is refused. The marker says by which backups: later ones are left out then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,10 +25,10 @@ use telesto_bucket::{Bucket, Cause, PutOutcome};
 use telesto_common::{Env, Lsn, Timestamp, WriterToken};
 use telesto_log::stored::{CutChain, StoredLog};
 
-use crate::create::{SHARD, patience};
+use crate::create::{SHARD, TOMBSTONE, patience};
 use crate::error::{Error, Result};
 use crate::record::{Backup, Copied};
-use crate::repository::{Progress, Repository, Stored};
+use crate::repository::{Progress, Readable, Repository, Stored};
 
 /// Says which restoring is under way in a bucket.
 const MARKER: &str = "restoring";
@@ -65,7 +67,7 @@ pub struct Plan<'a> {
     chain: CutChain,
 }
 
-/// Finds out how to restore `wanted` to the bucket at `target`; `copies` are the repository's, as the database's keys open them.
+/// Finds out how to restore `wanted` to `target`, a bucket as it is stored; `copies` are the repository's, as the database's keys open them.
 ///
 /// # Errors
 /// [`Error::NotCovered`], [`Error::NoBackups`], [`Error::NoSuchBackup`], [`Error::Damaged`]; the bucket's.
@@ -73,12 +75,14 @@ pub async fn plan<'a>(
     env: &'a Env,
     repository: &'a Repository,
     copies: &Arc<dyn Bucket>,
-    target: &str,
+    target: &dyn Bucket,
     wanted: Wanted,
 ) -> Result<Plan<'a>> {
-    let backups = repository.backups().await?;
+    let mut readable = repository.readable().await?;
+    let begun = begun(env, target, &readable).await?;
+    readable.backups.retain(|backup| backup.number <= begun.known);
     let url = repository.url().to_owned();
-    let chosen = choose(&backups, &url, wanted)?;
+    let chosen = choose(&mut readable, &url, wanted)?;
     let base = chosen.base;
     let found = follow(env, copies, &chosen, wanted).await?;
     let mut objects: BTreeMap<String, Option<Copied>> =
@@ -102,18 +106,41 @@ pub async fn plan<'a>(
     objects.extend(found.log.chain_keys().skip(1).map(|key| (key, None)));
 
     let through = found.walked.last.0;
-    let marker = format!("backup {} of {url}, through entry {through}\n", base.number);
-    // The same each time, so that what was cut off goes on; another one for each new database.
-    let writer = writer_of(&format!("{marker}{target}"));
+    let writer = begun.writer;
+    let marker = format!(
+        "backup {} of {url}, through entry {through}\n{KNOWN}{} by {:032x}\n",
+        base.number, begun.known, writer.0
+    );
     let first = found.log.first_version(writer, patience(env)).await?;
     let chain = found.log.cut(base.reached()?, found.walked.last, writer, &first)?;
-    let (number, newest, keys) = (base.number, found.walked.newest, chosen.keys());
+    let (number, newest, keys) = (base.number, found.walked.newest, chosen.keys(wanted));
     Ok(Plan { env, repository, marker, number, through, newest, keys, objects, first, chain })
 }
 
-fn writer_of(text: &str) -> WriterToken {
-    let hash = telesto_log::codec::hash16(text.as_bytes());
-    WriterToken(u128::from_be_bytes(hash))
+/// The same each time that a command goes on with what was cut off.
+struct Begun {
+    /// The newest backup that counts.
+    known: u64,
+    /// Who makes the new database's versions of the chain.
+    writer: WriterToken,
+}
+
+/// Begins the second line of a marker.
+const KNOWN: &str = "of the backups through ";
+
+async fn begun(env: &Env, target: &dyn Bucket, readable: &Readable) -> Result<Begun> {
+    let marker = target.get(Cause::Admin, MARKER, None).await?;
+    let marker = marker.map(|object| String::from_utf8_lossy(&object.body).into_owned());
+    let begun = marker.as_deref().and_then(|marker| {
+        let (known, writer) = marker.lines().nth(1)?.strip_prefix(KNOWN)?.split_once(" by ")?;
+        let writer = WriterToken(u128::from_str_radix(writer, 16).ok()?);
+        Some(Begun { known: known.parse().ok()?, writer })
+    });
+    Ok(begun.unwrap_or_else(|| {
+        let newest = readable.backups.iter().map(|backup| backup.number);
+        let known = newest.chain(readable.damaged.iter().map(|(number, _)| *number)).max();
+        Begun { known: known.unwrap_or(0), writer: env.writer_token() }
+    }))
 }
 
 /// A backup, and those behind it whose logs go on without a gap.
@@ -122,6 +149,8 @@ struct Chosen<'a> {
     later: Vec<&'a Backup>,
     /// The first one behind a gap.
     beyond: Option<&'a Backup>,
+    /// All that can be read.
+    known: &'a [Backup],
 }
 
 impl<'a> Chosen<'a> {
@@ -129,42 +158,80 @@ impl<'a> Chosen<'a> {
         [self.base].into_iter().chain(self.later.iter().copied())
     }
 
-    /// Key rings and keys of tables of the backup, and those made since: what came later may be needed by what was written later. That the
-    /// key of a table was dropped since is left out.
-    fn keys(&self) -> BTreeMap<String, Option<Copied>> {
-        let home = |copied: &&Copied| copied.key.starts_with("keyring/");
-        let later = self.later.iter().flat_map(|backup| &backup.keys);
-        let later = later.filter(|copied| !copied.key.ends_with("/dropped"));
-        let all = self.base.keys.iter().chain(later).filter(home);
-        all.map(|copied| (copied.key.clone(), Some(copied.clone()))).collect()
+    /// Key rings and keys of tables. As of a moment: those of the backup and those made since, for what came later may be needed by what
+    /// was written later; and of each table whose key was dropped, whether it was so at that moment. Where no backup says when, the key
+    /// is gone where the backup that is restored says so.
+    fn keys(&self, wanted: Wanted) -> BTreeMap<String, Option<Copied>> {
+        let of = |copied: &Copied| (copied.key.clone(), Some(copied.clone()));
+        let rings = |copied: &&Copied| copied.key.starts_with("keyring/");
+        let Wanted::At(micros) = wanted else {
+            return self.base.keys.iter().filter(rings).map(of).collect();
+        };
+        let mut keys: BTreeMap<_, _> =
+            self.all().flat_map(|backup| &backup.keys).filter(rings).map(of).collect();
+        let every = || self.known.iter().flat_map(|backup| &backup.keys);
+        let tombstones: BTreeMap<&str, &Copied> = every()
+            .filter(|copied| copied.key.ends_with(TOMBSTONE))
+            .map(|copied| (copied.key.as_str(), copied))
+            .collect();
+        for (key, tombstone) in tombstones {
+            let name = key.strip_suffix(TOMBSTONE).unwrap_or(key);
+            let of_table =
+                |other: &str| other.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+            let when = self.known.iter().find_map(|backup| backup.dropped.get(key));
+            let was = when.map(|when| *when <= micros);
+            let base = self.base.keys.iter().any(|copied| copied.key == *key);
+            if was.unwrap_or(base) {
+                keys.retain(|other, _| !of_table(other));
+                keys.insert(key.to_owned(), Some(tombstone.clone()));
+            } else {
+                // A backup from before it was dropped has the key; this one may have the tombstone alone.
+                keys.extend(every().filter(|copied| of_table(&copied.key)).map(of));
+                keys.remove(key);
+            }
+        }
+        keys
     }
 }
 
-fn choose<'a>(backups: &'a [Backup], url: &str, wanted: Wanted) -> Result<Chosen<'a>> {
-    let Some(newest) = backups.last() else { return Err(Error::NoBackups { url: url.to_owned() }) };
+fn choose<'a>(readable: &'a mut Readable, url: &str, wanted: Wanted) -> Result<Chosen<'a>> {
     let missing = |number| Error::NoSuchBackup { number, url: url.to_owned() };
+    let newest = readable.backups.last().map(|backup| backup.number);
+    // What was asked for by its number, or as the newest one, is not replaced by another.
+    let asked = |number| match wanted {
+        Wanted::Number(asked) => number == asked,
+        Wanted::Newest => Some(number) > newest,
+        Wanted::At(_) => false,
+    };
+    if let Some(at) = readable.damaged.iter().position(|(number, _)| asked(*number)) {
+        return Err(readable.damaged.swap_remove(at).1);
+    }
+    let known = readable.backups.as_slice();
+    let Some(newest) = known.last() else { return Err(Error::NoBackups { url: url.to_owned() }) };
+    let alone = |base| Chosen { base, later: Vec::new(), beyond: None, known };
     let micros = match wanted {
-        Wanted::Newest => return Ok(Chosen { base: newest, later: Vec::new(), beyond: None }),
+        Wanted::Newest => return Ok(alone(newest)),
         Wanted::Number(number) => {
-            let base = backups.iter().find(|backup| backup.number == number);
-            let base = base.ok_or_else(|| missing(number))?;
-            return Ok(Chosen { base, later: Vec::new(), beyond: None });
+            let base = known.iter().find(|backup| backup.number == number);
+            return base.map(alone).ok_or_else(|| missing(number));
         }
         Wanted::At(micros) => micros,
     };
     let reaches = |backup: &Backup| Timestamp(backup.checkpoint_newest).wall_micros() <= micros;
-    let Some(at) = backups.iter().rposition(reaches) else {
+    let Some(at) = known.iter().rposition(reaches) else {
         return Err(not_covered(wanted, BEFORE));
     };
-    let (mut later, mut end) = (Vec::new(), backups[at].end);
-    for backup in &backups[at + 1..] {
+    let mut chosen = alone(&known[at]);
+    let mut end = chosen.base.end;
+    for backup in &known[at + 1..] {
         if backup.log_from > end + 1 {
-            return Ok(Chosen { base: &backups[at], later, beyond: Some(backup) });
+            chosen.beyond = Some(backup);
+            break;
         }
         end = backup.end;
-        later.push(backup);
+        chosen.later.push(backup);
     }
-    Ok(Chosen { base: &backups[at], later, beyond: None })
+    Ok(chosen)
 }
 
 const BEFORE: &str = "it is before what the oldest backup holds";
@@ -202,7 +269,7 @@ async fn follow(
             None => not_covered(
                 wanted,
                 &format!(
-                    "it is later than what the newest backup is sure to hold (all through {} microseconds since 1970)",
+                    "it is later than what the newest backup is sure to hold (all through its newest commit, {} microseconds since 1970). If the database has committed nothing since, the newest backup is as of that moment: restore it without a moment",
                     last.covers_micros
                 ),
             ),
@@ -254,12 +321,22 @@ async fn walk(
     until: Option<u64>,
     end: u64,
 ) -> Result<Walked> {
-    let before = base.reached()?;
+    walk_from(env, log, (base.reached()?, base.checkpoint_newest), until, end).await
+}
+
+/// Walks from behind `before`, an entry with its hash and the newest commit by then.
+async fn walk_from(
+    env: &Env,
+    log: &StoredLog,
+    (before, newest): ((Lsn, [u8; 16]), u64),
+    until: Option<u64>,
+    end: u64,
+) -> Result<Walked> {
     let mut walked = Walked {
         objects: Vec::new(),
         parts: BTreeMap::new(),
         last: before,
-        newest: Timestamp(base.checkpoint_newest),
+        newest: Timestamp(newest),
         met_later: false,
     };
     let mut walk = log.walk_behind(before);
@@ -267,7 +344,7 @@ async fn walk(
         let Some(object) = walk.next(patience(env)).await? else {
             let next = walk.position().0;
             return Err(Error::Damaged {
-                url: base.source.clone(),
+                url: log.url().to_owned(),
                 object: format!("entry {next} of the log"),
                 reason: "is missing".to_owned(),
             });
@@ -298,6 +375,23 @@ async fn walk(
 pub(crate) async fn check_log(env: &Env, copies: &Arc<dyn Bucket>, backup: &Backup) -> Result<()> {
     let log = stored(env, copies, backup).await?;
     walk(env, &log, backup, None, backup.end).await?;
+    Ok(())
+}
+
+/// Walks the log between the ends of two backups whose logs are joined: moments between them are restored by it.
+pub(crate) async fn check_between(
+    env: &Env,
+    copies: &Arc<dyn Bucket>,
+    before: &Backup,
+    backup: &Backup,
+) -> Result<()> {
+    // From its own checkpoint on the later one was walked.
+    if backup.log_from > before.end + 1 || backup.reaches <= before.end {
+        return Ok(());
+    }
+    let log = stored(env, copies, before).await?;
+    let log = log.continued_by(&stored(env, copies, backup).await?);
+    walk_from(env, &log, (before.ended()?, before.newest), None, backup.reaches).await?;
     Ok(())
 }
 
@@ -379,7 +473,8 @@ impl Plan<'_> {
         match target.get(Cause::Admin, MARKER, None).await? {
             Some(found) if found.body == self.marker => return Ok(()),
             Some(other) => {
-                let other = String::from_utf8_lossy(&other.body).trim().to_owned();
+                let other = String::from_utf8_lossy(&other.body).into_owned();
+                let other = other.lines().next().unwrap_or_default();
                 return Err(Error::NotEmpty { url, object: format!("{MARKER}: {other};") });
             }
             None => {}
@@ -443,5 +538,48 @@ pub(crate) async fn read_copy(
             Err(damaged("is damaged: it is not what was copied"))
         }
         _ => Ok(body),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A backup with these keys of the table's, and when its key was dropped.
+    fn backup(number: u64, keys: &[&str], dropped: Option<u64>) -> Backup {
+        let copied =
+            |name: &&str| Copied { key: format!("keyring/tables/t/{name}"), bytes: 1, crc32c: 2 };
+        let tombstone = "keyring/tables/t/dropped".to_owned();
+        let record = serde_json::json!({
+            "version": 1, "number": number, "began_micros": 0, "ended_micros": 0, "source": "",
+            "checkpoint": null, "reaches": 0, "reaches_hash": "00", "end": 0, "end_hash": "00",
+            "checkpoint_newest": 0, "newest": 0, "log_from": 0, "chain_version": 1,
+            "keys": keys.iter().map(copied).collect::<Vec<_>>(),
+            "dropped": dropped.map(|at| (tombstone, at)).into_iter().collect::<BTreeMap<_, _>>(),
+            "covers_micros": 0, "parts": [], "added_objects": 0, "added_bytes": 0,
+        });
+        serde_json::from_value(record).expect("a record")
+    }
+
+    #[test]
+    fn key_of_a_table_is_there_at_moments_before_it_was_dropped_and_at_no_other() {
+        let known = [
+            backup(1, &["0000000001"], None),
+            backup(2, &["dropped"], Some(500)),
+            backup(3, &["dropped"], Some(500)),
+        ];
+        let keys = |base: usize, wanted| {
+            let later = known[base + 1..].iter().collect();
+            let chosen = Chosen { base: &known[base], later, beyond: None, known: &known };
+            let keys = chosen.keys(wanted).into_keys();
+            keys.map(|key| key.rsplit('/').next().unwrap_or_default().to_owned())
+                .collect::<Vec<_>>()
+        };
+        for base in 0..2 {
+            assert_eq!(keys(base, Wanted::At(499)), ["0000000001"], "base {base}");
+            assert_eq!(keys(base, Wanted::At(500)), ["dropped"], "base {base}");
+        }
+        assert_eq!(keys(0, Wanted::Number(1)), ["0000000001"]);
+        assert_eq!(keys(2, Wanted::Newest), ["dropped"]);
     }
 }

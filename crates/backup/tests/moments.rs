@@ -15,7 +15,7 @@ use std::time::Duration;
 use telesto_backup::{
     Backup, Error, Progress, Repository, Stored, Wanted, create, plan, prune, verify,
 };
-use telesto_bucket::{Bucket, BucketOptions, LatencyModel, MemoryStore};
+use telesto_bucket::{Bucket, BucketOptions, Cause, LatencyModel, MemoryStore};
 use telesto_common::env::Clock;
 use telesto_common::{Env, Timestamp};
 use telesto_shard::EngineKind;
@@ -201,7 +201,7 @@ async fn restore(
     target: &Stored,
     wanted: Wanted,
 ) -> Result<(), Error> {
-    let plan = plan(env, repository, &repository.objects, "memory://test", wanted).await?;
+    let plan = plan(env, repository, &repository.objects, target.raw.as_ref(), wanted).await?;
     plan.reserve(target.raw.as_ref(), &Quiet).await?;
     plan.copy(target, &Quiet).await?;
     plan.finish(target).await
@@ -311,4 +311,197 @@ async fn strange_records_are_refused() {
 
 fn copied(key: &str) -> telesto_backup::Copied {
     telesto_backup::Copied { key: key.to_owned(), bytes: 1, crc32c: 2 }
+}
+
+/// A story with backups that have checkpoints of their own.
+async fn told(seed: u64, backups: usize) -> Story {
+    let mut story = Story::begin(seed).await;
+    for _ in 0..backups {
+        for _ in 0..6 {
+            Story::commit(&story.process, &mut story.draws, &mut story.states).await;
+            tokio::time::sleep(Duration::from_secs(4)).await;
+        }
+        story.process.engine.fold().await.expect("folds");
+        story.back_up().await;
+    }
+    story
+}
+
+impl Story {
+    async fn backups(&self) -> Vec<Backup> {
+        self.repository.backups().await.expect("read")
+    }
+
+    async fn copies(&self, prefix: &str) -> Vec<String> {
+        let objects = &self.repository.objects;
+        let page = objects.list_after(Cause::Admin, prefix, None, 1000).await.expect("lists");
+        page.into_iter().map(|object| object.key).collect()
+    }
+
+    async fn verified(&self) -> Vec<Error> {
+        let copies = &self.repository.objects;
+        verify(&self.process.env, &self.repository, copies, &Quiet).await.expect("reads")
+    }
+
+    fn empty(&self) -> (MemoryStore, Stored) {
+        let store = MemoryStore::new(Arc::clone(&self.process.env.clock) as Arc<dyn Clock>);
+        let target = stored(&self.process.env, &store, None);
+        (store, target)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn restored_database_is_refused_before_anything_of_it_is_copied() {
+    let mut story = told(11, 2).await;
+    let (store, target) = story.empty();
+    restore(&story.process.env, &story.repository, &target, Wanted::Newest)
+        .await
+        .expect("restores");
+    let rehearsal = start(&story.world, &store).await;
+    Story::commit(&rehearsal, &mut Draws(1), &mut vec![]).await;
+    let before = story.copies("").await;
+    let refused = create(&story.process.env, &target, &story.repository, &Quiet).await;
+    assert!(matches!(refused, Err(Error::OtherDatabase { .. })), "{refused:?}");
+    assert_eq!(story.copies("").await, before);
+    rehearsal.crash();
+    // The place is its database's as it was.
+    Story::commit(&story.process, &mut story.draws, &mut story.states).await;
+    story.back_up().await;
+    let backups = story.backups().await;
+    assert_eq!(backups.len(), 3);
+    let expected = story.state_of(&backups[2]);
+    story.restored(Wanted::Newest, &expected).await.expect("restores");
+    // Restored to one place twice, it is another database each time.
+    let first = store_version_one(&target).await;
+    let (_, again) = story.empty();
+    restore(&story.process.env, &story.repository, &again, Wanted::Number(2))
+        .await
+        .expect("restores");
+    assert_ne!(first, store_version_one(&again).await);
+}
+
+async fn store_version_one(target: &Stored) -> bytes::Bytes {
+    let key = telesto_log::stored::chain_keys(telesto_common::ShardId(0), 1).next().expect("one");
+    target.raw.get(Cause::Admin, &key, None).await.expect("reads").expect("is there").body
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_missing_between_two_backups_are_told() {
+    let story = told(12, 2).await;
+    assert!(story.verified().await.is_empty());
+    let backups = story.backups().await;
+    let between = backups[0].end + 1..=backups[1].reaches;
+    let mut keys = story.copies("").await;
+    keys.retain(|key| {
+        telesto_log::stored::entries_of(key)
+            .is_some_and(|(first, last)| between.contains(&first.0) && between.contains(&last.0))
+    });
+    let lost = keys.first().expect("the checkpoint of the second begins behind the first's end");
+    story.repository.objects.delete(Cause::Gc, lost).await.expect("deletes");
+    assert!(!story.verified().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn table_that_is_missing_from_the_copies_is_copied_again() {
+    let mut story = told(13, 2).await;
+    let last = story.backups().await.pop().expect("some");
+    let lost = &last.checkpoint.as_ref().expect("one").tables[0].key;
+    story.repository.objects.delete(Cause::Gc, lost).await.expect("deletes");
+    assert!(!story.verified().await.is_empty());
+    story.back_up().await;
+    let last = story.backups().await.pop().expect("some");
+    let expected = story.state_of(&last);
+    story.restored(Wanted::Newest, &expected).await.expect("restores");
+}
+
+#[tokio::test(start_paused = true)]
+async fn damaged_record_is_told_and_the_other_backups_are_of_use() {
+    let mut story = told(14, 3).await;
+    let backups = story.backups().await;
+    let records = Arc::clone(&story.repository.records);
+    let damage = async |number: u64| {
+        let key = format!("backups/{number:020}.json");
+        records.delete(Cause::Gc, &key).await.expect("deletes");
+        records.put_if_absent(Cause::Admin, &key, "{".into()).await.expect("puts");
+    };
+    damage(1).await;
+    assert_eq!(story.repository.readable().await.expect("reads").damaged.len(), 1);
+    assert_eq!(story.verified().await.len(), 1);
+    let (second, third) = (story.state_of(&backups[1]), story.state_of(&backups[2]));
+    story.restored(Wanted::Number(2), &second).await.expect("restores");
+    story.restored(Wanted::Newest, &third).await.expect("restores");
+    let moment = backups[1].newest().wall_micros();
+    story.restored(Wanted::At(moment), &story.state_at(moment)).await.expect("restores");
+    damage(3).await;
+    for wanted in [Wanted::Newest, Wanted::Number(3)] {
+        let refused = story.restored(wanted, &third).await;
+        assert!(matches!(refused, Err(Error::Damaged { .. })), "{refused:?}");
+    }
+    story.back_up().await;
+    let last = story.repository.readable().await.expect("reads").backups.pop().expect("some");
+    assert_eq!(last.number, 4);
+    story.restored(Wanted::Newest, &story.state_of(&last)).await.expect("restores");
+    // What a record names that cannot be read is not known: nothing is removed unless that backup goes, too.
+    let pruned = prune(&story.process.env, &story.repository, 2).await;
+    assert!(matches!(pruned, Err(Error::Damaged { .. })), "{pruned:?}");
+    prune(&story.process.env, &story.repository, 1).await.expect("prunes");
+    story.restored(Wanted::Newest, &story.state_of(&last)).await.expect("restores");
+}
+
+#[tokio::test(start_paused = true)]
+async fn moment_behind_the_newest_commit_is_not_covered_whatever_other_clocks_say() {
+    let mut story = told(15, 1).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    story.back_up().await;
+    let last = story.backups().await.pop().expect("some");
+    let newest = last.newest().wall_micros();
+    story.restored(Wanted::At(newest), &story.state_at(newest)).await.expect("restores");
+    let refused = story.restored(Wanted::At(newest + 1), &Rows::new()).await;
+    assert!(matches!(refused, Err(Error::NotCovered { .. })), "{refused:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn restoring_that_was_cut_off_goes_on_though_another_backup_was_made() {
+    for at in [false, true] {
+        let mut story = told(16, 2).await;
+        let newest = story.backups().await.pop().expect("some");
+        let wanted = if at { Wanted::At(newest.newest().wall_micros()) } else { Wanted::Newest };
+        let (store, target) = story.empty();
+        let (env, copies) = (story.process.env.clone(), Arc::clone(&story.repository.objects));
+        let cut = plan(&env, &story.repository, &copies, target.raw.as_ref(), wanted);
+        let cut = cut.await.expect("plans");
+        cut.reserve(target.raw.as_ref(), &Quiet).await.expect("reserves");
+        cut.copy(&target, &Quiet).await.expect("copies");
+        drop(cut);
+        let next = start(&story.world, &story.world.store).await;
+        std::mem::replace(&mut story.process, next).crash();
+        Story::commit(&story.process, &mut story.draws, &mut story.states).await;
+        story.back_up().await;
+        restore(&story.process.env, &story.repository, &target, wanted).await.expect("goes on");
+        let process = start(&story.world, &store).await;
+        assert!(all(&process).await == story.state_of(&newest), "at {at}");
+        process.crash();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn backup_waits_for_one_who_removes_old_ones() {
+    let mut story = told(17, 1).await;
+    let records = Arc::clone(&story.repository.records);
+    let begun = |ago: Duration| {
+        let ago = u64::try_from(ago.as_micros()).expect("small");
+        format!("{}\n", story.process.env.clock.wall_micros() - ago)
+    };
+    let (now, long_ago) = (begun(Duration::ZERO), begun(Duration::from_secs(3600)));
+    records.put_if_absent(Cause::Admin, "pruning", now.into()).await.expect("puts");
+    let source = stored(&story.process.env, &story.world.store, None);
+    let refused = create(&story.process.env, &source, &story.repository, &Quiet).await;
+    assert!(matches!(refused, Err(Error::Pruning { .. })), "{refused:?}");
+    let refused = prune(&story.process.env, &story.repository, 1).await;
+    assert!(matches!(refused, Err(Error::Pruning { .. })), "{refused:?}");
+    assert_eq!(story.backups().await.len(), 1, "nothing is left of what did not count");
+    records.delete(Cause::Gc, "pruning").await.expect("deletes");
+    records.put_if_absent(Cause::Admin, "pruning", long_ago.into()).await.expect("puts");
+    story.back_up().await;
+    prune(&story.process.env, &story.repository, 1).await.expect("prunes");
 }

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use telesto::Options;
 use telesto::open::{clear_bucket, open_bucket};
-use telesto_backup::{Backup, Progress, Repository, Stored, Wanted};
+use telesto_backup::{Backup, Progress, Readable, Repository, Stored, Wanted};
 use telesto_bucket::Bucket;
 use telesto_common::units::Span;
 use telesto_common::{Env, Timestamp};
@@ -154,6 +154,7 @@ pub async fn run(command: Command) -> Result<(), String> {
     let env = telesto_runtime::env();
     match command {
         Command::Create { bucket, place, every } => {
+            place.is_apart(&bucket)?;
             let Some(every) = every else { return create(&env, &bucket, &place).await };
             loop {
                 if let Err(error) = create(&env, &bucket, &place).await {
@@ -185,6 +186,34 @@ pub async fn run(command: Command) -> Result<(), String> {
     }
 }
 
+/// A URL without what means nothing at its end.
+fn plain(url: &str) -> &str {
+    url.trim_end_matches('/')
+}
+
+/// Whether `url` is `place`, or a prefix in it.
+fn within(url: &str, place: &str) -> bool {
+    plain(url)
+        .strip_prefix(plain(place))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+impl Place {
+    /// Refuses a place of backups in the database's own bucket, and a database among its copies.
+    fn is_apart(&self, database: &str) -> Result<(), String> {
+        let records = format!("{}/backups", plain(&self.backups));
+        let apart = !within(&self.backups, database)
+            && [&self.objects_url(), &records].iter().all(|own| !within(database, own));
+        if apart {
+            return Ok(());
+        }
+        Err(format!(
+            "the database's bucket {database} and the backups in {} are not apart: give the backups a bucket, or a prefix, of their own",
+            self.backups
+        ))
+    }
+}
+
 async fn create(env: &Env, bucket: &str, place: &Place) -> Result<(), String> {
     let source = place.stored(env, bucket).await?;
     if Registry::load(&source.open).await.map_err(text)?.is_some() {
@@ -210,7 +239,10 @@ async fn create(env: &Env, bucket: &str, place: &Place) -> Result<(), String> {
 }
 
 async fn show(env: &Env, place: &Place, json: bool) -> Result<(), String> {
-    let backups = place.repository(env)?.backups().await.map_err(text)?;
+    let Readable { backups, damaged } = place.repository(env)?.readable().await.map_err(text)?;
+    for (number, error) in &damaged {
+        eprintln!("telesto: backup {number} cannot be restored: {error}");
+    }
     if json {
         println!("{}", serde_json::to_string_pretty(&backups).map_err(text)?);
         return Ok(());
@@ -254,10 +286,12 @@ async fn show(env: &Env, place: &Place, json: bool) -> Result<(), String> {
 }
 
 async fn restore(env: &Env, place: &Place, into: &str, wanted: Wanted) -> Result<(), String> {
+    place.is_apart(into)?;
     let repository = place.repository(env)?;
     let copies = place.open(env, &place.objects_url()).await?;
-    let plan = telesto_backup::plan(env, &repository, &copies, into, wanted).await.map_err(text)?;
     let target = clear_bucket(env, &patient(into)).map_err(text)?;
+    let plan = telesto_backup::plan(env, &repository, &copies, target.as_ref(), wanted);
+    let plan = plan.await.map_err(text)?;
     let bar = Bar::new("restoring");
     bar.0.set_message(format!("of {}", plan.objects()));
     let copied = async {
@@ -314,7 +348,10 @@ fn micros(at: u64) -> String {
 }
 
 fn moment(text: &str) -> Result<u64, String> {
-    let with_zone = DateTime::parse_from_rfc3339(text).map(|time| time.timestamp_micros());
+    // Also as PostgreSQL's clients show a moment, whose zones may be hours alone.
+    let with_zone = DateTime::parse_from_rfc3339(text)
+        .or_else(|_| DateTime::parse_from_str(text, "%Y-%m-%d %H:%M:%S%.f%#z"))
+        .map(|time| time.timestamp_micros());
     let without = || {
         let forms = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f"];
         forms.iter().find_map(|form| NaiveDateTime::parse_from_str(text, form).ok())
@@ -330,11 +367,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn backups_and_the_database_are_apart() {
+        let place = Place { backups: "file:///k/".to_owned(), encryption_key_file: None };
+        for apart in ["file:///b", "file:///k2", "file:///k/database", "file:///k/objects2"] {
+            assert_eq!(place.is_apart(apart), Ok(()), "{apart}");
+        }
+        for not in ["file:///k", "file:///", "file:///k/objects", "file:///k/backups/x/"] {
+            assert!(place.is_apart(not).is_err(), "{not}");
+        }
+    }
+
+    #[test]
     fn moments_are_read_with_and_without_a_zone() {
         let micros_of = |text: &str| moment(text).ok();
         assert_eq!(micros_of("1970-01-01T00:00:01Z"), Some(1_000_000));
         assert_eq!(micros_of("1970-01-01T01:00:01.5+01:00"), Some(1_500_000));
         assert_eq!(micros_of("1970-01-01 00:00:02.25"), Some(2_250_000));
+        assert_eq!(micros_of("1970-01-01 02:00:03.000001+02"), Some(3_000_001));
+        assert_eq!(micros_of("1970-01-01 05:30:03+05:30"), Some(3_000_000));
         assert_eq!(moment(&micros(1_795_000_000_123_456)), Ok(1_795_000_000_123_456));
         for bad in ["", "yesterday", "2026-11-28", "1969-12-31T00:00:00Z"] {
             assert!(moment(bad).is_err(), "{bad}");
