@@ -185,7 +185,9 @@ ok "turning over"
 
 # A bucket that is put back: a node remembers what it has seen of it.
 seen_more() { [ "$(cksum "$WORK/node/seen" 2>/dev/null || true)" != "$last" ]; }
-for log in bucket quorum; do
+for how in bucket quorum stopped; do
+    log="$how"
+    [ "$how" != stopped ] || log=bucket
     rm -rf "$WORK/node" "$WORK/bucket" "$WORK/copy"
     start_node --log "$log"
     ask -c "create table t (id int primary key)" -c "insert into t values (1)"
@@ -193,16 +195,21 @@ for log in bucket quorum; do
     cp -a "$WORK/bucket" "$WORK/copy"
     start_node
     ask -c "insert into t values (2)"
-    # It writes down what it has seen every five seconds.
-    last="$(cksum "$WORK/node/seen" 2>/dev/null || true)"
-    wait_for 30 seen_more || die "what was seen is not written down"
-    sleep 6
-    kill_node
+    if [ "$how" = stopped ]; then
+        # At the stop, too, however short it lived.
+        kill "$NODE"; wait "$NODE" || die "the stop failed"; NODE=""
+    else
+        # It writes down what it has seen every five seconds.
+        last="$(cksum "$WORK/node/seen" 2>/dev/null || true)"
+        wait_for 30 seen_more || die "what was seen is not written down"
+        sleep 6
+        kill_node
+    fi
     rm -rf "$WORK/bucket"; cp -a "$WORK/copy" "$WORK/bucket"
     # Nothing is written but that the node has started once more.
-    if out="$("${start[@]}" 2>&1)"; then die "a bucket that was put back ($log) was not noticed"; fi
-    grep -q "put back to an earlier state" <<<"$out" || die "put back ($log): $out"
-    diff -r -x nodes -x lives "$WORK/bucket" "$WORK/copy" >/dev/null || die "put back ($log): something was written"
+    if out="$("${start[@]}" 2>&1)"; then die "a bucket that was put back ($how) was not noticed"; fi
+    grep -q "put back to an earlier state" <<<"$out" || die "put back ($how): $out"
+    diff -r -x nodes -x lives "$WORK/bucket" "$WORK/copy" >/dev/null || die "put back ($how): something was written"
     [ "$log" = quorum ] || {
         start_node --accept-older-bucket
         [ "$(ask -c "select count(*) from t")" = 1 ] || die "the older bucket has other rows"
@@ -210,7 +217,7 @@ for log in bucket quorum; do
         start_node
         stop_node
     }
-    ok "a bucket put back ($log)"
+    ok "a bucket put back ($how)"
 done
 
 # Regions, each with keys of its own from the beginning.

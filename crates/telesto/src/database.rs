@@ -154,7 +154,7 @@ impl Database {
     /// [`Error::Database`]; what was committed is safe all the same.
     pub async fn close(self) -> Result<()> {
         self.inner.idle.lock().clear();
-        Ok(self.inner.opened.engine.shutdown().await?)
+        Ok(self.inner.opened.shutdown().await?)
     }
 
     async fn try_transaction<T: Send>(

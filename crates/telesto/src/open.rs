@@ -20,6 +20,7 @@ use telesto_log::disk::{Disk, LocalDisk};
 use telesto_log::{Identity, LogKind};
 use telesto_regions::{Claim, Through};
 use telesto_sql::{SqlEngine, SqlOptions};
+use telesto_txn::Database as _;
 use telesto_txn::{Durability, Engine, EngineOptions, MemoryLimits};
 
 use crate::belonging;
@@ -116,8 +117,23 @@ pub struct Opened {
     pub region: RegionPart,
     /// This process among the nodes of a cluster, if it is one of them.
     pub cluster: Option<Joined>,
+    /// What the node has seen of the log.
+    witness: Option<Arc<Witness>>,
     /// The local folder, if it does not.
     _temporary: Option<tempfile::TempDir>,
+}
+
+impl Opened {
+    /// Ends background work, leaves the bucket in order, and writes down what the node has seen of the log.
+    ///
+    /// # Errors
+    /// Those of the engine; what was committed is safe all the same.
+    pub async fn shutdown(&self) -> telesto_txn::Result<()> {
+        if let Some(witness) = &self.witness {
+            witness.notes_now(&self.engine).await;
+        }
+        self.engine.shutdown().await
+    }
 }
 
 /// Opens the bucket of `options`, which holds a database, with its encryption. Writes nothing.
@@ -378,7 +394,7 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
         RegionPart::OneOfSeveral(carrying) => carrying.watch(&sql).await?,
         RegionPart::None | RegionPart::Through(_) => {}
     }
-    Ok(Opened { bucket, engine, sql, node, region: part, cluster, _temporary: temporary })
+    Ok(Opened { bucket, engine, sql, node, region: part, cluster, witness, _temporary: temporary })
 }
 
 /// What a process does for its region.

@@ -195,6 +195,11 @@ impl Witness {
         });
     }
 
+    /// Writes down what `engine` has applied, at the stop.
+    pub async fn notes_now(&self, engine: &Arc<Engine>) {
+        self.note(&Arc::downgrade(engine), &mut None).await;
+    }
+
     /// Whether there is still something to be noted.
     async fn note(&self, engine: &Weak<Engine>, last: &mut Option<Lsn>) -> bool {
         let Some(engine) = engine.upgrade() else { return false };

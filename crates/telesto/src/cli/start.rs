@@ -16,7 +16,6 @@ use telesto_server::auth::Users;
 use telesto_server::hand_over::Passed;
 use telesto_server::tls::{self, Files, Tls};
 use telesto_server::{Auth, Limits, Mount, Server, ServerConfig};
-use telesto_txn::Database as _;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -93,7 +92,7 @@ pub async fn run(
         Ok(server) => server,
         Err(error) => {
             // The reason for stopping is the one to tell; a second one would hide it.
-            let _ = opened.engine.shutdown().await;
+            let _ = opened.shutdown().await;
             return Err(error.to_string());
         }
     };
@@ -207,7 +206,7 @@ async fn end_in_order(
     if !in_time {
         eprintln!("telesto: statements still running after {drain:?} were cut off");
     }
-    match opened.engine.shutdown().await {
+    match opened.shutdown().await {
         // The last nodes of a cluster that stop have no majority any more.
         Err(error) if opened.cluster.is_some() => {
             eprintln!(
