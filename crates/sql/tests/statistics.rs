@@ -223,6 +223,25 @@ async fn large_tables_are_sampled_from_all_of_their_keys() {
 }
 
 #[tokio::test]
+async fn rows_of_long_groups_are_counted_behind_what_is_read_of_them() {
+    let (_, mut s) = opened().await;
+    // 50,000 are counted, and five groups of 3,000 lie behind them: a block ends within its first group.
+    let fill = "insert into t select i / 3000, i % 3000 from generate_series(0, 65999) i";
+    check(
+        &mut s,
+        &[
+            ("create table t (a bigint, b bigint, primary key (a, b))", "CREATE TABLE"),
+            (fill, "INSERT 0 66000"),
+            ("analyze t", "ANALYZE"),
+        ],
+    )
+    .await;
+    let rows = run(&mut s, "select reltuples from pg_class where relname = 't'").await;
+    let rows: f64 = rows.parse().expect("a number");
+    assert!((62_000.0..70_000.0).contains(&rows), "{rows}");
+}
+
+#[tokio::test]
 async fn plans_follow_what_is_known() {
     let (engine, mut s) = opened().await;
     let setup = "create table big (id int primary key, kind int, rare int, note text);

@@ -5,11 +5,17 @@
 //!                                             | no
 //! what is behind: one stratum ── split the largest, at the middle of its keys, again and again ──> STRATA strata
 //!    a stratum: its first and last key, a block of rows from its first; its number of rows by how far the block reached
+//!
+//!    a block that ends within its first group, keys of several columns:   7,1  7,2  7,3 | … 7,9000   8,1 …      … 20,9000
+//!      how many the group has, by how far the block reached in it:        └─ 3 of 9000 ──────────┘
+//!      how many the stratum has, by how far the group reached in it:      └─ 1 of 14 ─────────────────────────────────┘
 //! ```
 //! # Invariants
-//! - At most [`STRATA`] splits, of one seek forwards and one backwards each, and as many blocks: however large the table is.
+//! - At most [`STRATA`] splits, of one seek forwards and one backwards each, and as many blocks, each with [`STEPS`] further seeks
+//!   either way: however large the table is.
 //! - A stratum begins and ends at keys that are there, so each split looks closer where keys lie close: keys need not be spread
-//!   evenly, only those of a small stratum are taken to be.
+//!   evenly, only those of a small stratum are taken to be. Numbers of a key's second column lie close together within each value
+//!   of the first and leave the rest of their range empty, so what a block covers there says nothing of what is behind the group.
 //! - Each part gives as many rows as its part of the table's rows, as far as it has been read.
 //!
 //! # On failure
@@ -19,7 +25,7 @@
 //! Holds the rows that are kept, [`MOST_BYTES`] at most: then fewer are kept, not more.
 
 use bytes::Bytes;
-use telesto_common::key::KeyRange;
+use telesto_common::key::{KeyRange, successor};
 use telesto_sql_types::error::Result;
 use telesto_sql_types::interrupt;
 use telesto_txn::{ReadFor, ScanOptions, Transaction};
@@ -32,6 +38,8 @@ const WHOLE_BYTES: usize = 64 << 20;
 pub(super) const MOST_BYTES: usize = 24 << 20;
 /// Parts that what is not read whole is divided into.
 const STRATA: usize = 64;
+/// Groups within groups that are looked at behind a block.
+const STEPS: usize = 4;
 const BATCH: usize = 1000;
 
 /// A row as it is stored.
@@ -95,20 +103,84 @@ fn choose(rows: &mut Vec<Stored>, wanted: usize, random: &mut (dyn FnMut() -> u6
     rows.truncate(wanted);
 }
 
+/// Rows that the keys of a stratum begin with: a block, or a group of which a block is the beginning.
+#[derive(Clone, Debug)]
+struct Begun {
+    rows: f64,
+    /// The last key of them.
+    end: Bytes,
+    /// The first key behind them.
+    next: Bytes,
+}
+
+impl Begun {
+    /// The rows before the last of a block.
+    fn block(block: &[Stored]) -> Option<Self> {
+        let [.., (end, _), (next, _)] = block else { return None };
+        Some(Self { rows: (block.len() - 1) as f64, end: end.clone(), next: next.clone() })
+    }
+
+    /// How many rows lie between `first`, with which these begin, and `last`: as many as these for each time that they fit in
+    /// there, each with the gap behind it.
+    fn fill(&self, first: &Bytes, last: &Bytes) -> f64 {
+        let ends = Ends::of(first, last);
+        let (end, next) = (ends.place(&self.end), ends.place(&self.next));
+        if next > 0.0 { self.rows * (1.0 + next - end) / next } else { self.rows }
+    }
+}
+
 /// A part of the keys.
 struct Stratum {
     first: Bytes,
     last: Bytes,
     /// Rows from `first` on, none behind `last`.
     block: Vec<Stored>,
+    /// Groups that `first` begins, each around the one before.
+    groups: Vec<Begun>,
     /// The middle has nothing on one of its sides.
     whole: bool,
 }
 
 impl Stratum {
-    fn new(first: Bytes, last: Bytes, mut block: Vec<Stored>) -> Self {
+    /// # Errors
+    /// Those of the transaction.
+    async fn new(
+        txn: &dyn Transaction,
+        first: Bytes,
+        last: Bytes,
+        mut block: Vec<Stored>,
+    ) -> Result<Self> {
         block.retain(|(key, _)| *key <= last);
-        Self { first, last, block, whole: false }
+        let mut part = Self { first, last, block, groups: Vec::new(), whole: false };
+        part.look_at_groups(txn).await?;
+        Ok(part)
+    }
+
+    /// Finds where the groups end that the block does not fill, and how many rows they have.
+    async fn look_at_groups(&mut self, txn: &dyn Transaction) -> Result<()> {
+        let Some(mut begun) = Begun::block(&self.block).filter(|_| !self.is_read()) else {
+            return Ok(());
+        };
+        for _ in 0..STEPS {
+            if !self.lies_deep(&begun.next) {
+                break;
+            }
+            let group = &self.first[..common(&self.first, &begun.next)];
+            let behind = successor(group);
+            let within = KeyRange::new(self.first.clone(), behind.clone());
+            let rest = KeyRange::new(behind, KeyRange::point(&self.last).end);
+            let end = rows_at(txn, within, true, 1).await?.into_iter().next();
+            let following = rows_at(txn, rest, false, 1).await?.into_iter().next();
+            let (Some((end, _)), Some((next, _))) = (end, following) else { break };
+            begun = Begun { rows: begun.fill(&self.first, &end), end, next };
+            self.groups.push(begun.clone());
+        }
+        Ok(())
+    }
+
+    /// Whether a key differs from the first so far behind where the last one does that it may lie in another column.
+    fn lies_deep(&self, key: &[u8]) -> bool {
+        common(&self.first, key) > common(&self.first, &self.last) + 1
     }
 
     /// Whether the block is all of it.
@@ -116,13 +188,22 @@ impl Stratum {
         self.block.last().is_none_or(|(key, _)| *key >= self.last)
     }
 
-    /// How many rows it has: as many as the block, for each time the block's keys fit between its ends.
+    /// How many rows it has: by its block, or by the first group that is wide enough to say it.
     fn rows(&self) -> f64 {
         let held = self.block.len() as f64;
-        let Some((reached, _)) = self.block.last().filter(|_| !self.is_read()) else { return held };
-        let ends = Ends::of(&self.first, &self.last);
-        let reach = ends.place(reached);
-        if reach <= 0.0 { held } else { (held / reach).max(held + 1.0) }
+        let Some(block) = Begun::block(&self.block) else { return held };
+        if self.is_read() {
+            return held;
+        }
+        let within = self.groups.iter().take_while(|group| group.next <= self.last);
+        let mut begun = &block;
+        for group in within {
+            if !self.lies_deep(&begun.next) {
+                break;
+            }
+            begun = group;
+        }
+        begun.fill(&self.first, &self.last).max(held + 1.0)
     }
 
     fn bytes(&self) -> f64 {
@@ -147,6 +228,11 @@ struct Ends {
     high: u128,
 }
 
+/// How many bytes two keys begin with alike.
+fn common(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
 fn number(key: &[u8], from: usize) -> u128 {
     let mut bytes = [0; 16];
     for (to, byte) in bytes.iter_mut().zip(key.get(from..).unwrap_or_default()) {
@@ -157,7 +243,7 @@ fn number(key: &[u8], from: usize) -> u128 {
 
 impl Ends {
     fn of(first: &[u8], last: &[u8]) -> Self {
-        let prefix = first.iter().zip(last).take_while(|(a, b)| a == b).count();
+        let prefix = common(first, last);
         Self { prefix, low: number(first, prefix), high: number(last, prefix) }
     }
 
@@ -234,7 +320,7 @@ async fn rows_at(
 ) -> Result<Vec<Stored>> {
     let mut scan = txn.scan(range, options(reverse, Some(most)));
     let (mut rows, mut held): (Vec<Stored>, usize) = (Vec::new(), 0);
-    while rows.len() < most && held < MOST_BYTES / STRATA {
+    while rows.len() < most && (held < MOST_BYTES / STRATA || rows.len() < 2) {
         interrupt::pace().await?;
         let batch = scan.next_batch((most - rows.len()).min(BATCH)).await?;
         if batch.is_empty() {
@@ -252,7 +338,7 @@ async fn divide(txn: &dyn Transaction, range: KeyRange, block: usize) -> Result<
     let (Some((from, _)), Some((to, _))) = (first.first().cloned(), last.first().cloned()) else {
         return Ok(Vec::new());
     };
-    let mut strata = vec![Stratum::new(from, to, first)];
+    let mut strata = vec![Stratum::new(txn, from, to, first).await?];
     for _ in 1..STRATA {
         let open = strata.iter_mut().filter(|part| !part.whole && !part.is_read());
         let Some(largest) = open.max_by(|a, b| a.rows().total_cmp(&b.rows())) else { break };
@@ -273,7 +359,7 @@ async fn divide(txn: &dyn Transaction, range: KeyRange, block: usize) -> Result<
         let end = std::mem::replace(&mut largest.last, to);
         let last = largest.last.clone();
         largest.block.retain(|(key, _)| *key <= last);
-        strata.push(Stratum::new(from, end, right));
+        strata.push(Stratum::new(txn, from, end, right).await?);
     }
     Ok(strata)
 }
