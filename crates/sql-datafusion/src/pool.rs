@@ -1,7 +1,8 @@
 //! The memory pool of one query: fair among its operators, and drawn from what all statements share.
 //!
 //! # Invariants
-//! What an operator is granted is counted against the shared budget until it gives it back or the query ends.
+//! - What an operator is granted is counted against the shared budget until it gives it back or the query ends.
+//! - What the shared budget had no room for is given back first, so that its count falls only by what it rose by.
 //!
 //! # On failure
 //! A grant that the shared budget refuses is refused to the operator: it spills, or the query ends with 53200.
@@ -21,14 +22,30 @@ use telesto_common::limits::{MemoryBudget, Reservation};
 
 pub(super) struct QueryPool {
     fair: FairSpillPool,
-    held: Option<Mutex<Reservation>>,
+    held: Option<Mutex<Held>>,
+}
+
+/// What the query holds of the shared budget.
+struct Held {
+    counted: Reservation,
+    /// Bytes that DataFusion grew by and the budget had no room for.
+    uncounted: u64,
+}
+
+impl Held {
+    fn give_back(&mut self, bytes: u64) {
+        let never_counted = bytes.min(self.uncounted);
+        self.uncounted -= never_counted;
+        self.counted.shrink(bytes - never_counted);
+    }
 }
 
 impl QueryPool {
     /// A pool of `limit_bytes` that draws from `shared`.
     pub fn new(limit_bytes: usize, shared: Option<&Arc<MemoryBudget>>) -> Self {
         // Nothing is reserved yet, so nothing can be refused.
-        let held = shared.and_then(|budget| budget.reserve("a query", 0).ok()).map(Mutex::new);
+        let held = shared.and_then(|budget| budget.reserve("a query", 0).ok());
+        let held = held.map(|counted| Mutex::new(Held { counted, uncounted: 0 }));
         Self { fair: FairSpillPool::new(limit_bytes), held }
     }
 }
@@ -61,21 +78,24 @@ impl MemoryPool for QueryPool {
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         self.fair.grow(reservation, additional);
         if let Some(held) = &self.held {
-            let _ = held.lock().grow(additional as u64);
+            let mut held = held.lock();
+            if held.counted.grow(additional as u64).is_err() {
+                held.uncounted += additional as u64;
+            }
         }
     }
 
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         self.fair.shrink(reservation, shrink);
         if let Some(held) = &self.held {
-            held.lock().shrink(shrink as u64);
+            held.lock().give_back(shrink as u64);
         }
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> DfResult<()> {
         self.fair.try_grow(reservation, additional)?;
         let Some(held) = &self.held else { return Ok(()) };
-        let granted = held.lock().grow(additional as u64);
+        let granted = held.lock().counted.grow(additional as u64);
         granted.map_err(|error| {
             self.fair.shrink(reservation, additional);
             DataFusionError::ResourcesExhausted(error.to_string())
@@ -112,5 +132,19 @@ mod tests {
         second.try_grow(400).expect("given back");
         drop((first, second, one, other));
         assert_eq!(budget.used_bytes(), 0);
+    }
+
+    #[test]
+    fn what_was_never_counted_is_not_given_back() {
+        let budget = MemoryBudget::new(1000);
+        let pool: Arc<dyn MemoryPool> = Arc::new(QueryPool::new(10_000, Some(&budget)));
+        let operator = MemoryConsumer::new("operator").register(&pool);
+        operator.try_grow(900).expect("fits");
+        operator.grow(500);
+        assert_eq!(budget.used_bytes(), 900, "no room for what cannot be refused");
+        operator.shrink(500);
+        assert_eq!(budget.used_bytes(), 900);
+        operator.shrink(400);
+        assert_eq!(budget.used_bytes(), 500);
     }
 }

@@ -462,7 +462,8 @@ impl Binder<'_> {
         let relation = self.as_wide(values.len(), subquery, scope)?;
         // Of the call nothing becomes a join.
         let place = self.place.take();
-        let joins = only_true && !negated;
+        // Where DataFusion could not make joins of subqueries, this one is no exception.
+        let joins = only_true && !negated && !self.row_by_row;
         let joins = joins && one_join_gives(&relation.plan)?;
         if !joins && !self.is_correlated(&relation, scope)? {
             let shape = Shape::Among(values.len());
