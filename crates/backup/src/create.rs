@@ -172,6 +172,8 @@ impl Round<'_> {
             added_objects: self.added.0,
             added_bytes: self.added.1,
         };
+        // The place may refuse deletes: nothing is recorded that would have to be forgotten.
+        self.is_not_pruned().await?;
         if !self.repository.record(&backup).await? {
             return Ok(None);
         }
@@ -189,6 +191,13 @@ impl Round<'_> {
         Ok(self.copy(vec![HOME.to_owned()], "keys").await?.pop())
     }
 
+    async fn is_not_pruned(&self) -> Result<()> {
+        if self.repository.is_pruned(self.env).await? {
+            return Err(Error::Pruning { url: self.repository.url().to_owned() });
+        }
+        Ok(())
+    }
+
     async fn tables_and_parts(&self) -> Result<BTreeSet<String>> {
         let mut there = BTreeSet::new();
         for place in ["checkpoint", "parts"] {
@@ -202,20 +211,21 @@ impl Round<'_> {
     /// What was found copied may have been pruned since, and another backup may have gone ahead: then this one does not count.
     async fn still_there(&self, backup: &Backup) -> Result<()> {
         let newer = self.repository.newest().await?.1 > backup.number;
-        // Before the look: who removes says so first, and no more when all is removed.
-        let error = if self.repository.is_pruned(self.env).await? {
-            Error::Pruning { url: self.repository.url().to_owned() }
-        } else {
+        let found = async {
+            // Before the look: who removes says so first, and no more when all is removed.
+            self.is_not_pruned().await?;
             let there = self.tables_and_parts().await?;
             let stored = |copied: &&Copied| copied.key.starts_with("shards/");
             let lost = backup.copied().filter(stored).find(|copied| !there.contains(&copied.key));
-            let object = match lost {
-                Some(lost) => format!("{} of the copies", lost.key),
-                None if newer => "the place as the newest backup".to_owned(),
-                None => return Ok(()),
-            };
-            Error::Gone { object }
+            match lost {
+                Some(lost) => Err(Error::Gone { object: format!("{} of the copies", lost.key) }),
+                None if newer => {
+                    Err(Error::Gone { object: "the place as the newest backup".to_owned() })
+                }
+                None => Ok(()),
+            }
         };
+        let Err(error) = found.await else { return Ok(()) };
         self.repository.forget(backup.number).await?;
         Err(error)
     }
