@@ -393,7 +393,7 @@ async fn table_out(
     table: &Table,
 ) -> Result<StatementResult> {
     // Without a limit the key path leaves whole tables to DataFusion; this is none.
-    let all = Expr::value(Value::Null);
+    let all = Expr::value(Value::Number(i64::MAX.to_string(), false));
     query.limit_clause =
         Some(LimitClause::LimitOffset { limit: Some(all), offset: None, limit_by: Vec::new() });
     let statement = Statement::Query(Box::new(query));
