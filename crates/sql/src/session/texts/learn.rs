@@ -179,7 +179,11 @@ impl Session {
             bounded(&mut timer, &token, work).await
         };
         match ran {
-            Ran::Done(known) => Ok(known),
+            // Whatever fails while it is learned goes the ordinary way, but for what was told to end: that would begin anew there.
+            Ran::Done(known) => match token.check() {
+                Ok(()) => Ok(known),
+                Err(error) => Err(self.stopped(error, settings)),
+            },
             Ran::Stopped(error) => Err(self.stopped(error, settings)),
         }
     }
