@@ -114,7 +114,7 @@ pub struct ChangedReply {
 pub struct CheckedWrite {
     /// The write.
     pub write: Write,
-    /// A change of the key after this timestamp is a conflict.
+    /// A change of the key after this timestamp is a conflict; [`Timestamp::MAX`]: the write is valid whatever is there.
     pub since: Timestamp,
 }
 

@@ -132,16 +132,17 @@ impl Checks {
         Some(Found::Nothing)
     }
 
-    /// Checks against the transactions before it in its group.
-    pub fn against(&self, index: &GroupIndex) -> Option<Change> {
+    /// Checks transaction `txn` against the transactions before it in its group. A write that was to be valid whatever is there
+    /// takes the place of theirs, unless they are an earlier attempt of `txn` itself.
+    pub fn against(&self, txn: TxnId, index: &GroupIndex) -> Option<Change> {
         if index.is_empty() {
             return None;
         }
         self.groups.iter().chain(&self.recheck).find_map(|group| {
-            group
-                .keys
-                .iter()
-                .find_map(|key| index.point(key))
+            let counts = |change: &Change| group.since < Timestamp::MAX || change.txn == txn;
+            let mut changes = group.keys.iter().filter_map(|key| index.point(key));
+            changes
+                .find(counts)
                 .or_else(|| group.ranges.iter().find_map(|range| index.first_in(range)))
         })
     }

@@ -127,7 +127,7 @@ impl Committer {
         let indexed = live.len() > 1 || self.local.log.is_pipelined();
         let mut next = first;
         for (position, pending) in live.iter().enumerate() {
-            if let Some(change) = pending.checks.against(&index) {
+            if let Some(change) = pending.checks.against(pending.request.txn, &index) {
                 beaten.push((position, conflict(pending.request.txn, change)));
                 continue;
             }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_common::Timestamp;
-use telesto_txn::{Database as _, Error, Level, TxnOptions};
+use telesto_common::{Timestamp, TxnId};
+use telesto_log::record::Write;
+use telesto_txn::service::{CheckedWrite, CommitReply, CommitRequest, CommitWrites};
+use telesto_txn::{Database as _, Error, Level, Reads, TxnOptions};
 
 use crate::harness::{Process, World, bytes, get, put};
 
@@ -300,4 +302,43 @@ async fn transaction_on_a_contended_row_is_not_starved_by_those_of_its_own_proce
     // 24 at a time, one after the other at some 100 ms each, are 2.4 s. Without a place in the queue that is kept for who
     // was in conflict, the slowest takes 6.7 s.
     assert!(longest < Duration::from_secs(5), "one transaction took {longest:?}");
+}
+
+/// Of rows that a process writes whatever is in them (a region's position, say) several writes may be under way at once.
+#[tokio::test(start_paused = true)]
+async fn writes_that_are_valid_whatever_is_there_do_not_conflict_with_each_other() {
+    let world = World::new(47);
+    let process = world.start_slow("s3-standard").await;
+    process.put("k", "0").await;
+    let service = process.engine.service();
+    let writes = (1..=8_u8).map(|n| {
+        let value = n.to_string();
+        let write = Write { key: bytes("k"), value: Some(bytes(&value)), fresh: false };
+        let request = CommitRequest {
+            shard: Default::default(),
+            txn: TxnId(u128::from(n)),
+            reads: Reads::default(),
+            writes: CommitWrites::Inline(vec![CheckedWrite { write, since: Timestamp::MAX }]),
+            messages: Vec::new(),
+            after: Timestamp::ZERO,
+            origin: None,
+            durability: None,
+            timeout: Duration::from_secs(30),
+        };
+        let service = Arc::clone(&service);
+        async move {
+            match service.commit(request).await.expect("is valid") {
+                CommitReply::Committed { timestamp, lsn, .. } => (timestamp, lsn, value),
+                other => panic!("{other:?}"),
+            }
+        }
+    });
+    let mut committed = futures::future::join_all(writes).await;
+    committed.sort();
+    assert!(
+        committed.windows(2).any(|two| two[0].1 == two[1].1),
+        "some are in one entry: {committed:?}"
+    );
+    let last = committed.pop().map(|(_, _, value)| value);
+    assert_eq!(process.read("k").await, last, "the last one holds");
 }
