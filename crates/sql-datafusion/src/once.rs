@@ -30,7 +30,6 @@ mod spool;
 use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion::catalog::cte_worktable::CteWorkTable;
@@ -222,25 +221,4 @@ fn is_of_recursion(scan: &TableScan) -> bool {
 
 fn sees_outside(expr: &Expr) -> bool {
     expr.exists(|part| Ok(matches!(part, Expr::OuterReferenceColumn(..)))).unwrap_or(true)
-}
-
-/// How often the WITH query at `at` is named by those behind it and by the query.
-pub(crate) fn uses(query: &ast::Query, with: &ast::With, at: usize) -> usize {
-    let name = fold(&with.cte_tables[at].alias.name);
-    let later = with.cte_tables[at + 1..].iter().map(|later| mentions(&later.query, &name));
-    let order = query.order_by.iter().map(|order| mentions(order, &name));
-    mentions(&query.body, &name) + later.sum::<usize>() + order.sum::<usize>()
-}
-
-fn mentions(node: &impl ast::Visit, name: &str) -> usize {
-    let mut count = 0;
-    let _ = ast::visit_relations(node, |relation| {
-        let hit = match relation.0.as_slice() {
-            [single] => single.as_ident().is_some_and(|ident| fold(ident) == name),
-            _ => false,
-        };
-        count += usize::from(hit);
-        ControlFlow::<()>::Continue(())
-    });
-    count
 }

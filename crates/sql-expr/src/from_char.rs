@@ -17,6 +17,8 @@ use super::calendar::{
     nearest_year,
 };
 use super::template::{self, Calendar, Field, Item};
+use telesto_sql_types::error::Error;
+use telesto_sql_types::interrupt::Steps;
 
 /// Why a text cannot be read by a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub enum FromCharError {
     Number(String),
     /// `42601`: parts of a template that do not go together.
     Template(&'static str),
+    /// The statement is to end.
+    Stopped(Error),
 }
 
 type Read<T> = Result<T, FromCharError>;
@@ -97,24 +101,25 @@ pub struct Moment {
 /// # Errors
 /// [`FromCharError`] when the text does not fit or a field is out of range.
 pub fn timestamp(template: &str, text: &str) -> Read<Moment> {
-    let items = template::parse(template);
+    let mut items = template::parse(template).peekable();
+    let mut steps = Steps::default();
     let mut reader = Reader { rest: text, before: None, skipped: 0, exact: false };
     let mut fields = Fields::default();
-    for (at, item) in items.iter().enumerate() {
-        if reader.rest.is_empty() {
-            break;
-        }
+    let mut is_first = true;
+    while let Some(item) = items.next().filter(|_| !reader.rest.is_empty()) {
+        steps.step().map_err(FromCharError::Stopped)?;
         let is_field = matches!(item, Item::Field { field, .. } if field.name != "FX");
-        if !reader.exact && (is_field || at == 0) {
+        if !reader.exact && (is_field || is_first) {
             reader.skip_blanks();
         }
+        is_first = false;
         match item {
             Item::Space(_) | Item::Separator(_) => reader.separator(),
             Item::Text(_) => reader.literal(),
             Item::Field { field, .. } => {
-                let tail = &items[at..];
+                let tail = Tail { item, next: items.peek().copied() };
                 fields.calendar(field.calendar)?;
-                reader.field(*field, tail, &mut fields)?;
+                reader.field(field, tail, &mut fields)?;
                 if !reader.exact {
                     reader.skipped = 0;
                     reader.skip_blanks();
@@ -123,6 +128,13 @@ pub fn timestamp(template: &str, text: &str) -> Read<Moment> {
         }
     }
     fields.finish(text)
+}
+
+/// A part of the template, and what follows it.
+#[derive(Clone, Copy)]
+struct Tail {
+    item: Item,
+    next: Option<Item>,
 }
 
 struct Reader<'t> {
@@ -185,18 +197,18 @@ impl<'t> Reader<'t> {
     }
 
     /// A whole number and how many characters it has. `width`: the most, where the next field is read as digits, too.
-    fn integer(&mut self, field: Field, width: usize, tail: &[Item]) -> Read<(i64, usize)> {
+    fn integer(&mut self, field: Field, width: usize, tail: Tail) -> Read<(i64, usize)> {
         let start = self.rest;
         while self.rest.starts_with(template::is_blank) {
             self.take();
         }
         let source = self.rest;
-        let free = matches!(tail.first(), Some(Item::Field { plain: true, .. }));
+        let free = matches!(tail.item, Item::Field { plain: true, .. });
         let taken = if free || ends_number(tail) {
             number_at(source)
         } else {
             let cut = source.char_indices().nth(width).map_or(source.len(), |(at, _)| at);
-            if source.chars().count() < width {
+            if source.chars().take(width).count() < width {
                 return Err(FromCharError::Malformed(format!(
                     "source string too short for \"{}\" formatting field",
                     field.name
@@ -238,15 +250,15 @@ impl<'t> Reader<'t> {
         Err(self.invalid(field))
     }
 
-    fn ordinal(&mut self, tail: &[Item]) {
-        if matches!(tail.first(), Some(Item::Field { ordinal: Some(_), .. })) {
+    fn ordinal(&mut self, tail: Tail) {
+        if matches!(tail.item, Item::Field { ordinal: Some(_), .. }) {
             self.take();
             self.take();
         }
     }
 
     #[allow(clippy::too_many_lines, reason = "one line or two a field")]
-    fn field(&mut self, field: Field, tail: &[Item], fields: &mut Fields) -> Read<()> {
+    fn field(&mut self, field: Field, tail: Tail, fields: &mut Fields) -> Read<()> {
         let name = field.name;
         match name {
             "FX" => self.exact = true,
@@ -356,11 +368,11 @@ fn number_at(text: &str) -> usize {
 }
 
 /// Whether a number ends by itself where this field ends: nothing that is read as digits follows.
-fn ends_number(tail: &[Item]) -> bool {
-    if matches!(tail.first(), Some(Item::Field { ordinal: Some(_), .. })) {
+fn ends_number(tail: Tail) -> bool {
+    if matches!(tail.item, Item::Field { ordinal: Some(_), .. }) {
         return true;
     }
-    match tail.get(1) {
+    match tail.next {
         None => true,
         Some(Item::Field { field, .. }) => !field.digits,
         Some(Item::Text(c) | Item::Separator(c) | Item::Space(c)) => !c.is_ascii_digit(),

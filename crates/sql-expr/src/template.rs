@@ -163,55 +163,80 @@ fn field_at(text: &str) -> Option<(Field, Case)> {
     })
 }
 
+/// The parts of a template, cut off one by one: a long one takes no room.
+#[derive(Clone, Debug)]
+pub(crate) struct Items<'t> {
+    rest: &'t str,
+    /// Within quotes.
+    quoted: bool,
+}
+
 /// Cuts a template into its parts.
-pub(crate) fn parse(template: &str) -> Vec<Item> {
-    let mut items = Vec::new();
-    let mut rest = template;
-    while !rest.is_empty() {
-        let (mut plain, mut translated) = (false, false);
-        if let Some(after) = prefix(rest, "FM") {
-            (plain, rest) = (true, after);
-        } else if let Some(after) = prefix(rest, "TM") {
-            (translated, rest) = (true, after);
-        }
-        if let Some((field, case)) = field_at(rest) {
-            rest = &rest[field.name.len()..];
-            let mut ordinal = None;
-            if let Some(after) = rest.strip_prefix("TH") {
-                (ordinal, rest) = (Some(true), after);
-            } else if let Some(after) = rest.strip_prefix("th") {
-                (ordinal, rest) = (Some(false), after);
-            } else if let Some(after) = prefix(rest, "SP") {
-                rest = after;
-            }
-            items.push(Item::Field { field, case, plain, translated, ordinal });
-            continue;
-        }
-        let mut chars = rest.chars();
-        match chars.next() {
-            None => break,
-            Some('"') => {
-                while let Some(c) = chars.next() {
-                    match c {
-                        '"' => break,
-                        '\\' => items.push(Item::Text(chars.next().unwrap_or('\\'))),
-                        c => items.push(Item::Text(c)),
-                    }
+pub(crate) fn parse(template: &str) -> Items<'_> {
+    Items { rest: template, quoted: false }
+}
+
+impl Iterator for Items<'_> {
+    type Item = Item;
+
+    fn next(&mut self) -> Option<Item> {
+        loop {
+            if self.quoted {
+                match self.take()? {
+                    '"' => self.quoted = false,
+                    '\\' => return Some(Item::Text(self.take().unwrap_or('\\'))),
+                    c => return Some(Item::Text(c)),
                 }
+                continue;
             }
-            Some(c) => {
-                let escaped = c == '\\' && chars.as_str().starts_with('"');
-                let c = if escaped { chars.next().unwrap_or(c) } else { c };
-                items.push(if parts_fields(c) {
-                    Item::Separator(c)
-                } else if is_blank(c) {
-                    Item::Space(c)
-                } else {
-                    Item::Text(c)
-                });
+            if let Some(field) = self.field() {
+                return Some(field);
             }
+            let c = match self.take()? {
+                '"' => {
+                    self.quoted = true;
+                    continue;
+                }
+                '\\' if self.rest.starts_with('"') => self.take()?,
+                c => c,
+            };
+            return Some(if parts_fields(c) {
+                Item::Separator(c)
+            } else if is_blank(c) {
+                Item::Space(c)
+            } else {
+                Item::Text(c)
+            });
         }
-        rest = chars.as_str();
     }
-    items
+}
+
+impl Items<'_> {
+    fn take(&mut self) -> Option<char> {
+        let mut chars = self.rest.chars();
+        let taken = chars.next();
+        self.rest = chars.as_str();
+        taken
+    }
+
+    /// Takes a field, or the prefixes of one that does not follow.
+    fn field(&mut self) -> Option<Item> {
+        let (mut plain, mut translated) = (false, false);
+        if let Some(after) = prefix(self.rest, "FM") {
+            (plain, self.rest) = (true, after);
+        } else if let Some(after) = prefix(self.rest, "TM") {
+            (translated, self.rest) = (true, after);
+        }
+        let (field, case) = field_at(self.rest)?;
+        self.rest = &self.rest[field.name.len()..];
+        let mut ordinal = None;
+        if let Some(after) = self.rest.strip_prefix("TH") {
+            (ordinal, self.rest) = (Some(true), after);
+        } else if let Some(after) = self.rest.strip_prefix("th") {
+            (ordinal, self.rest) = (Some(false), after);
+        } else if let Some(after) = prefix(self.rest, "SP") {
+            self.rest = after;
+        }
+        Some(Item::Field { field, case, plain, translated, ordinal })
+    }
 }

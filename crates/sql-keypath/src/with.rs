@@ -32,7 +32,7 @@ use super::write::Statement;
 use super::{Choice, KeyPlan, Kind};
 use telesto_sql_expr::{EvalContext, fold, registry};
 use telesto_sql_parser::sqlparser::ast::{self, Cte, Ident, ObjectName, Query, SetExpr};
-use telesto_sql_plan::with_rows::{Earlier, PartRows, Parts, part_name};
+use telesto_sql_plan::with_rows::{Earlier, PartRows, Parts, part_name, uses};
 use telesto_sql_plan::{ExecContext, Plan, PlanContext};
 use telesto_sql_plan::{ResultColumn, Rows, StatementResult};
 use telesto_sql_types::Row;
@@ -78,18 +78,10 @@ pub fn writes_inside(query: &Query) -> bool {
 /// Whether a query is a statement of several parts: one that writes or locks, or has a CTE that is computed once.
 pub(super) fn concerns(query: &Query) -> bool {
     let once = |with: &ast::With| {
-        (0..with.cte_tables.len()).any(|at| computed_once(with, at, uses(query, with, at)))
+        let uses = uses(query, with);
+        uses.iter().enumerate().any(|(at, uses)| computed_once(with, at, *uses))
     };
     writes_inside(query) || query.with.as_ref().is_some_and(once)
-}
-
-/// How often the CTE at that place is named by what follows it.
-fn uses(query: &Query, with: &ast::With, at: usize) -> usize {
-    let name = fold(&with.cte_tables[at].alias.name);
-    let rest = &with.cte_tables[at + 1..];
-    let later = rest.iter().map(|later| mentions(&later.query, &name)).sum::<usize>();
-    let order = query.order_by.as_ref().map_or(0, |order| mentions(order, &name));
-    later + mentions(&query.body, &name) + order
 }
 
 /// Whether a CTE that only reads is one whose rows are the same to all who refer to it.
@@ -163,6 +155,7 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
     let mut parts = Vec::new();
     let all_read = !writes_inside(query);
     if let Some(with) = &query.with {
+        let named = uses(query, with);
         let mut seen = ast::With { cte_tables: Vec::new(), ..with.clone() };
         for (at, cte) in with.cte_tables.iter().enumerate() {
             let name = fold(&cte.alias.name);
@@ -172,7 +165,7 @@ pub(super) async fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result
                     format!("WITH query name \"{name}\" specified more than once"),
                 ));
             }
-            let uses = uses(query, with, at);
+            let uses = named[at];
             let writes = writing(&cte.query).is_some();
             let shared = uses > 1 && !all_read;
             if !acts(&cte.query) && !shared && !computed_once(with, at, uses) {

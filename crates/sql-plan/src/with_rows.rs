@@ -13,6 +13,8 @@
 //! # On failure
 //! 53200 when the rows do not fit the statement's memory.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -20,7 +22,8 @@ use telesto_common::limits::Reservation;
 
 use crate::ResultColumn;
 use crate::foreign_keys::Pending;
-use telesto_sql_parser::sqlparser::ast::With;
+use telesto_sql_expr::fold;
+use telesto_sql_parser::sqlparser::ast::{self, Query, With};
 use telesto_sql_types::Row;
 
 /// Begin of the names of relations that parts of a statement leave. No client can send it: the protocol's strings end
@@ -31,6 +34,38 @@ const PREFIX: &str = "\0part ";
 #[must_use]
 pub fn part_name(number: usize) -> String {
     format!("{PREFIX}{number}")
+}
+
+/// How often each WITH query is named by those behind it and by the query that the list stands before. One pass over all of it: a list
+/// of a thousand is no work.
+#[must_use]
+pub fn uses(query: &Query, with: &With) -> Vec<usize> {
+    let mut places = BTreeMap::new();
+    for (at, cte) in with.cte_tables.iter().enumerate() {
+        places.entry(fold(&cte.alias.name)).or_insert(at);
+    }
+    let mut uses = vec![0; with.cte_tables.len()];
+    for (at, cte) in with.cte_tables.iter().enumerate() {
+        count(&cte.query, &places, &mut uses[..at]);
+    }
+    count(&query.body, &places, &mut uses);
+    if let Some(order) = &query.order_by {
+        count(order, &places, &mut uses);
+    }
+    uses
+}
+
+/// Counts what `node` names of those that have a place in `uses`.
+fn count(node: &impl ast::Visit, places: &BTreeMap<String, usize>, uses: &mut [usize]) {
+    let _ = ast::visit_relations(node, |relation| {
+        if let [single] = relation.0.as_slice()
+            && let Some(at) = single.as_ident().and_then(|ident| places.get(&fold(ident)))
+            && let Some(uses) = uses.get_mut(*at)
+        {
+            *uses += 1;
+        }
+        ControlFlow::<()>::Continue(())
+    });
 }
 
 /// The part that leaves the relation of this name.

@@ -15,10 +15,15 @@ use std::fmt;
 use num_bigint::{BigInt, Sign};
 use num_traits::{Signed, ToPrimitive, Zero};
 
+use crate::error::Result;
+use crate::interrupt;
+
 /// Greatest display scale.
 pub const MAX_SCALE: u32 = 16_383;
 /// Greatest number of digits before the point.
 pub const MAX_INTEGER_DIGITS: u32 = 131_072;
+/// Bytes of a text that are read between two looks at the statement's limits.
+const BYTES_A_LOOK: usize = 1 << 16;
 
 /// A decimal number.
 #[derive(Clone, Debug)]
@@ -57,20 +62,24 @@ impl Numeric {
     }
 
     /// Whether a text is written as a number, whatever its size.
-    #[must_use]
-    pub fn is_written(text: &str) -> bool {
+    ///
+    /// # Errors
+    /// Those of [`interrupt::check`].
+    pub fn is_written(text: &str) -> Result<bool> {
         let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
         let body = text.strip_prefix(['+', '-']).unwrap_or(text);
         let (mantissa, exponent) = body.split_once(['e', 'E']).unwrap_or((body, "0"));
         let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-        !(exponent.is_empty() || whole.is_empty() && fraction.is_empty())
-            && [whole, fraction, exponent].into_iter().all(digits)
+        if exponent.is_empty() || whole.is_empty() && fraction.is_empty() {
+            return Ok(false);
+        }
+        let digits = |part: &str| passed(part, |b| b.is_ascii_digit()).map(|all| all == part.len());
+        Ok(digits(whole)? && digits(fraction)? && digits(exponent)?)
     }
 
     /// Parses PostgreSQL's text form (blanks around it allowed); `None` when it is not a number or
-    /// out of range.
+    /// out of range, or the statement is to end.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
@@ -89,7 +98,9 @@ impl Numeric {
             Some(at) => {
                 let digits = &body[at + 1..];
                 let unsigned = digits.strip_prefix(['+', '-']).unwrap_or(digits);
-                if unsigned.is_empty() || !unsigned.bytes().all(|b| b.is_ascii_digit()) {
+                if unsigned.is_empty()
+                    || passed(unsigned, |b| b.is_ascii_digit()).ok()? < unsigned.len()
+                {
                     return None;
                 }
                 (&body[..at], digits.parse::<i32>().ok()?)
@@ -98,23 +109,30 @@ impl Numeric {
         };
         // What has more digits is out of range whatever its exponent; to make a number of it takes the square of its length.
         let most = (MAX_INTEGER_DIGITS + MAX_SCALE) as usize;
-        if mantissa.trim_start_matches(['0', '.']).len() > most + 1 {
+        let zeros = passed(mantissa, |b| matches!(b, b'0' | b'.')).ok()?;
+        if mantissa.len() - zeros > most + 1 {
             return None;
         }
-        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-        if (whole.is_empty() && fraction.is_empty())
-            || !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit())
-        {
-            return None;
-        }
-        let digits = [whole, fraction].concat();
-        let mut unscaled = BigInt::parse_bytes(digits.as_bytes(), 10)?;
-        if negative {
-            unscaled = -unscaled;
-        }
+        let point = memchr::memchr(b'.', mantissa.as_bytes());
+        let (whole, fraction) = match point {
+            Some(at) => (&mantissa[..at], &mantissa[at + 1..]),
+            None => (mantissa, ""),
+        };
         let scale = i64::try_from(fraction.len()).ok()? - i64::from(exponent);
         if scale > i64::from(MAX_SCALE) || -scale > i64::from(MAX_INTEGER_DIGITS) {
             return None;
+        }
+        // Zeros in front take no part: a text of a hundred million of them is a small number.
+        let leading = zeros.min(whole.len());
+        let digits = [&whole[leading..], fraction].concat();
+        if (whole.is_empty() && fraction.is_empty()) || !digits.bytes().all(|b| b.is_ascii_digit())
+        {
+            return None;
+        }
+        let digits = if digits.is_empty() { "0" } else { digits.as_str() };
+        let mut unscaled = BigInt::parse_bytes(digits.as_bytes(), 10)?;
+        if negative {
+            unscaled = -unscaled;
         }
         let number = if scale < 0 {
             Self::Finite { unscaled: unscaled * pow10(u32::try_from(-scale).ok()?), scale: 0 }
@@ -430,6 +448,19 @@ impl Numeric {
 }
 
 /// `a / b` rounded half away from zero.
+/// How many bytes `text` begins with that are all `wanted`.
+fn passed(text: &str, wanted: impl Fn(u8) -> bool) -> Result<usize> {
+    let mut passed = 0;
+    for piece in text.as_bytes().chunks(BYTES_A_LOOK) {
+        interrupt::check()?;
+        match piece.iter().position(|b| !wanted(*b)) {
+            Some(at) => return Ok(passed + at),
+            None => passed += piece.len(),
+        }
+    }
+    Ok(passed)
+}
+
 fn div_half_away(a: &BigInt, b: &BigInt) -> BigInt {
     let quotient = a / b;
     let remainder = a - &quotient * b;
@@ -518,6 +549,10 @@ mod tests {
         assert_eq!(Numeric::parse(&format!("{}e-1000000", "9".repeat(20_000_000))), None);
         let zeros = format!("{}7", "0".repeat(1_000_000));
         assert_eq!(Numeric::parse(&zeros), Some(Numeric::from(7)));
+        let zeros = "0".repeat(20_000_000);
+        assert_eq!(Numeric::parse(&zeros), Some(Numeric::zero()));
+        assert_eq!(Numeric::parse(&format!("{zeros}.{zeros}")), None);
+        assert_eq!(Numeric::parse(&format!("0.{zeros}5e-20")), None);
     }
 
     #[test]

@@ -205,11 +205,12 @@ impl Datum {
             SqlType::Numeric(modifier) => {
                 let value =
                     Numeric::parse(text).ok_or_else(|| match Numeric::is_written(text) {
-                        true => Error::new(
+                        Ok(true) => Error::new(
                             SqlState::NUMERIC_OUT_OF_RANGE,
                             "value overflows numeric format",
                         ),
-                        false => bad_input(ty, text),
+                        Ok(false) => bad_input(ty, text),
+                        Err(stopped) => stopped,
                     })?;
                 Self::numeric(match modifier {
                     Some(modifier) => fit_numeric(&value, *modifier)?,

@@ -142,6 +142,7 @@ impl Binder<'_> {
         with: &ast::With,
         outer: Option<&Scope<'_>>,
     ) -> Result<()> {
+        let named = query.map(|query| telesto_sql_plan::with_rows::uses(query, with));
         for (number, cte) in with.cte_tables.iter().enumerate() {
             let name = fold(&cte.alias.name);
             let own = &with.cte_tables[..number];
@@ -155,7 +156,7 @@ impl Binder<'_> {
             } else {
                 self.query(&cte.query, outer)?
             };
-            let uses = query.map_or(0, |query| crate::once::uses(query, with, number));
+            let uses = named.as_ref().map_or(0, |named| named[number]);
             let inside = outer.is_some();
             relation.plan = crate::once::once(relation.plan, cte, (uses, inside), &self.spooled)?;
             // Named twice by one that is named twice, and so on: what it has grown to is looked at before the next.

@@ -458,6 +458,7 @@ pub(super) fn from_char_fault(error: FromCharError) -> telesto_sql_types::error:
         FromCharError::Unsupported(what) => fault::unsupported(what),
         FromCharError::Number(message) => fault::error("22P02", message),
         FromCharError::Template(message) => fault::error("42601", message),
+        FromCharError::Stopped(error) => error,
     }
 }
 
