@@ -108,9 +108,9 @@ pub struct Removed {
 /// # Errors
 /// The bucket's; [`Error::Damaged`], [`Error::Pruning`].
 pub async fn prune(env: &Env, repository: &Repository, keep: usize) -> Result<Removed> {
-    repository.begin_pruning(env).await?;
+    let mark = repository.begin_pruning(env).await?;
     let removed = prune_now(env, repository, keep).await;
-    repository.end_pruning().await?;
+    repository.end_pruning(&mark).await?;
     removed
 }
 

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! backups/<number>.json   one backup, put last
-//! pruning                 while old backups are removed: when that was begun
+//! pruning/<begun>-<who>   while old backups are removed, by whom that was begun when
 //! objects/<key>           objects of the database's bucket, each once, under the names and in the form that they have there
 //! ```
 //!
 //! # Invariants
 //! - An object that was copied is never changed; what is taken for it has the same bytes.
 //! - A record is put when all that it names is there.
-//! - Who removes puts `pruning` before it reads the records; who makes a backup looks for that, and for what it named, when its record is
+//! - Who removes puts its mark into `pruning` before it reads the records; who makes a backup looks for that, and for what it named, when its record is
 //!   there. So the one keeps what the other names, or the other sees that it does not.
 //!
 //! # On failure
@@ -140,29 +140,40 @@ impl Repository {
 
     /// Whether old backups are being removed.
     pub(crate) async fn is_pruned(&self, env: &Env) -> Result<bool> {
-        let there = self.records.get(Cause::Admin, PRUNING, None).await?;
-        let begun = there.map(|object| String::from_utf8_lossy(&object.body).trim().parse::<u64>());
-        // One that cannot be read counts as old: what was cut off has no end of its own.
-        let begun = begun.and_then(|begun| begun.ok());
-        let ends = begun.map(|begun| begun.saturating_add(micros(PRUNED_BY)));
-        Ok(ends.is_some_and(|ends| env.clock.wall_micros() < ends))
+        Ok(self.marks(env).await?.iter().any(|(_, live)| *live))
     }
 
-    /// Says that old backups are removed from now on.
-    pub(crate) async fn begin_pruning(&self, env: &Env) -> Result<()> {
-        if self.is_pruned(env).await? {
-            return Err(Error::Pruning { url: self.url().to_owned() });
-        }
-        self.end_pruning().await?;
-        let body = format!("{}\n", env.clock.wall_micros());
-        match self.records.put_if_absent(Cause::Admin, PRUNING, body.into()).await? {
-            PutOutcome::Created => Ok(()),
-            PutOutcome::Exists => Err(Error::Pruning { url: self.url().to_owned() }),
-        }
+    /// The marks of those who remove, and whether they still do.
+    async fn marks(&self, env: &Env) -> Result<Vec<(String, bool)>> {
+        let now = env.clock.wall_micros();
+        let marks = list(self.records.as_ref(), PRUNING).await?.into_iter().map(|(key, _)| {
+            let name = key.strip_prefix(PRUNING).unwrap_or_default().trim_start_matches('/');
+            // One that cannot be read counts as old: what was cut off has no end of its own.
+            let begun = name.split('-').next().and_then(|begun| begun.parse::<u64>().ok());
+            let live = begun.is_some_and(|begun| now < begun.saturating_add(micros(PRUNED_BY)));
+            (key, live)
+        });
+        Ok(marks.collect())
     }
 
-    pub(crate) async fn end_pruning(&self) -> Result<()> {
-        Ok(self.records.delete(Cause::Admin, PRUNING).await?)
+    /// Says that old backups are removed from now on; what says so is gone once [`Repository::end_pruning`] has it. Of two who begin at
+    /// once one at most goes on: each looks for the other when its own mark is there.
+    pub(crate) async fn begin_pruning(&self, env: &Env) -> Result<String> {
+        let own = format!("{PRUNING}/{:020}-{:032x}", env.clock.wall_micros(), env.random_u128());
+        self.records.put_if_absent(Cause::Admin, &own, Vec::new().into()).await?;
+        let others = self.marks(env).await?.into_iter().filter(|(key, _)| *key != own);
+        for (key, live) in others {
+            if live {
+                self.end_pruning(&own).await?;
+                return Err(Error::Pruning { url: self.url().to_owned() });
+            }
+            self.end_pruning(&key).await?;
+        }
+        Ok(own)
+    }
+
+    pub(crate) async fn end_pruning(&self, mark: &str) -> Result<()> {
+        Ok(self.records.delete(Cause::Admin, mark).await?)
     }
 
     async fn read(&self, key: &str) -> Result<Option<Backup>> {

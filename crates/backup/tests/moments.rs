@@ -488,20 +488,31 @@ async fn restoring_that_was_cut_off_goes_on_though_another_backup_was_made() {
 async fn backup_waits_for_one_who_removes_old_ones() {
     let mut story = told(17, 1).await;
     let records = Arc::clone(&story.repository.records);
-    let begun = |ago: Duration| {
+    let begun = |ago: Duration, who: &str| {
         let ago = u64::try_from(ago.as_micros()).expect("small");
-        format!("{}\n", story.process.env.clock.wall_micros() - ago)
+        format!("pruning/{:020}-{who}", story.process.env.clock.wall_micros() - ago)
     };
-    let (now, long_ago) = (begun(Duration::ZERO), begun(Duration::from_secs(3600)));
-    records.put_if_absent(Cause::Admin, "pruning", now.into()).await.expect("puts");
+    let now = begun(Duration::ZERO, "other");
+    let killed = [begun(Duration::from_secs(3600), "one"), "pruning/unreadable".to_owned()];
+    for mark in killed.iter().chain([&now]) {
+        records.put_if_absent(Cause::Admin, mark, Vec::new().into()).await.expect("puts");
+    }
     let source = stored(&story.process.env, &story.world.store, None);
-    let refused = create(&story.process.env, &source, &story.repository, &Quiet).await;
-    assert!(matches!(refused, Err(Error::Pruning { .. })), "{refused:?}");
-    let refused = prune(&story.process.env, &story.repository, 1).await;
-    assert!(matches!(refused, Err(Error::Pruning { .. })), "{refused:?}");
+    for _ in 0..2 {
+        let refused = prune(&story.process.env, &story.repository, 1).await;
+        assert!(matches!(refused, Err(Error::Pruning { .. })), "{refused:?}");
+        // Who was refused took away what is its own, and not what the other has put.
+        let refused = create(&story.process.env, &source, &story.repository, &Quiet).await;
+        assert!(matches!(refused, Err(Error::Pruning { .. })), "{refused:?}");
+    }
     assert_eq!(story.backups().await.len(), 1, "nothing is left of what did not count");
-    records.delete(Cause::Gc, "pruning").await.expect("deletes");
-    records.put_if_absent(Cause::Admin, "pruning", long_ago.into()).await.expect("puts");
+    records.delete(Cause::Gc, &now).await.expect("deletes");
     story.back_up().await;
-    prune(&story.process.env, &story.repository, 1).await.expect("prunes");
+    let (env, place) = (&story.process.env, &story.repository);
+    let (one, other) = futures::join!(prune(env, place, 1), prune(env, place, 1));
+    let refused = |removed: &Result<_, Error>| matches!(removed, Err(Error::Pruning { .. }));
+    assert!(refused(&one) || refused(&other), "{one:?} {other:?}");
+    prune(env, place, 1).await.expect("prunes");
+    let left = records.list_after(Cause::Admin, "pruning", None, 10).await.expect("lists");
+    assert!(left.is_empty(), "{left:?}");
 }
