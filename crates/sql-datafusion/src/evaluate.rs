@@ -10,8 +10,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use datafusion::logical_expr::Volatility;
 use serde_json::Value;
 
+use super::seat::Seat;
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::context::{Call, EvalContext};
@@ -25,7 +27,7 @@ use telesto_sql_types::{Datum, SqlType};
 pub(crate) struct Evaluation {
     settings: Arc<Settings>,
     catalog: Arc<CatalogSnapshot>,
-    exec: Option<Arc<ExecContext>>,
+    seat: Option<Arc<Seat>>,
     /// Calls that the statement's plan has so far.
     calls: Arc<AtomicU64>,
 }
@@ -43,7 +45,7 @@ impl Evaluation {
         Self {
             settings: Arc::clone(settings),
             catalog: Arc::clone(catalog),
-            exec: None,
+            seat: None,
             calls: Arc::default(),
         }
     }
@@ -53,27 +55,38 @@ impl Evaluation {
         self.calls.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// While executing.
-    pub fn executing(exec: &ExecContext) -> Self {
+    /// Of a plan for the executions of `seat`, of which `exec` is the first.
+    pub fn seated(seat: &Arc<Seat>, exec: &ExecContext) -> Self {
         Self {
             settings: Arc::clone(&exec.settings),
             catalog: Arc::clone(&exec.catalog),
-            exec: Some(Arc::new(exec.clone())),
+            seat: Some(Arc::clone(seat)),
             calls: Arc::default(),
         }
     }
 
-    /// The context for one batch.
-    pub fn context(&self) -> EvalContext<'_> {
-        match &self.exec {
-            Some(exec) => EvalContext::executing(exec.as_ref()),
-            None => EvalContext::planning(&self.settings, &self.catalog),
+    /// What one batch is computed with.
+    pub fn hold(&self) -> Held<'_> {
+        let exec = self.seat.as_ref().and_then(|seat| seat.exec().ok());
+        Held { settings: &self.settings, catalog: &self.catalog, exec }
+    }
+
+    /// [`Self::hold`] for a call: what is not immutable has no value while a plan is made that is to be kept.
+    ///
+    /// # Errors
+    /// Those of [`Seat::check_known`].
+    pub fn hold_for(&self, volatility: Volatility) -> Result<Held<'_>> {
+        match &self.seat {
+            Some(seat) if volatility != Volatility::Immutable => seat.check_known()?,
+            _ => {}
         }
+        Ok(self.hold())
     }
 
     /// A value as JSON.
     pub fn to_json(&self, value: &Datum, ty: &SqlType) -> Result<Value> {
-        let context = self.context();
+        let held = self.hold();
+        let context = held.context();
         let args = std::slice::from_ref(ty);
         let call = Call { context: &context, args, returns: &SqlType::Jsonb };
         telesto_sql_expr::functions::jsons::to_json_value(value, ty, &call)
@@ -81,10 +94,28 @@ impl Evaluation {
 
     /// A value as JSON's text; what is json already keeps the text it has.
     pub fn to_json_text(&self, value: &Datum, ty: &SqlType) -> Result<String> {
-        let context = self.context();
+        let held = self.hold();
+        let context = held.context();
         let args = std::slice::from_ref(ty);
         let call = Call { context: &context, args, returns: &SqlType::Json };
         telesto_sql_expr::functions::jsons::to_json_text(value, ty, &call)
+    }
+}
+
+/// The execution that an evaluation belongs to, for as long as a batch takes.
+pub(crate) struct Held<'e> {
+    settings: &'e Arc<Settings>,
+    catalog: &'e Arc<CatalogSnapshot>,
+    exec: Option<Arc<ExecContext>>,
+}
+
+impl Held<'_> {
+    /// The context for one batch.
+    pub fn context(&self) -> EvalContext<'_> {
+        match &self.exec {
+            Some(exec) => EvalContext::executing(exec.as_ref()),
+            None => EvalContext::planning(self.settings, self.catalog),
+        }
     }
 }
 

@@ -6,8 +6,9 @@
 //!                                                                        |
 //!     rows out <-- Datum <-- Arrow batches <-- operators <-- SourceExec: transaction scans, system tables
 //! ```
-//! Planning ([`plan_into`]) binds the statement once for its result columns and parameter types. Each execution binds
-//! again with the parameter values as constants, so that DataFusion plans for what is asked.
+//! Planning ([`plan_into`]) binds the statement once for its result columns and parameter types. An execution binds
+//! again with the parameter values as constants, so that DataFusion plans for what is asked; a statement that is executed
+//! again is planned for any values (`keeping`).
 //!
 //! # Invariants
 //! - Every read goes through the statement's transaction and is recorded there for validation.
@@ -32,6 +33,7 @@ mod estimates;
 mod evaluate;
 mod fault;
 mod filter_pushdown;
+mod fixed_casts;
 mod framed;
 mod gathered;
 mod guards;
@@ -39,12 +41,14 @@ mod join_edges;
 mod join_order;
 mod join_rows;
 mod json_folds;
+mod keeping;
 mod looking;
 mod named_filters;
 mod once;
 mod opaque;
 mod outer;
 mod pairs;
+mod parameter;
 mod per_row;
 mod pool;
 mod quantified;
@@ -53,6 +57,7 @@ mod row_tests;
 mod runtime;
 mod scan_costs;
 mod scan_ranges;
+mod seat;
 mod secured;
 mod sequence_table;
 mod series;
@@ -73,7 +78,7 @@ mod waiting;
 mod with_rows;
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -92,6 +97,8 @@ pub use runtime::QueryBounds;
 
 use self::bind::{Binder, Parameters, Relation, ScopeColumn};
 use self::evaluate::Evaluation;
+use self::keeping::Keeping;
+use self::seat::Seat;
 use self::tables::CatalogTables;
 use estimates::with_estimates;
 use telesto_sql_parser::sqlparser::ast::{Query, Statement, Visit as _, Visitor};
@@ -103,7 +110,7 @@ use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::interrupt;
 
-/// A query planned for DataFusion. Immutable; used by many executions.
+/// A query planned for DataFusion; used by many executions.
 #[derive(Debug)]
 pub struct DfPlan {
     query: Box<Query>,
@@ -111,6 +118,22 @@ pub struct DfPlan {
     parameters: Vec<SqlType>,
     /// What untyped output columns become, by position.
     wanted: Vec<SqlType>,
+    /// Its operators, once it is executed again.
+    keeping: Arc<Keeping>,
+}
+
+/// What a query is bound with beside its text: the types of its parameters, and what untyped output columns become.
+type Inputs<'i> = (&'i [SqlType], &'i [SqlType]);
+
+impl DfPlan {
+    fn inputs(&self) -> Inputs<'_> {
+        (&self.parameters, &self.wanted)
+    }
+
+    fn rows(&self, rows: RowStream) -> StatementResult {
+        let columns = Arc::clone(&self.columns);
+        StatementResult::Rows { columns, rows: Rows::Stream(rows), tag: "SELECT" }
+    }
 }
 
 #[async_trait]
@@ -121,6 +144,10 @@ impl ExecutablePlan for DfPlan {
 
     fn is_by_key(&self) -> bool {
         false
+    }
+
+    fn is_for_any_values(&self) -> bool {
+        self.keeping.has_operators()
     }
 
     fn is_read_only(&self) -> bool {
@@ -142,18 +169,25 @@ impl ExecutablePlan for DfPlan {
     /// The rows come as a stream.
     async fn execute(&self, context: &ExecContext) -> Result<StatementResult> {
         interrupt::computes().await;
-        let physical = physical(&self.query, &self.parameters, &self.wanted, context).await?;
-        if let Some(entry) = context.cost.entry().filter(|entry| entry.wants_plan())
-            && let Ok(plan) = physical.shown(plan_text)
-        {
-            entry.note_plan(&plan);
+        if let Some((physical, rows)) = self.keeping.run(self, context).await? {
+            note_plan(&physical, context);
+            return Ok(self.rows(rows));
         }
+        let begun = context.env.clock.monotonic();
+        let physical = physical(&self.query, self.inputs(), context).await?;
+        let planning = context.env.clock.monotonic().saturating_sub(begun);
+        note_plan(&physical, context);
         let rows = stream(&physical, context)?;
-        Ok(StatementResult::Rows {
-            columns: Arc::clone(&self.columns),
-            rows: Rows::Stream(rows),
-            tag: "SELECT",
-        })
+        Ok(self.rows(self.keeping.timed(rows, context, planning)))
+    }
+}
+
+/// Shows the operators to the account of the statement, if that asks.
+fn note_plan(physical: &Physical, context: &ExecContext) {
+    if let Some(entry) = context.cost.entry().filter(|entry| entry.wants_plan())
+        && let Ok(plan) = physical.shown(plan_text)
+    {
+        entry.note_plan(&plan);
     }
 }
 
@@ -178,6 +212,7 @@ pub fn plan_into(
         columns: columns.into(),
         parameters: context.parameters.resolved(),
         wanted,
+        keeping: Arc::default(),
     }))
 }
 
@@ -260,30 +295,36 @@ struct BoundQuery {
     waiting: bool,
     /// Whether it asks what indexes take.
     measures: bool,
+    /// Parameters whose values got into a plan that is to be kept, by number.
+    fixed: BTreeSet<usize>,
+    /// Whether something got into it that is another value at another time.
+    passes: bool,
 }
 
-/// Binds a query for execution.
+/// Binds a query for the executions of a seat, of which the context is the first.
 fn bind_query(
     query: &Query,
-    parameters: &[SqlType],
-    wanted: &[SqlType],
-    context: &ExecContext,
+    inputs: Inputs<'_>,
+    (context, seat): (&ExecContext, &Arc<Seat>),
     state: &Arc<SessionState>,
     row_by_row: bool,
 ) -> Result<BoundQuery> {
-    let tables = CatalogTables::executing(context);
-    let types = parameters.iter().cloned().enumerate().collect();
+    let tables = CatalogTables::seated(seat, context);
+    let types = inputs.0.iter().cloned().enumerate().collect();
     let values = Some(Arc::clone(&context.parameters));
-    let given = Parameters { types, values, ..Parameters::default() };
-    let binder = Binder::new(&tables, Evaluation::executing(context), given);
+    let kept = seat.is_kept().then(|| Arc::clone(seat));
+    let given = Parameters { types, values, seat: kept, ..Parameters::default() };
+    let binder = Binder::new(&tables, Evaluation::seated(seat, context), given);
     let binder = binder.applying(state, row_by_row);
-    let relation = binder.statement(query, wanted)?;
+    let relation = binder.statement(query, inputs.1)?;
     interrupt::check_long()?;
     if binder.met_refused() {
-        return bind_query(query, parameters, wanted, context, state, true);
+        return bind_query(query, inputs, (context, seat), state, true);
     }
     let (correlated, waiting) = (binder.met_correlated(), binder.met_waiting());
-    Ok(BoundQuery { relation, correlated, waiting, measures: binder.met_measuring() })
+    let measures = binder.met_measuring();
+    let Parameters { fixed, passes, .. } = binder.into_parameters();
+    Ok(BoundQuery { relation, correlated, waiting, measures, fixed, passes })
 }
 
 /// A plan of operators with what it runs in.
@@ -315,12 +356,7 @@ impl Drop for Physical {
 
 /// Plans a query for execution. Correlated subqueries become joins where DataFusion can; where it cannot, they
 /// are run row by row.
-async fn physical(
-    query: &Query,
-    parameters: &[SqlType],
-    wanted: &[SqlType],
-    context: &ExecContext,
-) -> Result<Physical> {
+async fn physical(query: &Query, inputs: Inputs<'_>, context: &ExecContext) -> Result<Physical> {
     let locked;
     let context = if locks(query) {
         locked = ExecContext { read_for: ReadFor::Locked, ..context.clone() };
@@ -328,8 +364,10 @@ async fn physical(
     } else {
         context
     };
-    let state = Arc::new(runtime::session_state(&QueryBounds::of(context))?);
-    let bound = bind_query(query, parameters, wanted, context, &state, false)?;
+    let rules = named_filters::physical_rules();
+    let state = Arc::new(runtime::session_state(&QueryBounds::of(context), rules)?);
+    let seat = Seat::of_one(context);
+    let bound = bind_query(query, inputs, (context, &seat), &state, false)?;
     if bound.measures {
         // Operators cannot wait for it wherever a call may stand.
         context.measure_space().await?;
@@ -341,12 +379,13 @@ async fn physical(
         Ok(plan) => plan,
         Err(refused) if correlated => {
             tracing::debug!(%refused, "correlated subqueries run row by row");
-            let bound = bind_query(query, parameters, wanted, context, &state, true)?;
+            let bound = bind_query(query, inputs, (context, &seat), &state, true)?;
             need = depth::need(&bound.relation.plan)?;
             planned(&state, bound, need).await?
         }
         Err(error) => return Err(error),
     };
+    let plan = need.provide(|| cooperative(plan)).map_err(fault::from_datafusion)?;
     Ok(Physical { plan: Some(plan), task: state.task_ctx(), columns, need })
 }
 
@@ -358,7 +397,7 @@ async fn planned(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let work = async move {
         let plan = operators(state, &bound.relation.plan, bound.waiting).await?;
-        row_by_row::in_turn(plan).and_then(cooperative).map_err(fault::from_datafusion)
+        row_by_row::in_turn(plan).map_err(fault::from_datafusion)
     };
     if need.is_small() { work.await } else { need.future(work.boxed()).await }
 }
@@ -428,7 +467,7 @@ pub async fn explain_query(
     context: &ExecContext,
     analyze: bool,
 ) -> Result<(String, Option<u64>)> {
-    let physical = physical(query, parameters, &[], context).await?;
+    let physical = physical(query, (parameters, &[]), context).await?;
     if !analyze {
         return Ok((physical.shown(plan_text)?, None));
     }
@@ -455,7 +494,7 @@ pub async fn run_query(
     parameters: &[SqlType],
     context: &ExecContext,
 ) -> Result<RowStream> {
-    let physical = physical(query, parameters, &[], context).await?;
+    let physical = physical(query, (parameters, &[]), context).await?;
     stream(&physical, context)
 }
 
@@ -468,8 +507,9 @@ pub async fn run_described(
     parameters: &[SqlType],
     context: &ExecContext,
 ) -> Result<(Vec<ResultColumn>, RowStream)> {
-    let physical = physical(query, parameters, &[], context).await?;
-    let columns = result_columns(&physical.columns, &CatalogTables::executing(context));
+    let physical = physical(query, (parameters, &[]), context).await?;
+    let tables = CatalogTables::seated(&Seat::of_one(context), context);
+    let columns = result_columns(&physical.columns, &tables);
     Ok((columns, stream(&physical, context)?))
 }
 

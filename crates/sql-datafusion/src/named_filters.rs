@@ -29,8 +29,19 @@ use datafusion::physical_plan::windows::{BoundedWindowAggExec, get_ordered_parti
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 use rustc_hash::FxHashSet;
 
+/// The last rule that changes operators: joins let scans know their keys. What it links is of one execution.
+const LINKS: &str = "FilterPushdown(Post)";
+
+/// DataFusion's rules but the one that links operators for an execution, and that one.
+pub(super) fn rules_apart() -> (Vec<Rule>, Vec<Rule>) {
+    physical_rules().into_iter().partition(|rule| rule.name() != LINKS)
+}
+
+/// A rule for operators.
+pub(super) type Rule = Arc<dyn PhysicalOptimizerRule + Send + Sync>;
+
 /// DataFusion's rules, those that push filters down behind a look at the plan.
-pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+pub(super) fn physical_rules() -> Vec<Rule> {
     let wrapped = |rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>| {
         let how = match rule.name() {
             name if name.starts_with("FilterPushdown") => where_names_tell,
@@ -38,7 +49,7 @@ pub(super) fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Syn
             name if name == SanityCheckPlan::new().name() => and_mended,
             _ => as_it_is,
         };
-        Arc::new(Wrapped { rule, how }) as Arc<dyn PhysicalOptimizerRule + Send + Sync>
+        Arc::new(Wrapped { rule, how }) as Rule
     };
     PhysicalOptimizer::new().rules.into_iter().map(wrapped).collect()
 }

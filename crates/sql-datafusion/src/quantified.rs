@@ -76,3 +76,16 @@ pub(super) fn quantified_value(
     }
     Ok(if unknown { Datum::Null } else { Datum::Bool(all) })
 }
+
+/// The greatest or least of `values`, without NULLs.
+pub(super) fn extreme_value(greatest: bool, ty: &SqlType, values: &[Datum]) -> Datum {
+    let mut known = values.iter().filter(|value| !value.is_null());
+    let Some(mut best) = known.next() else { return Datum::Null };
+    for value in known {
+        let order = value.cmp_typed(best, ty);
+        if if greatest { order.is_gt() } else { order.is_lt() } {
+            best = value;
+        }
+    }
+    best.clone()
+}

@@ -12,10 +12,12 @@
 use std::sync::Arc;
 
 use datafusion::config::ConfigOptions;
+use datafusion::execution::TaskContext;
 use datafusion::execution::context::SessionConfig;
 use datafusion::execution::disk_manager::DiskManagerBuilder;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::session_state::{SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
 
 use telesto_cipher::Scratch;
 use telesto_common::Env;
@@ -67,8 +69,32 @@ impl QueryBounds {
 /// batch of every spilled file.
 const ROW_SHARE_BYTES: usize = 32 << 10;
 
-/// A state for one query.
-pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
+/// A state for one query, whose operators are made by `rules`.
+pub(crate) fn session_state(
+    bounds: &QueryBounds,
+    rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>,
+) -> Result<SessionState> {
+    let (config, runtime) = environment(bounds)?;
+    let mut physical_rules = rules;
+    physical_rules.insert(0, Arc::new(super::opaque::HideKnownValues));
+    Ok(SessionStateBuilder::new()
+        .with_analyzer_rules(super::looking::analyzer_rules())
+        .with_optimizer_rules(super::filter_pushdown::logical_rules())
+        .with_physical_optimizer_rules(physical_rules)
+        .with_query_planner(Arc::new(super::row_by_row::Planner))
+        .with_config(config)
+        .with_runtime_env(runtime)
+        .build())
+}
+
+/// What the operators of one execution run in.
+pub(crate) fn task(bounds: &QueryBounds) -> Result<Arc<TaskContext>> {
+    let (config, runtime) = environment(bounds)?;
+    let task = TaskContext::default().with_session_config(config).with_runtime(runtime);
+    Ok(Arc::new(task))
+}
+
+fn environment(bounds: &QueryBounds) -> Result<(SessionConfig, Arc<RuntimeEnv>)> {
     super::looking::install();
     let mut options = ConfigOptions::new();
     options.execution.target_partitions = 1;
@@ -102,14 +128,5 @@ pub(crate) fn session_state(bounds: &QueryBounds) -> Result<SessionState> {
         .with_disk_manager_builder(disk)
         .build_arc()
         .map_err(fault::from_datafusion)?;
-    let mut physical_rules = super::named_filters::physical_rules();
-    physical_rules.insert(0, Arc::new(super::opaque::HideKnownValues));
-    Ok(SessionStateBuilder::new()
-        .with_analyzer_rules(super::looking::analyzer_rules())
-        .with_optimizer_rules(super::filter_pushdown::logical_rules())
-        .with_physical_optimizer_rules(physical_rules)
-        .with_query_planner(Arc::new(super::row_by_row::Planner))
-        .with_config(SessionConfig::from(options).with_batch_size(batch_rows))
-        .with_runtime_env(runtime)
-        .build())
+    Ok((SessionConfig::from(options).with_batch_size(batch_rows), runtime))
 }

@@ -18,11 +18,11 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::fault;
+use super::seat::Reads;
 use super::source::{RowReader, Rows, SourceExec};
 use super::virtual_table::batch_of;
 use telesto_sql_catalog::Sequence;
 use telesto_sql_catalog::sequence::read_position;
-use telesto_sql_plan::ExecContext;
 use telesto_sql_types::error::Error;
 use telesto_sql_types::{Datum, SqlType};
 
@@ -40,8 +40,8 @@ pub(crate) fn columns() -> Vec<(String, SqlType)> {
 pub(crate) struct SequenceTable {
     pub(crate) sequence: Arc<Sequence>,
     pub(crate) schema: SchemaRef,
-    /// The execution; `None` while planning.
-    pub(crate) exec: Option<ExecContext>,
+    /// What it is read with; `None` while planning.
+    pub(crate) reads: Option<Reads>,
 }
 
 #[async_trait]
@@ -67,7 +67,7 @@ impl TableProvider for SequenceTable {
             sequence: Arc::clone(&self.sequence),
             positions,
             schema: Arc::clone(&schema),
-            exec: self.exec.clone(),
+            reads: self.reads.clone(),
         };
         Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
     }
@@ -78,7 +78,7 @@ struct SequenceRows {
     sequence: Arc<Sequence>,
     positions: Vec<usize>,
     schema: SchemaRef,
-    exec: Option<ExecContext>,
+    reads: Option<Reads>,
 }
 
 impl Rows for SequenceRows {
@@ -103,10 +103,9 @@ impl RowReader for SequenceReader {
         }
         let rows = &self.rows;
         async move {
-            let exec = rows
-                .exec
-                .as_ref()
-                .ok_or_else(|| Error::internal("a sequence read while planning"))?;
+            let reads = rows.reads.as_ref();
+            let exec =
+                reads.ok_or_else(|| Error::internal("a sequence read while planning"))?.exec()?;
             let position = read_position(&exec.txn, &exec.catalog, &rows.sequence).await?;
             let row =
                 vec![Datum::Int8(position.last), Datum::Int8(0), Datum::Bool(position.called)];

@@ -63,6 +63,11 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether it may be opened again for another execution, and reads for that one then.
+    fn is_for_any_execution(&self) -> bool {
+        false
+    }
+
     /// What EXPLAIN shows: the source and how it is read.
     fn describe(&self) -> String;
 }
@@ -105,6 +110,11 @@ impl SourceExec {
     /// Whether the rows it expects rest on statistics.
     pub fn is_estimated(&self) -> bool {
         self.rows.is_estimated()
+    }
+
+    /// Whether it reads for whichever execution its plan serves.
+    pub fn is_for_any_execution(&self) -> bool {
+        self.rows.is_for_any_execution()
     }
 
     fn with(&self, limit: Option<usize>, dynamic: Vec<Arc<dyn PhysicalExpr>>) -> Self {

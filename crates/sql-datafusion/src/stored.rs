@@ -2,15 +2,16 @@
 //!
 //! # Invariants
 //! - What is read is read through the statement's transaction, and so validated at commit as its level asks.
-//! - At most one batch of rows is held, of several ranges some megabytes; a secondary index's rows are fetched a batch at a time.
+//! - In a plan that is kept, the index and its ranges are chosen anew for each execution.
 
-use std::collections::{BTreeMap, VecDeque};
+mod reader;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use arrow::record_batch::RecordBatch;
 use async_trait::async_trait;
-use bytes::Bytes;
 use datafusion::catalog::Session;
 use datafusion::common::Column;
 use datafusion::common::tree_node::{Transformed, TreeNode as _};
@@ -20,43 +21,33 @@ use datafusion::logical_expr::{Expr, TableProviderFilterPushDown};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::ExecutionPlan;
 use futures::FutureExt;
-use futures::future::{BoxFuture, try_join_all};
-use telesto_common::DatabaseId;
-use telesto_common::key::{KeyRange, KeyReader};
-use telesto_txn::{ReadFor, Scan, ScanOptions};
+use futures::future::BoxFuture;
+use telesto_common::key::KeyRange;
+use telesto_txn::ReadFor;
 
 use super::bind::natively_ordered;
-use super::columns::Columns;
 use super::dynamic;
 use super::fault;
-use super::row_tests::RowTests;
 use super::scan_costs;
 use super::scan_ranges::{self, Access, Asking, Constraint, Part};
+use super::seat::Reads;
 use super::source::{RowReader, Rows, SourceExec};
-use telesto_sql_catalog::codec::{self, EntryCodec, RowCodec};
+use reader::{Decoder, StoredReader};
+use telesto_sql_catalog::codec::RowCodec;
 use telesto_sql_catalog::uses::Path;
-use telesto_sql_catalog::{Index, Table};
+use telesto_sql_catalog::{CatalogSnapshot, Index, Table};
 use telesto_sql_plan::ExecContext;
 use telesto_sql_plan::estimate::Shape;
-use telesto_sql_plan::watch::Asked;
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result};
-
-/// Ranges that are read at a time, at first and at most.
-const AT_FIRST: usize = 8;
-const AT_A_TIME: usize = 128;
-/// Bytes of their rows, about.
-const TOGETHER_BYTES: usize = 4 << 20;
-/// Rows of a range that are asked for at once.
-const FIRST_ROWS: usize = 8;
 
 /// A table of the catalog over one transaction.
 #[derive(Debug)]
 pub(crate) struct StoredTable {
     table: Arc<Table>,
     schema: SchemaRef,
-    database: DatabaseId,
-    exec: Option<ExecContext>,
+    catalog: Arc<CatalogSnapshot>,
+    reads: Option<Reads>,
     /// Shows the rows' keys in a hidden column, the last one.
     keyed: bool,
 }
@@ -66,11 +57,11 @@ impl StoredTable {
     pub fn new(
         table: Arc<Table>,
         schema: SchemaRef,
-        database: DatabaseId,
-        exec: Option<ExecContext>,
+        catalog: Arc<CatalogSnapshot>,
+        reads: Option<Reads>,
         keyed: bool,
     ) -> Self {
-        Self { table, schema, database, exec, keyed }
+        Self { table, schema, catalog, reads, keyed }
     }
 
     /// The rows of the table, where it has been analyzed.
@@ -87,14 +78,14 @@ impl StoredTable {
 
     /// The part of the rows that a condition leaves, where that is known.
     pub fn known_selectivity(&self, condition: &Expr) -> Option<f64> {
-        let condition = self.own_names(condition).ok()?;
+        let condition = self.known_now(condition).ok()?;
         let constraints = scan_ranges::constraints(&self.table, &[condition]);
         (!constraints.is_empty()).then_some(scan_costs::selectivity(&constraints, &self.shape()?))
     }
 
     /// What reading the rows that conditions leave costs by itself, in rows of a scan, where the table has been analyzed.
     pub fn known_cost(&self, conditions: &[&Expr]) -> Option<f64> {
-        let own = conditions.iter().filter_map(|condition| self.own_names(condition).ok());
+        let own = conditions.iter().filter_map(|condition| self.known_now(condition).ok());
         let constraints = scan_ranges::constraints(&self.table, &own.collect::<Vec<_>>());
         Some(scan_ranges::least(&self.table, &constraints, &self.shape()?))
     }
@@ -114,7 +105,17 @@ impl StoredTable {
     }
 
     fn shape(&self) -> Option<Shape<'_>> {
-        Shape::of(&self.exec.as_ref()?.catalog, &self.table)
+        self.reads.as_ref()?;
+        Shape::of(&self.catalog, &self.table)
+    }
+
+    /// A condition on the plan's columns as one on the table's, with the values that it has now.
+    fn known_now(&self, condition: &Expr) -> DfResult<Expr> {
+        let named = self.own_names(condition)?;
+        Ok(match &self.reads {
+            Some(reads) => reads.filled(&self.table, named),
+            None => named,
+        })
     }
 
     /// A condition on the plan's columns as one on the table's.
@@ -146,7 +147,12 @@ impl TableProvider for StoredTable {
         filters: &[&Expr],
     ) -> DfResult<Vec<TableProviderFilterPushDown>> {
         let understood = |filter: &&Expr| {
-            let filter = self.own_names(filter)?;
+            let kept = self.reads.as_ref().is_some_and(|reads| reads.seat.is_kept());
+            if kept && !filter.is_volatile() {
+                // What a scan makes of it is known when it is opened: the values of now are those of one execution.
+                return Ok(TableProviderFilterPushDown::Inexact);
+            }
+            let filter = self.known_now(filter)?;
             Ok(match scan_ranges::understands(&self.table, &filter) {
                 true => TableProviderFilterPushDown::Inexact,
                 false => TableProviderFilterPushDown::Unsupported,
@@ -162,9 +168,10 @@ impl TableProvider for StoredTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> DfResult<Arc<dyn ExecutionPlan>> {
-        let exec = self.exec.clone().ok_or_else(|| {
+        let reads = self.reads.clone().ok_or_else(|| {
             fault::to_datafusion(Error::internal("a table scanned while planning"))
         })?;
+        let exec = reads.exec().map_err(fault::to_datafusion)?;
         let mut visible: Vec<usize> = self.table.visible_columns().map(|(at, _)| at).collect();
         if self.keyed {
             // Behind the columns of the row.
@@ -177,27 +184,31 @@ impl TableProvider for StoredTable {
         let schema = Arc::new(self.schema.project(&chosen)?);
         let filters: Vec<Expr> =
             filters.iter().map(|filter| self.own_names(filter)).collect::<DfResult<_>>()?;
-        let constraints = scan_ranges::constraints(&self.table, &filters);
-        let shape = Shape::of(&exec.catalog, &self.table);
+        let now = filters.iter().map(|filter| reads.filled(&self.table, filter.clone()));
+        let now: Vec<Expr> = now.collect();
+        let constraints = scan_ranges::constraints(&self.table, &now);
+        let shape = Shape::of(&self.catalog, &self.table);
         let positions: Vec<usize> = chosen.iter().map(|at| visible[*at]).collect();
         let wanted = entries_for(&self.table, &positions, &exec);
         let asking = Asking { constraints: &constraints, together: &[], wanted: wanted.as_deref() };
-        let mut access = scan_ranges::choose(self.database, &self.table, &asking, shape.as_ref())
+        let database = self.catalog.database;
+        let mut access = scan_ranges::choose(database, &self.table, &asking, shape.as_ref())
             .map_err(fault::to_datafusion)?;
         let points = access.points.iter().map(|key| KeyRange::point(key));
         let read: Vec<KeyRange> = access.ranges.iter().cloned().chain(points).collect();
-        if let Some(told) = exec.catalog.told_of(&self.table, &read) {
+        if let Some(told) = self.catalog.told_of(&self.table, &read) {
             access.shown = format!("{}, placed: {told}", access.shown);
         }
         let rows = StoredRows {
             table: Arc::clone(&self.table),
-            database: self.database,
+            catalog: Arc::clone(&self.catalog),
+            filters,
             constraints,
             access,
             positions,
             schema: Arc::clone(&schema),
             limit,
-            exec,
+            reads,
         };
         Ok(Arc::new(SourceExec::new(Arc::new(rows), schema, limit)))
     }
@@ -206,25 +217,38 @@ impl TableProvider for StoredTable {
 #[derive(Debug)]
 struct StoredRows {
     table: Arc<Table>,
-    database: DatabaseId,
-    /// What the query's filters say.
+    catalog: Arc<CatalogSnapshot>,
+    /// The query's filters.
+    filters: Vec<Expr>,
+    /// What they say; in a plan that is kept, for its first execution.
     constraints: BTreeMap<usize, Constraint>,
     /// How that is read.
     access: Access,
     positions: Vec<usize>,
     schema: SchemaRef,
     limit: Option<usize>,
-    exec: ExecContext,
+    reads: Reads,
 }
 
 impl StoredRows {
     fn shape(&self) -> Option<Shape<'_>> {
-        Shape::of(&self.exec.catalog, &self.table)
+        Shape::of(&self.catalog, &self.table)
     }
-}
 
-impl Rows for StoredRows {
-    fn open(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
+    /// A reader for the execution that the plan serves now.
+    fn reader(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Result<StoredReader> {
+        let exec = self.reads.exec()?;
+        let database = self.catalog.database;
+        let (mut access, mut constraints) = (self.access.clone(), self.constraints.clone());
+        if self.reads.seat.is_kept() {
+            let fill = |filter: &Expr| self.reads.filled(&self.table, filter.clone());
+            let filled = self.filters.iter().map(fill);
+            constraints = scan_ranges::constraints(&self.table, &filled.collect::<Vec<_>>());
+            let wanted = entries_for(&self.table, &self.positions, &exec);
+            let asking =
+                Asking { constraints: &constraints, together: &[], wanted: wanted.as_deref() };
+            access = scan_ranges::choose(database, &self.table, &asking, self.shape().as_ref())?;
+        }
         let ty = |at: &usize| self.table.columns.get(*at).map_or(SqlType::Bytea, |c| c.ty.clone());
         let types = self.positions.iter().map(ty).collect();
         let decoder = Decoder {
@@ -232,22 +256,41 @@ impl Rows for StoredRows {
             index: None,
             entries: None,
             table: Arc::clone(&self.table),
-            database: self.database,
-            exec: self.exec.clone(),
+            database,
+            exec,
             path: Path::Index(0),
             tests: Ok(None),
         };
-        Box::new(StoredReader {
+        Ok(StoredReader {
             decoder,
             begun: None,
-            access: self.access.clone(),
-            constraints: self.constraints.clone(),
+            access,
+            constraints,
             dynamic: dynamic.to_vec(),
             limit: self.limit.and_then(|limit| u64::try_from(limit).ok()),
             positions: self.positions.clone(),
             types,
             schema: Arc::clone(&self.schema),
         })
+    }
+}
+
+/// Why nothing is read.
+struct Unread(Option<Error>);
+
+impl RowReader for Unread {
+    fn next(&mut self, _: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
+        let error = self.0.take();
+        async move { error.map_or(Ok(None), |error| Err(fault::to_datafusion(error))) }.boxed()
+    }
+}
+
+impl Rows for StoredRows {
+    fn open(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader> {
+        match self.reader(dynamic) {
+            Ok(reader) => Box::new(reader),
+            Err(error) => Box::new(Unread(Some(error))),
+        }
     }
 
     fn narrows(&self) -> bool {
@@ -269,7 +312,8 @@ impl Rows for StoredRows {
             };
             return Some((left as usize).min(most));
         }
-        let rows = usize::try_from(self.exec.live.sizes.of(self.table.id)).unwrap_or(usize::MAX);
+        let known = self.reads.exec().map_or(0, |exec| exec.live.sizes.of(self.table.id));
+        let rows = usize::try_from(known).unwrap_or(usize::MAX);
         Some(match access.part {
             Part::Whole => rows,
             Part::One => access.points.len().max(access.ranges.len()),
@@ -295,6 +339,10 @@ impl Rows for StoredRows {
         self.positions.iter().map(known).collect()
     }
 
+    fn is_for_any_execution(&self) -> bool {
+        self.reads.seat.is_kept()
+    }
+
     fn describe(&self) -> String {
         self.access.shown.clone()
     }
@@ -305,271 +353,4 @@ fn entries_for(table: &Table, positions: &[usize], exec: &ExecContext) -> Option
     let width = table.columns.len();
     let may = exec.read_for == ReadFor::Query && positions.iter().all(|at| *at < width);
     may.then(|| (0..width).map(|at| positions.contains(&at)).collect())
-}
-
-/// Turns entries into rows.
-struct Decoder {
-    codec: Result<RowCodec>,
-    index: Option<Index>,
-    /// Where the index's entries have all that is wanted.
-    entries: Option<EntryCodec>,
-    table: Arc<Table>,
-    database: DatabaseId,
-    exec: ExecContext,
-    /// What is read, for those who count it.
-    path: Path,
-    /// What a row has to be for it to be decoded.
-    tests: Result<Option<RowTests>>,
-}
-
-struct StoredReader {
-    decoder: Decoder,
-    access: Access,
-    constraints: BTreeMap<usize, Constraint>,
-    dynamic: Vec<Arc<dyn PhysicalExpr>>,
-    begun: Option<Begun>,
-    limit: Option<u64>,
-    positions: Vec<usize>,
-    types: Vec<SqlType>,
-    schema: SchemaRef,
-}
-
-/// What is left to be read.
-struct Begun {
-    points: VecDeque<Bytes>,
-    ranges: VecDeque<KeyRange>,
-    /// Ranges that have been begun.
-    scans: VecDeque<Box<dyn Scan>>,
-    /// How many are begun together next.
-    together: usize,
-    /// Rows of the whole table so far, if that is what is read.
-    seen: Option<u64>,
-    /// What conditions say of its columns all the same.
-    asked: Asked,
-}
-
-impl RowReader for StoredReader {
-    fn next(&mut self, max_rows: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>> {
-        self.batch(max_rows).map(|batch| batch.map_err(fault::to_datafusion)).boxed()
-    }
-}
-
-impl StoredReader {
-    /// Settles what is read: joins have filled their filters by now.
-    fn begin(&mut self) -> Result<Begun> {
-        let decoder = &mut self.decoder;
-        let mut access = self.access.clone();
-        let mut constraints = std::mem::take(&mut self.constraints);
-        let whole = access.part == Part::Whole;
-        let sizes = whole.then_some(&*decoder.exec.live.sizes);
-        let (table, positions) = (&decoder.table, &self.positions);
-        let shape = Shape::of(&decoder.exec.catalog, table);
-        let (database, analyzed) = (decoder.database, shape.is_some());
-        let wanted = entries_for(table, positions, &decoder.exec);
-        let told =
-            dynamic::collect(table, positions, &self.dynamic, sizes, analyzed, &mut constraints);
-        if told.narrowed || !told.together.is_empty() {
-            let (constraints, together) = (&constraints, &told.together[..]);
-            let asking = Asking { constraints, together, wanted: wanted.as_deref() };
-            access = scan_ranges::choose(database, table, &asking, shape.as_ref())?;
-        }
-        decoder.path = match (access.part, access.index) {
-            (Part::Whole, 0) => Path::Whole,
-            (_, index) => Path::Index(index),
-        };
-        decoder.count(1, 0);
-        decoder.tests = RowTests::of(&decoder.table, &constraints);
-        decoder.index = match access.index {
-            0 => None,
-            id => decoder.table.index(id).cloned(),
-        };
-        decoder.entries = decoder
-            .index
-            .as_ref()
-            .zip(wanted.as_deref())
-            .and_then(|(index, wanted)| EntryCodec::compact(&decoder.table, index, wanted));
-        Ok(Begun {
-            points: access.points.into(),
-            ranges: access.ranges.into(),
-            scans: VecDeque::new(),
-            together: AT_FIRST,
-            seen: (access.part == Part::Whole && self.limit.is_none()).then_some(0),
-            asked: scan_ranges::asked(&constraints),
-        })
-    }
-
-    async fn batch(&mut self, max_rows: usize) -> Result<Option<RecordBatch>> {
-        let mut begun = match self.begun.take() {
-            Some(begun) => begun,
-            None => self.begin()?,
-        };
-        let batch = self.more(&mut begun, max_rows).await;
-        self.begun = Some(begun);
-        batch
-    }
-
-    async fn more(&mut self, begun: &mut Begun, max_rows: usize) -> Result<Option<RecordBatch>> {
-        let width = self.decoder.table.columns.len();
-        loop {
-            telesto_sql_types::interrupt::pace().await?;
-            if !begun.points.is_empty() {
-                let most = begun.points.len().min(max_rows);
-                let keys: Vec<Bytes> = begun.points.drain(..most).collect();
-                let columns = Columns::new(&self.positions, &self.types, width, keys.len());
-                let columns = self.decoder.look_up(keys, columns).await?;
-                return columns.finish(&self.schema).map(Some);
-            }
-            let entries = match begun.scans.front_mut() {
-                Some(scan) => scan.next_batch(max_rows).await?,
-                None => match (begun.ranges.len(), self.limit) {
-                    (0, _) => {
-                        self.is_through(begun);
-                        return Ok(None);
-                    }
-                    // More than are asked for may not be read.
-                    (1, _) | (_, Some(_)) => {
-                        let range = begun.ranges.pop_front();
-                        let open = |range| self.decoder.open(range, self.limit);
-                        begun.scans.extend(range.map(open));
-                        continue;
-                    }
-                    _ => {
-                        let entries = self.decoder.several(begun, max_rows).await?;
-                        if entries.is_empty() {
-                            continue;
-                        }
-                        entries
-                    }
-                },
-            };
-            if entries.is_empty() {
-                begun.scans.pop_front();
-                continue;
-            }
-            begun.seen = begun.seen.map(|seen| seen + entries.len() as u64);
-            self.decoder.count(0, entries.len());
-            let columns = Columns::new(&self.positions, &self.types, width, entries.len());
-            let columns = self.decoder.decode(entries, columns).await?;
-            if columns.is_empty() {
-                continue;
-            }
-            return columns.finish(&self.schema).map(Some);
-        }
-    }
-}
-
-impl StoredReader {
-    /// Notes what a scan of the whole table saw.
-    fn is_through(&self, begun: &mut Begun) {
-        let decoder = &self.decoder;
-        if let Some(seen) = begun.seen.take() {
-            decoder.exec.live.sizes.note(decoder.table.id, seen);
-            decoder.exec.note_unindexed(&decoder.table, &begun.asked, seen);
-        }
-    }
-}
-
-impl Decoder {
-    fn count(&self, scans: u64, rows: usize) {
-        self.exec.live.uses.read(self.table.id, self.path, scans, rows as u64);
-    }
-
-    fn open(&self, range: KeyRange, limit: Option<u64>) -> Box<dyn Scan> {
-        let options = ScanOptions { reverse: false, limit, read_for: self.exec.read_for };
-        self.exec.txn.scan(range, options)
-    }
-
-    /// Reads the beginnings of several ranges together: most have few rows, and each may be a request of its own. Those that have more
-    /// stay begun.
-    async fn several(&self, begun: &mut Begun, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>> {
-        let most = begun.ranges.len().min(begun.together);
-        let (each, share) = (max_rows.div_ceil(AT_A_TIME), TOGETHER_BYTES / most);
-        let reads = begun.ranges.drain(..most).map(|range| async move {
-            let mut scan = self.open(range, None);
-            let (mut entries, mut bytes) = (Vec::new(), 0);
-            while entries.len() < each && bytes < share {
-                let more = scan.next_batch(FIRST_ROWS.min(each - entries.len())).await?;
-                if more.is_empty() {
-                    return Ok::<_, Error>((entries, bytes, None));
-                }
-                bytes += more.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-                entries.extend(more);
-            }
-            Ok((entries, bytes, Some(scan)))
-        });
-        let (mut entries, mut bytes) = (Vec::new(), 0);
-        for (found, held, scan) in try_join_all(reads).await? {
-            entries.extend(found);
-            bytes += held;
-            begun.scans.extend(scan);
-        }
-        // What the next ones hold is guessed from these.
-        let fitting = TOGETHER_BYTES / (bytes / most).max(1);
-        begun.together = fitting.clamp(1, AT_A_TIME.min(2 * most));
-        Ok(entries)
-    }
-
-    async fn decode(&self, entries: Vec<(Bytes, Bytes)>, mut columns: Columns) -> Result<Columns> {
-        let codec = self.codec.as_ref().map_err(Clone::clone)?;
-        let tests = self.tests.as_ref().map_err(Clone::clone)?;
-        if let Some(own) = &self.entries {
-            for (key, value) in &entries {
-                columns.push_values(&own.decode(&self.table, key, value)?)?;
-            }
-            return Ok(columns);
-        }
-        let Some(index) = &self.index else {
-            for (key, value) in &entries {
-                columns.push_if(tests.as_ref(), codec, key, value)?;
-            }
-            return Ok(columns);
-        };
-        let keys = entries
-            .iter()
-            .map(|(key, value)| self.primary_of(index, key, value))
-            .collect::<Result<Vec<Bytes>>>()?;
-        let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
-        for (value, key) in values.iter().zip(&keys) {
-            let Some(value) = value else {
-                return Err(Error::corrupt(format!(
-                    "index {} of table {} points at a row that is not there",
-                    index.name, self.table.name
-                )));
-            };
-            columns.push_if(tests.as_ref(), codec, key, value)?;
-        }
-        Ok(columns)
-    }
-
-    /// The rows of these keys that are there.
-    async fn look_up(&self, keys: Vec<Bytes>, mut columns: Columns) -> Result<Columns> {
-        let codec = self.codec.as_ref().map_err(Clone::clone)?;
-        let tests = self.tests.as_ref().map_err(Clone::clone)?;
-        let values = self.exec.txn.get_many(&keys, self.exec.read_for).await?;
-        self.count(0, values.iter().flatten().count());
-        for (key, value) in keys.iter().zip(&values) {
-            if let Some(value) = value {
-                columns.push_if(tests.as_ref(), codec, key, value)?;
-            }
-        }
-        Ok(columns)
-    }
-
-    /// The row's key, from its entry in an index.
-    fn primary_of(&self, index: &Index, key: &Bytes, value: &Bytes) -> Result<Bytes> {
-        let elements = if value.is_empty() {
-            let mut reader = KeyReader::new(key);
-            reader.prefix()?;
-            for part in &index.columns {
-                codec::read_index_key(&mut reader, &self.table, part)?;
-            }
-            Bytes::copy_from_slice(reader.rest())
-        } else {
-            value.clone()
-        };
-        let prefix = codec::index_prefix(self.database, &self.table, 0);
-        let mut out = prefix.as_slice().to_vec();
-        out.extend_from_slice(&elements);
-        Ok(Bytes::from(out))
-    }
 }

@@ -7,6 +7,7 @@ use datafusion::datasource::{TableProvider, provider_as_source};
 use telesto_common::TableId;
 
 use super::bind::{BoundTable, BoundView, Found, Guard, Reading, Tables};
+use super::seat::{Reads, Seat};
 use super::stored::StoredTable;
 use super::types::arrow_type;
 use super::virtual_table::VirtualTable;
@@ -29,7 +30,8 @@ const HIDDEN: [&str; 2] = ["tableoid", "xmin"];
 pub(crate) struct CatalogTables {
     catalog: Arc<CatalogSnapshot>,
     settings: Arc<Settings>,
-    exec: Option<ExecContext>,
+    /// What tables are read with; `None` while planning.
+    exec: Option<(Arc<Seat>, ExecContext)>,
     earlier: Arc<Earlier>,
 }
 
@@ -44,12 +46,12 @@ impl CatalogTables {
         }
     }
 
-    /// For execution.
-    pub fn executing(context: &ExecContext) -> Self {
+    /// For the executions of `seat`, of which `context` is the first.
+    pub fn seated(seat: &Arc<Seat>, context: &ExecContext) -> Self {
         Self {
             catalog: Arc::clone(&context.catalog),
             settings: Arc::clone(&context.settings),
-            exec: Some(context.clone()),
+            exec: Some((Arc::clone(seat), context.clone())),
             earlier: Arc::default(),
         }
     }
@@ -63,9 +65,14 @@ impl CatalogTables {
         u16::try_from(position + 1).unwrap_or(0)
     }
 
+    fn reads(&self, reading: Reading) -> Option<Reads> {
+        let (seat, _) = self.exec.as_ref()?;
+        Some(Reads { seat: Arc::clone(seat), beneath: reading.for_policy })
+    }
+
     /// What an earlier part of the statement left.
     fn given(&self, number: usize, unique: &dyn Fn(&str) -> String) -> Result<BoundTable> {
-        let parts = self.exec.as_ref().and_then(|exec| exec.parts.as_ref());
+        let parts = self.exec.as_ref().and_then(|(_, exec)| exec.parts.as_ref());
         let rows = parts.and_then(|parts| parts.rows(number));
         let columns = match (&rows, self.earlier.parts.get(number)) {
             (Some(rows), _) => Arc::clone(&rows.columns),
@@ -123,8 +130,8 @@ impl CatalogTables {
             schema_of(&columns),
             Arc::clone(&self.catalog),
             Arc::clone(&self.settings),
-            self.exec.as_ref().map_or_else(Arc::default, |exec| Arc::clone(&exec.live)),
-            self.exec.as_ref().is_some_and(|exec| exec.txn.options().as_of.is_some()),
+            self.exec.as_ref().map_or_else(Arc::default, |(_, exec)| Arc::clone(&exec.live)),
+            self.exec.as_ref().is_some_and(|(_, exec)| exec.txn.options().as_of.is_some()),
         );
         let mut bound = bound(provider, columns, None);
         for (known, name) in bound.columns.iter_mut().skip(table.columns.len()).zip(hidden()) {
@@ -195,15 +202,8 @@ impl Tables for CatalogTables {
                 let id = table.id;
                 let columns = planned(columns, unique);
                 let schema = schema_of(&columns);
-                let mut exec = self.exec.clone();
-                if reading.for_policy
-                    && let Some(exec) = &mut exec
-                    && let Some(beneath) = exec.txn.beneath()
-                {
-                    exec.txn = beneath;
-                }
-                let stored =
-                    StoredTable::new(Arc::clone(table), schema, self.catalog.database, exec, keyed);
+                let (stored, catalog) = (Arc::clone(table), Arc::clone(&self.catalog));
+                let stored = StoredTable::new(stored, schema, catalog, self.reads(reading), keyed);
                 Ok(Found::Table(BoundTable { guard, ..bound(stored, columns, Some(id)) }))
             }
             Some(Relation::View(view)) => {
@@ -221,7 +221,7 @@ impl Tables for CatalogTables {
                 let table = super::sequence_table::SequenceTable {
                     sequence: Arc::clone(sequence),
                     schema: schema_of(&columns),
-                    exec: self.exec.clone(),
+                    reads: self.reads(reading),
                 };
                 Ok(Found::Table(bound(table, columns, None)))
             }

@@ -22,10 +22,10 @@ use datafusion::logical_expr::{
 use super::arithmetic::{self, Arithmetic};
 use super::arrays::ArrayWork;
 pub(crate) use super::evaluate::Evaluation;
-use super::evaluate::call;
+use super::evaluate::{Held, call};
 use super::fault;
 pub(crate) use super::quantified::Test;
-use super::quantified::{compare, quantified_value};
+use super::quantified::{compare, extreme_value, quantified_value};
 use super::sort_key::sort_keys;
 use super::types::{array_of, arrow_type, datum_at, datum_of, list_at, list_of, list_type};
 use telesto_sql_expr::Settings;
@@ -250,7 +250,11 @@ impl Function {
 
     fn compute(&self, args: &ScalarFunctionArgs) -> Result<ColumnarValue> {
         let held = telesto_sql_types::held::scope();
-        let context = self.evaluation.as_ref().map(Evaluation::context);
+        let seated = match &self.evaluation {
+            Some(evaluation) => Some(evaluation.hold_for(self.signature.volatility)?),
+            None => None,
+        };
+        let context = seated.as_ref().map(Held::context);
         let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
             && self.signature.volatility != Volatility::Volatile;
         if scalar {
@@ -402,19 +406,6 @@ fn is_large(args: &[Expr]) -> bool {
     false
 }
 
-/// The greatest or least of `values`, without NULLs.
-fn extreme_value(greatest: bool, ty: &SqlType, values: &[Datum]) -> Datum {
-    let mut known = values.iter().filter(|value| !value.is_null());
-    let Some(mut best) = known.next() else { return Datum::Null };
-    for value in known {
-        let order = value.cmp_typed(best, ty);
-        if if greatest { order.is_gt() } else { order.is_lt() } {
-            best = value;
-        }
-    }
-    best.clone()
-}
-
 /// The value an untyped literal has as `ty`; `stored`: by the settings of the stored text in which it stands.
 pub(crate) fn input(
     text: &str,
@@ -422,7 +413,8 @@ pub(crate) fn input(
     evaluation: &Evaluation,
     stored: Option<&Settings>,
 ) -> Result<Datum> {
-    let mut context = evaluation.context();
+    let held = evaluation.hold();
+    let mut context = held.context();
     if let Some(stored) = stored {
         context.settings = stored;
     }
@@ -459,11 +451,9 @@ pub(crate) fn changing(function: &ScalarUDF) -> Option<&Resolved> {
 /// A cast.
 pub(crate) fn cast_call(from: &SqlType, to: &SqlType, evaluation: Evaluation) -> Arc<ScalarUDF> {
     let work = Work::Cast { from: from.clone(), to: to.clone() };
-    // Casts that read the session's settings or the catalog are constant within a statement only.
-    let fixed = |ty: &SqlType| !ty.is_oid_like() && !matches!(ty, SqlType::TimestampTz(_));
     // A domain may refuse NULL.
     let strict = !matches!(to, SqlType::Domain(_));
-    let fixed = strict && fixed(from) && fixed(to);
+    let fixed = strict && super::fixed_casts::gives_the_same(from, to);
     let volatility = if fixed { Volatility::Immutable } else { Volatility::Stable };
     Function::udf(
         format!("cast_{}", to.internal_name()),

@@ -64,7 +64,8 @@ pub(crate) fn waiting_call(
 
 impl Waiting {
     async fn compute(&self, args: &ScalarFunctionArgs) -> Result<ArrayRef> {
-        let context = self.evaluation.context();
+        let held = self.evaluation.hold();
+        let context = held.context();
         let arrays = args
             .args
             .iter()

@@ -1,7 +1,7 @@
 //! Who plans statements, and what a plan can do.
 //!
 //! # Invariants
-//! - A plan is immutable and serves many executions at once.
+//! - A plan serves many executions at once, and what it learns from one changes no answer of another.
 //! - Executors ask the [`Planner`] for statements inside theirs and never each other.
 //!
 //! # On failure
@@ -40,6 +40,11 @@ pub trait ExecutablePlan: Any + Debug + Send + Sync {
 
     /// Whether the key path runs it.
     fn is_by_key(&self) -> bool;
+
+    /// Whether what it runs by was made before, for any values of the parameters.
+    fn is_for_any_values(&self) -> bool {
+        self.is_by_key()
+    }
 
     /// Whether it only reads (and calls no function that writes, such as nextval).
     fn is_read_only(&self) -> bool;
@@ -88,6 +93,12 @@ impl Plan {
     #[must_use]
     pub fn is_by_key(&self) -> bool {
         matches!(self, Self::Run(plan) if plan.is_by_key())
+    }
+
+    /// Whether what it runs by was made before, for any values of the parameters.
+    #[must_use]
+    pub fn is_for_any_values(&self) -> bool {
+        matches!(self, Self::Run(plan) if plan.is_for_any_values())
     }
 
     /// The plan as the type its maker knows; `None`: another made it.

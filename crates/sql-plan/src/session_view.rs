@@ -7,6 +7,7 @@ use crate::cancel::Backends;
 use crate::measurements::Measured;
 use crate::named_statements::NamedStatements;
 use crate::watch::Watch;
+use telesto_common::limits::MemoryBudget;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 /// Told where something needs several regions.
@@ -59,6 +60,8 @@ pub struct SessionView {
     pub measured: Arc<Measured>,
     /// What the process notices of its own work.
     pub watch: Arc<Watch>,
+    /// What operators that are kept for later executions may take, for all sessions of the process; `None`: none are kept.
+    pub kept_plans: Option<Arc<MemoryBudget>>,
     /// It executes a statement of a session in another region: what belongs to a session, a node or a region is not here.
     pub visits: bool,
 }

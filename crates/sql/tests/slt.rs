@@ -77,10 +77,12 @@ async fn session() -> Result<Telesto, Error> {
     support::session().await.map(Telesto)
 }
 
-/// A session that runs each text as a known one, from its first time on.
+/// A session that runs each text as a known one, from its first time on, by operators for any values.
 async fn knowing_session() -> Result<Telesto, Error> {
     let mut session = support::session().await?;
-    session.execute_simple("SET telesto.text_cache = eager", &mut Collected::default()).await?;
+    for sql in ["SET telesto.text_cache = eager", "SET plan_cache_mode = force_generic_plan"] {
+        session.execute_simple(sql, &mut Collected::default()).await?;
+    }
     Ok(Telesto(session))
 }
 

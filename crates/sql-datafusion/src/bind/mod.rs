@@ -29,6 +29,7 @@ mod group;
 mod hypothetical;
 mod intervals;
 mod join_condition;
+mod kept;
 mod lateral;
 mod levels;
 mod lists;
@@ -69,6 +70,7 @@ use super::fault;
 use super::once::Allowance;
 use super::types::{TypeShape, arrow_type, scalar};
 use super::udf::Evaluation;
+use crate::seat::Seat;
 use telesto_sql_expr::Settings;
 use telesto_sql_expr::parameters::two_types;
 use telesto_sql_expr::ty::{CastContext, castable};
@@ -232,6 +234,12 @@ pub(crate) struct Parameters {
     pub count: usize,
     /// Those that had no type where any would do.
     pub open: BTreeSet<usize>,
+    /// The plan is to be kept: parameters are calls of this seat.
+    pub seat: Option<Arc<Seat>>,
+    /// Numbers of those whose values got into a plan that is to be kept.
+    pub fixed: BTreeSet<usize>,
+    /// What got into it is another value at another time.
+    pub passes: bool,
 }
 
 /// Binds one statement.
@@ -443,6 +451,9 @@ impl<'a> Binder<'a> {
         parameters.count = parameters.count.max(number);
         match parameters.types.get(&at).cloned() {
             None => Ok(Typed { parameter: Some(at), ..Typed::null() }),
+            Some(ty) if let Some(seat) = &parameters.seat => {
+                Ok(Typed::of(crate::parameter::call(number, &ty, seat), ty))
+            }
             Some(ty) => {
                 let value = match &parameters.values {
                     None => Datum::Null,

@@ -139,7 +139,7 @@ impl Binder<'_> {
         }
         if args.len() == 1
             && !registry().knows(name)
-            && let Ok(ty) = self.evaluation().context().type_of_name(name)
+            && let Ok(ty) = self.evaluation.hold().context().type_of_name(name)
             && let Some(value) = args.pop()
         {
             return self.cast(value, &ty);
@@ -191,8 +191,7 @@ impl Binder<'_> {
             values.push(datum_of(value, ty)?);
         }
         interrupt::check()?;
-        let evaluation = self.evaluation();
-        match call(resolved, &values, &evaluation.context()) {
+        match call(resolved, &values, &self.evaluation.hold().context()) {
             Ok(value) => Ok(Some(Expr::Literal(scalar(&value, &resolved.returns)?, None))),
             Err(_) => {
                 // The statement's own end is not the operator's failure.
@@ -292,6 +291,7 @@ impl Binder<'_> {
             return match typed.literal() {
                 None => Ok(Typed::of(Self::null_of(to)?, to.clone())),
                 Some(text) => {
+                    self.note_passing(text, to);
                     let stored = self.stored.borrow();
                     let value = udf::input(text, to, &self.evaluation, stored.as_deref())?;
                     Ok(Typed::of(Expr::Literal(scalar(&value, to)?, None), to.clone()))
@@ -327,8 +327,8 @@ impl Binder<'_> {
             return None;
         }
         let value = datum_of(value, from).ok()?;
-        let evaluation = self.evaluation();
-        let value = convert(value, from, to, CastContext::Explicit, &evaluation.context()).ok()?;
+        let held = self.evaluation.hold();
+        let value = convert(value, from, to, CastContext::Explicit, &held.context()).ok()?;
         Some(scalar(&value, to).map(|value| Expr::Literal(value, None)))
     }
 
@@ -340,7 +340,7 @@ impl Binder<'_> {
             return Ok(value);
         }
         let simplified = ExprSimplifier::new(SimplifyContext::default())
-            .simplify(typed.expr)
+            .simplify(self.fixed(typed.expr)?)
             .map_err(fault::from_datafusion)?;
         match simplified {
             Expr::Literal(value, _) => Ok(value),

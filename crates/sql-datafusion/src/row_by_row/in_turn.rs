@@ -30,6 +30,13 @@ pub(crate) fn in_turn(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn Executio
     if !plan.exists(|node| Ok(node.is::<RowByRowExec>()))? {
         return Ok(plan);
     }
+    one_after_the_other(plan)
+}
+
+/// The plan with its parts one after the other, on the task that asks for its rows.
+pub(crate) fn one_after_the_other(
+    plan: Arc<dyn ExecutionPlan>,
+) -> DfResult<Arc<dyn ExecutionPlan>> {
     let plan = plan.transform_up(|node| {
         let Some(together) = node.downcast_ref::<CoalescePartitionsExec>() else {
             return Ok(Transformed::no(node));

@@ -116,6 +116,9 @@ pub struct SessionOptions {
     pub audit: Option<Arc<dyn Audit>>,
 }
 
+/// The part of the statements' memory that plans which are kept have beside it.
+const KEPT_PLANS_SHARE: u64 = 16;
+
 /// SQL over one [`Database`].
 #[derive(Debug)]
 pub struct SqlEngine {
@@ -128,6 +131,8 @@ pub struct SqlEngine {
     sizes: Arc<TableSizes>,
     uses: Arc<TableUses>,
     pub(super) memory: Arc<MemoryBudget>,
+    /// What plans that are kept may take: a small part of the memory beside, for all of them.
+    kept_plans: Arc<MemoryBudget>,
     /// What sessions know of texts: a small part of the memory beside, for all of them.
     pub(super) texts: super::texts::TextStore,
     advisory: Arc<AdvisoryLocks>,
@@ -184,6 +189,7 @@ impl SqlEngine {
         }
         let texts = super::texts::TextStore::new(options.memory_bytes / super::texts::SHARE);
         let memory = MemoryBudget::new(options.memory_bytes);
+        let kept_plans = MemoryBudget::new(options.memory_bytes / KEPT_PLANS_SHARE);
         let backends: Arc<Backends> = Arc::default();
         let hub = Hub::open(
             Arc::clone(&database),
@@ -225,6 +231,7 @@ impl SqlEngine {
             sizes: Arc::default(),
             uses,
             memory,
+            kept_plans,
             texts,
             advisory,
             backends,
@@ -339,6 +346,7 @@ impl SqlEngine {
                 database: Some(Arc::clone(&self.database)),
                 measured: Arc::clone(&self.measured),
                 watch: Arc::clone(&self.watch),
+                kept_plans: Some(Arc::clone(&self.kept_plans)),
                 accounts: Some(Arc::clone(&self.accounts)),
                 ..SessionView::default()
             }),

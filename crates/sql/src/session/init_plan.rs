@@ -261,6 +261,10 @@ impl ExecutablePlan for InitialPlan {
         false
     }
 
+    fn is_for_any_values(&self) -> bool {
+        self.main.is_for_any_values()
+    }
+
     fn is_read_only(&self) -> bool {
         matches!(&self.main, Plan::Run(main) if main.is_read_only())
     }

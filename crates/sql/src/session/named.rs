@@ -122,12 +122,12 @@ fn too_much(error: telesto_common::Error) -> Error {
 
 impl Prepared {
     /// Counts an execution, where the statement has a name. Without parameters every plan holds for all executions; with them one by
-    /// key does, and DataFusion's are made with the values.
+    /// key does, and DataFusion's once it is kept.
     pub(super) fn executes(&self) {
         let Some(shown) = self.shown.get() else { return };
-        let by_key = |plan: &super::texts::KeptPlan| plan.plan.is_by_key();
+        let for_any = |plan: &super::texts::KeptPlan| plan.plan.is_for_any_values();
         let generic =
-            self.parameter_types.is_empty() || self.plan.lock().as_ref().is_some_and(by_key);
+            self.parameter_types.is_empty() || self.plan.lock().as_ref().is_some_and(for_any);
         shown.executes(generic);
     }
 }
