@@ -37,7 +37,7 @@ use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::physical_expr::expressions::Literal;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
-use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties as _};
 use futures::Stream;
 use parking_lot::Mutex;
@@ -46,6 +46,7 @@ use telesto_common::limits::Reservation;
 
 use super::bind::ScopeColumn;
 use super::named_filters::{Rule, rules_apart};
+use super::row_by_row::InTurnExec;
 use super::runtime::{self, QueryBounds};
 use super::seat::Seat;
 use super::source::SourceExec;
@@ -81,9 +82,10 @@ const NOISE: Duration = Duration::from_millis(2);
 
 /// Operators of which an execution of a reset copy leaves nothing behind, and that compute nothing on tasks of their own, which might outlive
 /// it (DataFusion 55.2: read one by one). Of an aggregate the copies share a dynamic filter, which is off (`runtime`).
-const KEPT: [&str; 19] = [
+const KEPT: [&str; 20] = [
     "AggregateExec",
     "BoundedWindowAggExec",
+    "CoalescePartitionsExec",
     "CooperativeExec",
     "CrossJoinExec",
     "EmptyExec",
@@ -270,10 +272,11 @@ fn may_be_kept(node: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(source) = node.downcast_ref::<SourceExec>() {
         return source.is_for_any_execution();
     }
-    // A merge of several inputs reads each on a task of its own.
-    let merges = node.is::<SortPreservingMergeExec>()
-        && node.children().iter().any(|input| input.output_partitioning().partition_count() > 1);
-    !merges && KEPT.binary_search(&node.name()).is_ok()
+    // What makes one partition of several reads each on a task of its own, and a join of several waits for all of them.
+    let several = node.output_partitioning().partition_count() > 1
+        || node.children().iter().any(|input| input.output_partitioning().partition_count() > 1);
+    let gathers = node.is::<InTurnExec>() || node.is::<UnionExec>();
+    (gathers || !several) && KEPT.binary_search(&node.name()).is_ok()
 }
 
 /// What operators count, bytes; `None`: one of them may not be kept.

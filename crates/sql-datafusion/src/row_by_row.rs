@@ -53,7 +53,7 @@ use super::guards::may_fail;
 use super::{fault, outer};
 use telesto_sql_types::error::Result;
 
-pub(crate) use in_turn::{in_turn, one_after_the_other};
+pub(crate) use in_turn::{InTurnExec, in_turn, one_after_the_other};
 pub(crate) use operator::Planner;
 
 /// A projection, or a filter, computed row by row.

@@ -16,7 +16,9 @@ use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExp
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
 use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     ChildrenPropertiesMode, DisplayAs, DisplayFormatType, ExecutionPlan,
     ExecutionPlanProperties as _, PlanProperties, ReplaceChildrenOptions,
@@ -33,10 +35,22 @@ pub(crate) fn in_turn(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn Executio
     one_after_the_other(plan)
 }
 
-/// The plan with its parts one after the other, on the task that asks for its rows.
+/// The plan with the parts of its unions one after the other, on the task that asks for its rows. A union becomes one partition itself: above
+/// it the partitions of a join wait for each other. Where a merge counts on the order of each part, they stay partitions up to where
+/// they would be read together.
 pub(crate) fn one_after_the_other(
     plan: Arc<dyn ExecutionPlan>,
 ) -> DfResult<Arc<dyn ExecutionPlan>> {
+    if !plan.exists(|node| Ok(merges(node)))? {
+        let of_one = plan.transform_up(|node| {
+            let several = node.output_partitioning().partition_count() > 1;
+            Ok(match several && node.is::<UnionExec>() {
+                true => Transformed::yes(InTurnExec::over(node)),
+                false => Transformed::no(node),
+            })
+        })?;
+        return Ok(of_one.data);
+    }
     let plan = plan.transform_up(|node| {
         let Some(together) = node.downcast_ref::<CoalescePartitionsExec>() else {
             return Ok(Transformed::no(node));
@@ -51,9 +65,15 @@ pub(crate) fn one_after_the_other(
     Ok(if several { InTurnExec::over(plan.data) } else { plan.data })
 }
 
+/// Whether an operator merges several sorted partitions.
+fn merges(node: &Arc<dyn ExecutionPlan>) -> bool {
+    node.downcast_ref::<SortPreservingMergeExec>()
+        .is_some_and(|merge| merge.input().output_partitioning().partition_count() > 1)
+}
+
 /// All partitions of the input, one after the other.
 #[derive(Debug)]
-struct InTurnExec {
+pub(crate) struct InTurnExec {
     input: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
 }
