@@ -167,7 +167,7 @@ struct KeptPlan {
     columns: Vec<ScopeColumn>,
     need: Need,
     catalog: Arc<CatalogSnapshot>,
-    /// Which statistics were known ([`telesto_sql_catalog::statistics::Known::mark`]).
+    /// Which statistics were known ([`telesto_sql_catalog::statistics::KnownStatistics::mark`]).
     statistics: u64,
     settings: Arc<Settings>,
     /// Parameters whose values it was made for. To the bit: values that are equal may differ (`30 days` and `1 month`).

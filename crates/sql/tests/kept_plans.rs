@@ -254,6 +254,14 @@ async fn joins_and_subqueries_start_anew() {
             "select id, count(*) over () from item where kind = $1 union all select item, n from part where item = $1 order by 1, 2",
         ),
         (
+            "union_window",
+            "select c, row_number() over (partition by c order by x), (select max(id) from item where id > $1) from (select kind as c, id as x from item where kind = 1 union all select item, n from part where item = 1) u order by 1, 2",
+        ),
+        (
+            "union_twice",
+            "select c, row_number() over (partition by c order by x) from (select kind as c, id as x from item where kind = 1 union all select item, n from part where item = 1) u where x > $1 union all select 1, 2 order by 1, 2",
+        ),
+        (
             "grouped",
             "select kind, sum(price), count(distinct id), row_number() over (order by kind) from item where kind >= $1 group by rollup (kind) order by 1, 2",
         ),

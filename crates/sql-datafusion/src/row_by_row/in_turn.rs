@@ -9,13 +9,13 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode as _, TreeNodeRecursion};
+use datafusion::common::tree_node::{TreeNode as _, TreeNodeRecursion};
 use datafusion::error::Result as DfResult;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
-use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
-use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType};
-use datafusion::physical_plan::limit::GlobalLimitExec;
+use datafusion::physical_expr::{Partitioning, PhysicalExpr};
+use datafusion::physical_plan::execution_plan::{
+    Boundedness, EmissionType, replace_children_if_necessary,
+};
 use datafusion::physical_plan::sorts::sort_preserving_merge::SortPreservingMergeExec;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::union::UnionExec;
@@ -36,33 +36,22 @@ pub(crate) fn in_turn(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn Executio
 }
 
 /// The plan with the parts of its unions one after the other, on the task that asks for its rows. A union becomes one partition itself: above
-/// it the partitions of a join wait for each other. Where a merge counts on the order of each part, they stay partitions up to where
-/// they would be read together.
+/// it the partitions of a join wait for each other. Below a merge that counts on the order of each part they stay partitions.
 pub(crate) fn one_after_the_other(
     plan: Arc<dyn ExecutionPlan>,
 ) -> DfResult<Arc<dyn ExecutionPlan>> {
-    if !plan.exists(|node| Ok(merges(node)))? {
-        let of_one = plan.transform_up(|node| {
-            let several = node.output_partitioning().partition_count() > 1;
-            Ok(match several && node.is::<UnionExec>() {
-                true => Transformed::yes(InTurnExec::over(node)),
-                false => Transformed::no(node),
-            })
-        })?;
-        return Ok(of_one.data);
-    }
-    let plan = plan.transform_up(|node| {
-        let Some(together) = node.downcast_ref::<CoalescePartitionsExec>() else {
-            return Ok(Transformed::no(node));
-        };
-        let parts = InTurnExec::over(Arc::clone(together.input()));
-        Ok(Transformed::yes(match together.fetch() {
-            Some(fetch) => Arc::new(GlobalLimitExec::new(parts, 0, Some(fetch))),
-            None => parts,
-        }))
-    })?;
-    let several = plan.data.output_partitioning().partition_count() > 1;
-    Ok(if several { InTurnExec::over(plan.data) } else { plan.data })
+    below(plan, false)
+}
+
+/// [`one_after_the_other`] of a part of the plan; `merged`: its partitions are merged above.
+fn below(node: Arc<dyn ExecutionPlan>, merged: bool) -> DfResult<Arc<dyn ExecutionPlan>> {
+    let several = node.output_partitioning().partition_count() > 1;
+    let merged = merges(&node) || several && merged;
+    let children = node.children().into_iter().map(|child| below(Arc::clone(child), merged));
+    let children = children.collect::<DfResult<Vec<_>>>()?;
+    let node = replace_children_if_necessary(node, children)?;
+    let apart = several && !merged && node.is::<UnionExec>();
+    Ok(if apart { InTurnExec::over(node) } else { node })
 }
 
 /// Whether an operator merges several sorted partitions.
@@ -80,8 +69,12 @@ pub(crate) struct InTurnExec {
 
 impl InTurnExec {
     fn over(input: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
+        // What holds for each part alone does not for all of them.
+        let mut known = input.equivalence_properties().clone();
+        known.clear_orderings();
+        known.clear_per_partition_constants();
         let properties = Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(input.schema()),
+            known,
             Partitioning::UnknownPartitioning(1),
             EmissionType::Incremental,
             Boundedness::Bounded,
