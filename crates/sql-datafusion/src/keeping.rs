@@ -82,7 +82,7 @@ const NOISE: Duration = Duration::from_millis(2);
 
 /// Operators of which an execution of a reset copy leaves nothing behind, and that compute nothing on tasks of their own, which might outlive
 /// it (DataFusion 55.2: read one by one). Of an aggregate the copies share a dynamic filter, which is off (`runtime`).
-const KEPT: [&str; 20] = [
+const KEPT: [&str; 22] = [
     "AggregateExec",
     "BoundedWindowAggExec",
     "CoalescePartitionsExec",
@@ -96,10 +96,12 @@ const KEPT: [&str; 20] = [
     "LocalLimitExec",
     "NestedLoopJoinExec",
     "OpaqueExec",
+    "PartialSortExec",
     "PlaceholderRowExec",
     "ProjectionExec",
     "ScalarSubqueryExec",
     "SortExec",
+    "SortExec(TopK)",
     "SortPreservingMergeExec",
     "UnionExec",
     "WindowAggExec",

@@ -254,6 +254,10 @@ async fn joins_and_subqueries_start_anew() {
             "select id, count(*) over () from item where kind = $1 union all select item, n from part where item = $1 order by 1, 2",
         ),
         (
+            "topped",
+            "select id, row_number() over (order by price) from item where kind = $1 order by id desc limit 2",
+        ),
+        (
             "union_window",
             "select c, row_number() over (partition by c order by x), (select max(id) from item where id > $1) from (select kind as c, id as x from item where kind = 1 union all select item, n from part where item = 1) u order by 1, 2",
         ),
