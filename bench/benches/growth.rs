@@ -1,16 +1,18 @@
 //! How a point read and an insert cost in tables of different sizes, side by side in one run.
 //!
 //! # Purpose
-//! One database for each size, all open in this process; the sizes take turns, round by round, and the medians over the rounds are
-//! printed as ratios to the smallest. Reads ask for keys drawn evenly from the whole table, and for keys of a set of
-//! [`WORKING_SET`] rows that is the same share of no size: what applications do lies between the two. Inserts are durable
-//! commits of one new row, at keys drawn evenly (the tables hold the even keys). Each is measured twice: as a client sees it, one
-//! connection to the server of this process over loopback, and inside the server from bound parameters to the encoded reply, where nothing
-//! hides what the size costs. `cargo bench -p telesto-bench --bench growth -- --sizes 10000,1000000,10000000`.
+//! One database for each size, all open in this process; the sizes take turns, round by round, and
+//! the medians over the rounds are printed as ratios to the smallest. Reads ask for keys drawn
+//! evenly from the whole table, and for keys of a set of [`WORKING_SET`] rows that is the same
+//! share of no size: what applications do lies between the two. Inserts are durable commits of one
+//! new row, at keys drawn evenly (the tables hold the even keys). Each is measured twice: as a
+//! client sees it, one connection to the server of this process over loopback, and inside the
+//! server from bound parameters to the encoded reply, where nothing hides what the size costs.
+//! `cargo bench -p telesto-bench --bench growth -- --sizes 10000,1000000,10000000`.
 //!
 //! # Limits
-//! One session at a time. Tables are folded and were read once before measuring, and the first round is not counted; memory is enough
-//! for their blocks.
+//! One session at a time. Tables are folded and were read once before measuring, and the first
+//! round is not counted; memory is enough for their blocks.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -166,7 +168,8 @@ impl Table {
                 Work::WorkingSet => 2 * spread * self.below(WORKING_SET.min(self.rows)),
                 Work::Insert => {
                     self.inserted += 1;
-                    // Odd, all over the table, and all different as long as there are fewer than rows: the factor is prime.
+                    // Odd, all over the table, and all different as long as there are fewer than
+                    // rows: the factor is prime.
                     2 * (self.inserted * 2_654_435_761 % self.rows) + 1
                 }
             };

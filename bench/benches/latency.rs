@@ -1,11 +1,13 @@
 //! Latency inside the server: from bound parameters to the encoded reply, without the socket.
 //!
 //! # Purpose
-//! What a prepared statement costs between Bind and ReadyForQuery: transaction, plan from its cache, execution, encoding of the rows
-//! in binary, end of the transaction. A point read, and key joins. `cargo bench -p telesto-bench --bench latency`.
+//! What a prepared statement costs between Bind and ReadyForQuery: transaction, plan from its
+//! cache, execution, encoding of the rows in binary, end of the transaction. A point read, and key
+//! joins. `cargo bench -p telesto-bench --bench latency`.
 //!
 //! # Limits
-//! One session on one thread; rows are in the caches. A local folder with a quorum log of one server, the default of `telesto start`.
+//! One session on one thread; rows are in the caches. A local folder with a quorum log of one
+//! server, the default of `telesto start`.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -1,11 +1,14 @@
-//! Texts that come again: what they cost when they are known, beside what they cost planned anew, in one run.
+//! Texts that come again: what they cost when they are known, beside what they cost planned anew,
+//! in one run.
 //!
 //! # Purpose
-//! `cargo bench -p telesto-bench --bench texts`: each case with `telesto.text_cache` off and on, in turns of 200 ms; medians in
-//! microseconds and their ratio. From the text to the encoded reply, without the socket.
+//! `cargo bench -p telesto-bench --bench texts`: each case with `telesto.text_cache` off and on, in
+//! turns of 200 ms; medians in microseconds and their ratio. From the text to the encoded reply,
+//! without the socket.
 //!
 //! # Limits
-//! One session on one thread, rows in the caches; a local folder with a quorum log of one server, the default of `telesto start`.
+//! One session on one thread, rows in the caches; a local folder with a quorum log of one server,
+//! the default of `telesto start`.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

@@ -2,9 +2,9 @@
 //!
 //! # Purpose
 //! Ratios, not absolute numbers: both systems take turns, round by round, in the same process, and
-//! the median over the rounds is printed. `scripts/bench.sh` runs it, and pgbench beside PostgreSQL.
-//! Reads are measured twice: of rows just written, which both hold in memory only, and of rows in tables of the
-//! bucket. Allocation is as in the `telesto` binary, for both.
+//! the median over the rounds is printed. `scripts/bench.sh` runs it, and pgbench beside
+//! PostgreSQL. Reads are measured twice: of rows just written, which both hold in memory only, and
+//! of rows in tables of the bucket. Allocation is as in the `telesto` binary, for both.
 //!
 //! # Limits
 //! Warm data only (it fits the caches of both).

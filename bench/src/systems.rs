@@ -1,8 +1,9 @@
 //! The two systems, behind one small interface, each used as its documentation says.
 //!
 //! # Invariants
-//! A `put` returns when it is durable in both: Telesto's on the log server's disk (fsync), SlateDB's
-//! when its write-ahead log object is in the folder. `get` and `scan` see every put that returned.
+//! A `put` returns when it is durable in both: Telesto's on the log server's disk (fsync),
+//! SlateDB's when its write-ahead log object is in the folder. `get` and `scan` see every put that
+//! returned.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -116,7 +117,8 @@ impl System for Telesto {
         Box::pin(async move {
             let txn = self.engine.begin(TxnOptions::default()).await.unwrap();
             txn.put(key(number), value(number + 1)).await.unwrap();
-            // Two tasks may have drawn the same key; then one of them was first, and this is no write lost.
+            // Two tasks may have drawn the same key; then one of them was first, and this is no
+            // write lost.
             let _ = txn.commit().await;
         })
     }
@@ -143,8 +145,8 @@ impl System for Telesto {
     }
 }
 
-/// SlateDB on a folder, with its defaults but one: its write-ahead log is written as soon as it can be, not every
-/// tenth of a second, so that a put does not wait for a timer.
+/// SlateDB on a folder, with its defaults but one: its write-ahead log is written as soon as it can
+/// be, not every tenth of a second, so that a put does not wait for a timer.
 pub struct PlainSlateDb {
     db: Db,
 }

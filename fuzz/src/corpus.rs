@@ -1,7 +1,8 @@
 //! The kept inputs of a target: `fuzz/corpus/TARGET.hex`, one input a line, in hexadecimal.
 //!
 //! # Invariants
-//! Blank lines and what follows `#` are comments. A line that is not hexadecimal is an error: an input must not get lost.
+//! Blank lines and what follows `#` are comments. A line that is not hexadecimal is an error: an
+//! input must not get lost.
 //!
 //! # On failure
 //! Panics, naming file and line: a damaged corpus is a broken checkout.

@@ -190,7 +190,8 @@ struct Planner {
     session: Session,
 }
 
-/// Statements planned before a session is replaced, so that one keeps no more than a client's would.
+/// Statements planned before a session is replaced, so that one keeps no more than a client's
+/// would.
 const PLANNED: u32 = 200;
 
 thread_local! {

@@ -164,7 +164,8 @@ fn part_object(bytes: &[u8]) {
                 let mut bytes = 0;
                 while let Ok(Some(write)) = scan.next().await {
                     bytes += write.key.len() + write.value.map_or(0, |value| value.len()) + 9;
-                    // An index may name one block more than once, each for the price of an index entry.
+                    // An index may name one block more than once, each for the price of an index
+                    // entry.
                     assert!(
                         bytes <= body.len() * (1 + body.len() / 16),
                         "more came out than went in"

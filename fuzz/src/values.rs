@@ -1,7 +1,8 @@
 //! Values: their text and binary forms on the wire, their stored forms in rows and keys.
 //!
 //! # Invariants
-//! A form that is read is written to a form that reads as the same value, and that written form is stable.
+//! A form that is read is written to a form that reads as the same value, and that written form is
+//! stable.
 //!
 //! # On failure
 //! Panics: the finding.

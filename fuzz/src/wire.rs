@@ -81,7 +81,8 @@ pub(crate) fn targets() -> Vec<Target> {
                 ]
             },
             words: &["PGCOPY\n", "\0\0\0\x04", "\0\x02", "\0\x03"],
-            // A numeric of ten bytes may have 131,000 digits, and is written and read several times.
+            // A numeric of ten bytes may have 131,000 digits, and is written and read several
+            // times.
             memory_bytes: 64 << 20,
             runs: 6_000,
         },

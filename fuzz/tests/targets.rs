@@ -1,11 +1,13 @@
-//! Every fuzz target on its kept inputs and a bounded number of changed ones; and two planted mistakes that must be found.
+//! Every fuzz target on its kept inputs and a bounded number of changed ones; and two planted
+//! mistakes that must be found.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use telesto_fuzz::drive::drive;
 use telesto_fuzz::{Target, target, targets};
 
-/// Another seed finds other things: `TELESTO_FUZZ_SEED=7`. `TELESTO_FUZZ_RUNS=20` runs twenty times as many.
+/// Another seed finds other things: `TELESTO_FUZZ_SEED=7`. `TELESTO_FUZZ_RUNS=20` runs twenty times
+/// as many.
 fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |value| value.parse().expect("a number"))
 }

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - What a client records follows from what the database told it: an abort only when the database
-//!   says that nothing was changed; otherwise it asks for the outcome, and records "unknown" when that
-//!   is not known either.
+//!   says that nothing was changed; otherwise it asks for the outcome, and records "unknown" when
+//!   that is not known either.
 //! - Damage is never expected: an error that reports it breaks the run.
 
 use std::sync::Arc;
@@ -159,7 +159,8 @@ impl Client {
         }
     }
 
-    /// Holds snapshots for longer than twice the retention, and reads the same from each all the time.
+    /// Holds snapshots for longer than twice the retention, and reads the same from each all the
+    /// time.
     pub(crate) async fn hold_snapshots(self, until: Duration) {
         while self.world.now() < until && self.sql.is_none() {
             self.env.clock.sleep(self.env.jitter(self.plan.retention / 2)).await;
@@ -201,8 +202,8 @@ impl Client {
         Ended::Aborted
     }
 
-    /// Commits and tells how that ended, asking for the outcome when it must. The timestamp is that of
-    /// the commit, when known.
+    /// Commits and tells how that ended, asking for the outcome when it must. The timestamp is that
+    /// of the commit, when known.
     async fn commit(&mut self, txn: &Arc<dyn Transaction>) -> (Ended, u64) {
         let (ended, at) = match self.timed("a commit", txn.commit()).await {
             Ok(done) => {

@@ -1,13 +1,13 @@
 //! A simulated local disk for log servers: it tears, fills up, fails its syncs and forgets.
 //!
 //! # Invariants
-//! - What [`DiskFile::append`] acknowledged survives the death of a process and a power loss. An append
-//!   under way leaves any subset of its 512-byte sectors behind, with zeros where a hole lies before a
-//!   later sector.
+//! - What [`DiskFile::append`] acknowledged survives the death of a process and a power loss. An
+//!   append under way leaves any subset of its 512-byte sectors behind, with zeros where a hole
+//!   lies before a later sector.
 //! - Every file has two sides: what reads see (the page cache) and what a power loss leaves (the
-//!   platter). A sync carries the dirty pages over; one that *fails* marks them clean without carrying
-//!   them over, as Linux does (Rebello et al., "Can applications recover from fsync failures?", 2020):
-//!   later reads see them, later syncs succeed, and the power loss takes them.
+//!   platter). A sync carries the dirty pages over; one that *fails* marks them clean without
+//!   carrying them over, as Linux does (Rebello et al., "Can applications recover from fsync
+//!   failures?", 2020): later reads see them, later syncs succeed, and the power loss takes them.
 //! - A death of a process alone loses nothing that reads had seen.
 //!
 //! # Limits
@@ -68,7 +68,8 @@ impl TwoSided {
 /// What the disk does to those who write to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ailment {
-    /// No space or quota is left: creating fails, appending fails, half of the times with a part written.
+    /// No space or quota is left: creating fails, appending fails, half of the times with a part
+    /// written.
     pub full: bool,
     /// Syncs fail.
     pub sync_fails: bool,
@@ -141,8 +142,8 @@ impl SimDisk {
         self.contents.lock().files.clone_from(&backup.0);
     }
 
-    /// The machine loses its power: what was written and not synced is there or not, page by page, and
-    /// reads see the platter from now on. Call it when every process has died.
+    /// The machine loses its power: what was written and not synced is there or not, page by page,
+    /// and reads see the platter from now on. Call it when every process has died.
     pub fn power_loss(&self) {
         self.crash();
         let mut contents = self.contents.lock();

@@ -2,9 +2,9 @@
 //! stops with the process.
 //!
 //! # Purpose
-//! SlateDB runs tasks of its own, which no [`telesto_common::Env`] starts: they go on when the process is
-//! killed or frozen. Here each of their requests waits until the process runs, before it is made and
-//! before its answer is given; those of a dead process wait for ever.
+//! SlateDB runs tasks of its own, which no [`telesto_common::Env`] starts: they go on when the
+//! process is killed or frozen. Here each of their requests waits until the process runs, before it
+//! is made and before its answer is given; those of a dead process wait for ever.
 //!
 //! # Limits
 //! What such a task computes without a request, it computes: nobody outside the process can see it.

@@ -166,8 +166,8 @@ impl History {
         self.state.lock().broken.clone()
     }
 
-    /// The sessions with versions for values: commit timestamps. A read of a value whose writer never
-    /// learned its commit timestamp tells nothing and is left out.
+    /// The sessions with versions for values: commit timestamps. A read of a value whose writer
+    /// never learned its commit timestamp tells nothing and is left out.
     pub(crate) fn sessions(&self) -> Vec<Vec<Event>> {
         let state = self.state.lock();
         let version = |value: u64| match value {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - What happens, to whom and for how long follows from the seed.
-//! - Nothing here may cost an acknowledged commit: a local directory is put back to an older state only
-//!   once everything is in the bucket.
+//! - Nothing here may cost an acknowledged commit: a local directory is put back to an older state
+//!   only once everything is in the bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,8 +198,8 @@ impl Run {
         });
     }
 
-    /// Syncs fail; half of the time every process dies of it, one is started again and believes what it
-    /// reads, and the machine loses its power.
+    /// Syncs fail; half of the time every process dies of it, one is started again and believes
+    /// what it reads, and the machine loses its power.
     async fn failed_sync(&mut self, number: usize) {
         let world = self.shared.world.clone();
         self.disk(Ailment { sync_fails: true, ..Ailment::default() }, 3);
@@ -229,8 +229,8 @@ impl Run {
         })
     }
 
-    /// Has a node switch the log to the other kind, while everybody works. Only the owner can give it
-    /// back to all.
+    /// Has a node switch the log to the other kind, while everybody works. Only the owner can give
+    /// it back to all.
     fn switch_log(&self, number: usize) {
         let world = self.shared.world.clone();
         let number = self.owner().unwrap_or(number);
@@ -251,11 +251,12 @@ impl Run {
         });
     }
 
-    /// Makes a copy of the local directory, or puts the last one back: the owner stops as it should, so
-    /// that everything is in the bucket, and finds older files at its next start.
+    /// Makes a copy of the local directory, or puts the last one back: the owner stops as it
+    /// should, so that everything is in the bucket, and finds older files at its next start.
     async fn restore_directory(&mut self) {
         let world = self.shared.world.clone();
-        // A copy without the newest part of the log is refused, and rightly: nothing says what was in it.
+        // A copy without the newest part of the log is refused, and rightly: nothing says what was
+        // in it.
         let backup = self.backup.take().filter(|backup| self.shared.disk.is_as_wide_as(backup));
         let Some(backup) = backup else {
             world.trace(|| "the local directory is copied".to_owned());
@@ -274,7 +275,8 @@ impl Run {
         self.nodes[owner].crash(&self.shared);
         let shipped = matches!(stopped, Ok(Some(Ok(()))));
         world.trace(|| format!("the owner, node {owner}, has stopped; all shipped: {shipped}"));
-        // The log may have gone on with a new part while its owner stopped (a full disk ends a part).
+        // The log may have gone on with a new part while its owner stopped (a full disk ends a
+        // part).
         if shipped && self.shared.disk.is_as_wide_as(&backup) {
             world.trace(|| "the local directory is put back".to_owned());
             self.shared.disk.restore(&backup);

@@ -114,7 +114,8 @@ impl Node {
                 pid: self.number as u32,
                 address: String::new(),
             },
-            // Of the machine that simulates: its files have no name, and nothing that happens hangs on what they are.
+            // Of the machine that simulates: its files have no name, and nothing that happens hangs
+            // on what they are.
             std::env::temp_dir().join("telesto-simulation"),
         );
         let options = EngineOptions {

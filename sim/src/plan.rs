@@ -22,7 +22,8 @@ pub enum Workload {
     Register,
     /// Write and read under session guarantees.
     Session,
-    /// SQL over tables with indexes and foreign keys, definitions changing; never drawn by a seed of its own accord.
+    /// SQL over tables with indexes and foreign keys, definitions changing; never drawn by a seed
+    /// of its own accord.
     Sql,
 }
 

@@ -1,8 +1,9 @@
-//! One run: build the world, let clients work while misfortunes strike, heal, read everything, judge.
+//! One run: build the world, let clients work while misfortunes strike, heal, read everything,
+//! judge.
 //!
 //! # Invariants
-//! After healing, every node must open and answer a strict read within [`RECOVERY`]: a database that
-//! stays unavailable once its bucket is well again is broken too.
+//! After healing, every node must open and answer a strict read within [`RECOVERY`]: a database
+//! that stays unavailable once its bucket is well again is broken too.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ const RECOVERY: Duration = Duration::from_secs(120);
 /// Opening must end within this, whatever befalls bucket and disk, virtual time.
 const OPENING: Duration = Duration::from_secs(150);
 
-/// What a tail may hold over its bound: what one round of commits brings (an external write set counts
-/// with the 128 KiB that its readers may take).
+/// What a tail may hold over its bound: what one round of commits brings (an external write set
+/// counts with the 128 KiB that its readers may take).
 const SLACK_BYTES: u64 = 512 << 10;
 
 /// Violations printed of one run: the first ones tell most.

@@ -2,17 +2,18 @@
 //! real store, and wrong when a bug is planted.
 //!
 //! # What stands between
-//! - A listing is a walk, not a snapshot: it takes a while, and of the keys that come and go meanwhile
-//!   it shows any. Keys that are there all the time are always shown. Where the plan says so it comes in
-//!   no particular order.
-//! - A middlebox repeats puts: at once, and then the second answer is the one that arrives ("exists"
-//!   for one's own put); or much later, when nobody waits any more.
-//! - Replies are held: the put takes effect, its process learns of it long after others have seen it;
-//!   or the process loses the bucket altogether between the effect and the reply.
+//! - A listing is a walk, not a snapshot: it takes a while, and of the keys that come and go
+//!   meanwhile it shows any. Keys that are there all the time are always shown. Where the plan says
+//!   so it comes in no particular order.
+//! - A middlebox repeats puts: at once, and then the second answer is the one that arrives
+//!   ("exists" for one's own put); or much later, when nobody waits any more.
+//! - Replies are held: the put takes effect, its process learns of it long after others have seen
+//!   it; or the process loses the bucket altogether between the effect and the reply.
 //!
 //! # Invariants
 //! - Every request that reaches the store is in the trace, in the order in which it took effect.
-//! - Without a planted bug the store never lies: what it answers was true at some moment of the request.
+//! - Without a planted bug the store never lies: what it answers was true at some moment of the
+//!   request.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -72,7 +73,8 @@ impl Connection {
         *self.middlebox.lock()
     }
 
-    /// Whether the trace, and so everything that follows, is left as it is when nothing is asked for.
+    /// Whether the trace, and so everything that follows, is left as it is when nothing is asked
+    /// for.
     fn strikes(&self, share: f64) -> bool {
         share > 0.0 && self.world.chance(share)
     }

@@ -2,8 +2,9 @@
 
 use telesto_sim::{Plant, run};
 
-/// A mend that is taken out is found, by `seed`; with it in its place that seed is clean. A seed that no longer shows it (other
-/// changes have moved its events) is replaced by the next one that does: what counts is that 500 are enough.
+/// A mend that is taken out is found, by `seed`; with it in its place that seed is clean. A seed
+/// that no longer shows it (other changes have moved its events) is replaced by the next one that
+/// does: what counts is that 500 are enough.
 fn taken_out(name: &str, seed: u64) {
     let plant: Plant = name.parse().expect("a plant's name");
     let shows = |seed: &u64| !run(*seed, Some(plant), false).violations.is_empty();

@@ -49,10 +49,11 @@ fn seeds_151_to_200_show_no_violation() {
     clean(151..201);
 }
 
-/// Beyond the first 200: 247 and 293 found that a process once refused another's entries was refused for ever; 773 and
-/// 1188 that an entry archived since the archive was listed was told as damage; 1364 that of two processes that made the
-/// first checkpoint at once the second called it damaged; 2991 and 3418 that files which another process of the machine
-/// had taken over and removed were missed as lost.
+/// Beyond the first 200: 247 and 293 found that a process once refused another's entries was
+/// refused for ever; 773 and 1188 that an entry archived since the archive was listed was told as
+/// damage; 1364 that of two processes that made the first checkpoint at once the second called it
+/// damaged; 2991 and 3418 that files which another process of the machine had taken over and
+/// removed were missed as lost.
 #[test]
 fn seeds_that_found_bugs_show_no_violation() {
     for seed in [247, 293, 773, 1188, 1364, 2991, 3418] {

@@ -1,4 +1,5 @@
-//! SQL in the simulated world: index and table agree, unique and foreign keys hold, and the simulation can fail.
+//! SQL in the simulated world: index and table agree, unique and foreign keys hold, and the
+//! simulation can fail.
 
 use telesto_sim::{Plant, Report, run_sql};
 
@@ -49,7 +50,8 @@ fn sql_seed_run_twice_leaves_the_same_trace() {
     }
 }
 
-/// The first of some seeds, from `first` on, that shows a planted bug by a violation that says `what`.
+/// The first of some seeds, from `first` on, that shows a planted bug by a violation that says
+/// `what`.
 fn found(plant: Plant, first: u64, seeds: u64, what: &str) -> Report {
     for seed in first..first + seeds {
         let report = run_sql(seed, Some(plant), false);

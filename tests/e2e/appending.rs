@@ -1,9 +1,11 @@
-//! Clients that append to lists and read them on running nodes, and the history of what they saw, for the checker of
-//! `telesto_testkit::list_append`.
+//! Clients that append to lists and read them on running nodes, and the history of what they saw,
+//! for the checker of `telesto_testkit::list_append`.
 //!
 //! # Invariants
-//! - Every appended value is appended once, by one transaction; a client never repeats a transaction.
-//! - A transaction counts as aborted only when the server said so for certain; a lost answer to COMMIT is unknown.
+//! - Every appended value is appended once, by one transaction; a client never repeats a
+//!   transaction.
+//! - A transaction counts as aborted only when the server said so for certain; a lost answer to
+//!   COMMIT is unknown.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -136,8 +138,8 @@ fn list(text: &str) -> Vec<u64> {
     text.split(',').map(|value| value.parse().expect("a number")).collect()
 }
 
-/// Session `number` on node `node`: transactions of one to four steps until the run is told to stop. The node may be at another
-/// port each time that it starts.
+/// Session `number` on node `node`: transactions of one to four steps until the run is told to
+/// stop. The node may be at another port each time that it starts.
 pub async fn session(run: Arc<Run>, node: usize, port: Arc<AtomicU16>, number: u64) {
     session_at(run, node, || here(port.load(Ordering::SeqCst)), number).await;
 }

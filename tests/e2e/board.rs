@@ -1,8 +1,9 @@
-//! `telesto board` beside a real node (Postgres and HTTP), an S3 server, and one that is not there: the node is stopped for three seconds, and the
-//! board shows as many late operations as were due meanwhile; another board goes on with the stored history.
+//! `telesto board` beside a real node (Postgres and HTTP), an S3 server, and one that is not there:
+//! the node is stopped for three seconds, and the board shows as many late operations as were due
+//! meanwhile; another board goes on with the stored history.
 //!
-//! The machine may be busy, and the board may find that it stood still itself: such operations are unknown, and counted here
-//! as if they had been late. Nothing else is forgiven.
+//! The machine may be busy, and the board may find that it stood still itself: such operations are
+//! unknown, and counted here as if they had been late. Nothing else is forgiven.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -111,7 +112,8 @@ fn json(port: u16, path: &str) -> Value {
     serde_json::from_str(&get(port, path).1).expect("JSON")
 }
 
-/// Operations of each target since the start: target, operation, the report of the operation, figures of the run.
+/// Operations of each target since the start: target, operation, the report of the operation,
+/// figures of the run.
 fn runs(port: u16) -> Vec<(String, String, Value, Value)> {
     let report = json(port, "/board.json");
     let mut runs = Vec::new();
@@ -238,7 +240,8 @@ async fn node_stopped_for_three_seconds_is_shown_with_every_operation_that_was_d
     check_store(&url).await;
 }
 
-/// Rows come back as they were written, and of two boards of one name the earlier one writes no more.
+/// Rows come back as they were written, and of two boards of one name the earlier one writes no
+/// more.
 async fn check_store(url: &str) {
     let env = telesto_runtime::env();
     let now = i64::try_from(env.clock.wall_micros() / 1_000_000).expect("a time");
@@ -259,7 +262,8 @@ async fn check_store(url: &str) {
     assert!(other.open().await.expect("opens").is_empty(), "it saw nothing yet");
 }
 
-/// What a node's own prober shows of an operation within an hour: operations, failed ones, seconds probed, longest latency.
+/// What a node's own prober shows of an operation within an hour: operations, failed ones, seconds
+/// probed, longest latency.
 async fn own_figures(node: &Node, operation: &str) -> (i64, i64, f64, Option<f64>) {
     let client = node.connect().await.expect("connects");
     let sql = "SELECT operations, operations - succeeded, probed_seconds, unknown_seconds, max_ms, p50_ms, p999_ms, availability, promise_kept \
@@ -295,8 +299,8 @@ async fn own_probed(node: &Node, least: i64) -> f64 {
     }
 }
 
-/// A node that probes itself, through a freeze, a restart and a kill: what this test's clock says that it could not probe is unknown, never up,
-/// and nothing else is lost.
+/// A node that probes itself, through a freeze, a restart and a kill: what this test's clock says
+/// that it could not probe is unknown, never up, and nothing else is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_that_probes_itself_shows_freeze_restart_and_kill_as_unknown() {
     let dir = tempfile::tempdir().expect("temporary folder");

@@ -1,5 +1,6 @@
-//! TPC-W's bookstore in Telesto and in PostgreSQL: the same rows after loading (also after a load that was cut off), the
-//! same pages from every interaction, every mix, and a shop that adds up. Then the command line on top of it.
+//! TPC-W's bookstore in Telesto and in PostgreSQL: the same rows after loading (also after a load
+//! that was cut off), the same pages from every interaction, every mix, and a shop that adds up.
+//! Then the command line on top of it.
 //!
 //! Needs `TELESTO_POSTGRES_URL` (tests/servers/postgres.sh).
 #![allow(missing_docs, reason = "a test")]
@@ -331,7 +332,8 @@ async fn demo_loads_shops_asks_and_stops_its_node() {
     assert!(again.contains("60 customers"), "{again}");
 }
 
-/// What CloudTPS measured, on a cluster that grows from one node to three; the command checks every answer itself.
+/// What CloudTPS measured, on a cluster that grows from one node to three; the command checks every
+/// answer itself.
 #[test]
 fn figures_of_cloudtps_are_told_beside_the_papers_and_kept() {
     let dir = tempfile::tempdir().expect("folder");

@@ -1,11 +1,13 @@
 //! The bookstore in two regions, with an application server in each: the demo itself, short.
 //!
 //! # Invariants
-//! What is checked is in the demo: what buyers were told is there in their region, the shop adds up in both, and the replicas are equal.
+//! What is checked is in the demo: what buyers were told is there in their region, the shop adds up
+//! in both, and the replicas are equal.
 
 use super::harness::demo;
 
-/// The applications are processes that know one address each; what eu's writes goes to us and comes back.
+/// The applications are processes that know one address each; what eu's writes goes to us and comes
+/// back.
 #[test]
 fn bookstore_runs_unchanged_in_two_regions_and_adds_up_in_both() {
     let mut command = demo(&["bookstore", "--regions", "--customers", "80", "--items", "60"]);

@@ -1,9 +1,10 @@
-//! Three real processes whose clocks are set ahead and back while they work (libfaketime): clients of all of them append and read, what
-//! they saw is strictly serializable, a clock that is hours off stops commits and nothing else, the database's time stays within its bound, and
-//! everything goes on when the clocks are right again.
+//! Three real processes whose clocks are set ahead and back while they work (libfaketime): clients
+//! of all of them append and read, what they saw is strictly serializable, a clock that is hours
+//! off stops commits and nothing else, the database's time stays within its bound, and everything
+//! goes on when the clocks are right again.
 //!
-//! One round takes about a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one), `TELESTO_FAKETIME` the
-//! library (`clocks.sh` installs it).
+//! One round takes about a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default:
+//! one), `TELESTO_FAKETIME` the library (`clocks.sh` installs it).
 
 #[path = "appending.rs"]
 #[allow(dead_code)]
@@ -26,8 +27,8 @@ use harness::{Node, PATIENCE, Site};
 use rounds::Clients;
 use three::{NODES, Three, all, others};
 
-/// How far a node's clock may be ahead of the bucket's (`EngineOptions::clock_bound`), with what it may drift before it is asked
-/// again; seconds.
+/// How far a node's clock may be ahead of the bucket's (`EngineOptions::clock_bound`), with what it
+/// may drift before it is asked again; seconds.
 const BOUND: i64 = 300 + 300 / 8;
 /// libfaketime looks at its file so often, and a step is noticed by the commit after it.
 const NOTICED: Duration = Duration::from_secs(3);
@@ -51,7 +52,8 @@ impl Clocks {
                 format!("LD_PRELOAD={library}"),
                 format!("FAKETIME_TIMESTAMP_FILE={}", file.display()),
                 "FAKETIME_CACHE_DURATION=1".to_owned(),
-                // Only what a machine's clock is: not how long something takes, and not what the file system says.
+                // Only what a machine's clock is: not how long something takes, and not what the
+                // file system says.
                 "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
                 "NO_FAKE_STAT=1".to_owned(),
             ];

@@ -1,8 +1,10 @@
-//! Three real processes keep one log for each other: clients of all of them append and read through kills, freezes, rolling
-//! restarts and the death of all three; what they saw is strictly serializable, nothing acknowledged is lost.
+//! Three real processes keep one log for each other: clients of all of them append and read through
+//! kills, freezes, rolling restarts and the death of all three; what they saw is strictly
+//! serializable, nothing acknowledged is lost.
 //!
-//! One round takes about half a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one). `TELESTO_BEFORE` is the program
-//! of the version before: with it every second start of a node is one of that program, so that both are in the cluster all the time.
+//! One round takes about half a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run
+//! (default: one). `TELESTO_BEFORE` is the program of the version before: with it every second
+//! start of a node is one of that program, so that both are in the cluster all the time.
 
 #[path = "appending.rs"]
 #[allow(dead_code)]
@@ -243,7 +245,8 @@ async fn log_goes_on_in_the_bucket_when_its_disks_are_lost() {
         let client = cluster.node(0).connect().await.expect("connects");
         let row = client.query_one("SELECT count(*) FROM t", &[]).await.expect("read");
         let count: i64 = row.get(0);
-        // What one disk has and the bucket has not may lack the newest entries, which the other two had.
+        // What one disk has and the bucket has not may lack the newest entries, which the other two
+        // had.
         assert!((expected..=expected + 20).contains(&count), "{count} rows of {expected} and 20");
         expected = count;
         let url = format!("postgres://telesto@127.0.0.1:{}/telesto", cluster.node(1).port);
@@ -252,7 +255,8 @@ async fn log_goes_on_in_the_bucket_when_its_disks_are_lost() {
     }
 }
 
-/// From any node one sees the sessions of all, and stops them as one may: by process id, and with the key that a client has.
+/// From any node one sees the sessions of all, and stops them as one may: by process id, and with
+/// the key that a client has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
     let cluster = Cluster::start();
@@ -329,7 +333,8 @@ async fn sessions_of_all_nodes_are_seen_and_stopped_from_any() {
     }
 }
 
-/// The row of a query; asked again while the log goes to another owner, which a busy machine has it do now and then.
+/// The row of a query; asked again while the log goes to another owner, which a busy machine has it
+/// do now and then.
 async fn asked(client: &tokio_postgres::Client, sql: &str, pid: i32) -> tokio_postgres::Row {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -385,8 +390,8 @@ async fn counts_and_locks_of_all_nodes_are_seen_from_any() {
     assert_eq!(seen, vec![(5 * NODES as i64, looked_up, 1); NODES]);
 }
 
-/// What reads a whole table commits on a node that does not own the log, while clients of all nodes write into the table all
-/// the time: their commits wait for it.
+/// What reads a whole table commits on a node that does not own the log, while clients of all nodes
+/// write into the table all the time: their commits wait for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn definitions_of_a_whole_table_get_through_under_writers_of_all_nodes() {
     const ROWS: i32 = 6_000;

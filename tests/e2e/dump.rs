@@ -1,5 +1,6 @@
-//! `telesto dump` and `telesto restore`: from Telesto to PostgreSQL 15 and back without a difference, pg_dump's own files, one
-//! snapshot under concurrent writes, and errors told by their line.
+//! `telesto dump` and `telesto restore`: from Telesto to PostgreSQL 15 and back without a
+//! difference, pg_dump's own files, one snapshot under concurrent writes, and errors told by their
+//! line.
 //!
 //! Needs `TELESTO_POSTGRES_URL` (tests/servers/postgres.sh), psql and pg_dump.
 #![allow(missing_docs, reason = "a test")]
@@ -200,7 +201,8 @@ async fn dump_is_one_snapshot_while_others_write() {
     let dir = tempfile::tempdir().expect("folder");
     let (_node, url) = node(dir.path(), "node");
     let client = connect(&url).await;
-    // Money goes from the table dumped first to the one dumped last, and back; in between lie rows enough to take time.
+    // Money goes from the table dumped first to the one dumped last, and back; in between lie rows
+    // enough to take time.
     let made = "CREATE TABLE first (id integer PRIMARY KEY, money bigint); CREATE TABLE middle (id integer PRIMARY KEY, t text); \
         CREATE TABLE second (id integer PRIMARY KEY, money bigint); INSERT INTO first VALUES (1, 1000); INSERT INTO second VALUES (1, 1000); \
         INSERT INTO middle SELECT i, repeat('x', 200) FROM generate_series(1, 20000) i";
@@ -432,7 +434,8 @@ async fn pg_dump_writes_some_tables_and_inserts() {
     assert!(!refused.status.success() && said.contains("pg_export_snapshot"), "{said}");
 }
 
-/// Settings that change what is read or how it is written, as they may be stored for the role that dumps.
+/// Settings that change what is read or how it is written, as they may be stored for the role that
+/// dumps.
 const HOSTILE: [&str; 20] = [
     "telesto.executor = key",
     "telesto.consistency = eventual",
@@ -481,7 +484,8 @@ async fn stored_settings_change_no_byte_of_a_dump() {
                 refused.push(setting);
             }
         }
-        // Telesto has DateStyle ISO alone, strings as the standard has them, and NULLs that equal nothing.
+        // Telesto has DateStyle ISO alone, strings as the standard has them, and NULLs that equal
+        // nothing.
         let known: &[&str] = match mine {
             true => &[
                 "datestyle = 'SQL, DMY'",
@@ -510,8 +514,8 @@ async fn stored_settings_change_no_byte_of_a_dump() {
     admin.batch_execute(undo).await.expect("drops");
 }
 
-/// Roles, what they may do, and whose what is. Default privileges are kept by the OIDs of roles, which are made in the order in which
-/// they are dumped.
+/// Roles, what they may do, and whose what is. Default privileges are kept by the OIDs of roles,
+/// which are made in the order in which they are dumped.
 const ROLES: &str = "
 CREATE ROLE \"Odd \"\"one\" LOGIN CONNECTION LIMIT 7 PASSWORD 'secret' VALID UNTIL '2031-05-06 07:08:09+00';
 CREATE ROLE clerk LOGIN BYPASSRLS;
@@ -678,7 +682,8 @@ async fn roles_alone_are_those_that_pg_dumpall_reads_and_restores() {
     well(&telesto(&["restore", &a, "--url", &second]));
     same(&before, &answers(&connect(&second).await, roles).await);
 
-    // The real tool, of Telesto: what it writes of roles is loaded unmodified. It has no ALTER ROLE ALL, and settings of databases elsewhere.
+    // The real tool, of Telesto: what it writes of roles is loaded unmodified. It has no ALTER ROLE
+    // ALL, and settings of databases elsewhere.
     let dumped = Command::new("pg_dumpall")
         .args(["--globals-only", "-h", "127.0.0.1", "-U", "telesto", "-l", "telesto", "-f", &b])
         .args(["-p", &first_node.port.to_string()])

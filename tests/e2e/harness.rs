@@ -1,11 +1,11 @@
 //! Real processes for end-to-end tests: nodes that are started, frozen and killed, and S3 servers.
 //!
 //! # Invariants
-//! - Every process started here is killed when its handle is dropped, and listens on 127.0.0.1 only, or in a network
-//!   namespace of its own.
+//! - Every process started here is killed when its handle is dropped, and listens on 127.0.0.1
+//!   only, or in a network namespace of its own.
 //! - A missing server binary fails the test with the script to run; nothing is skipped.
-//! - Nodes choose their ports themselves and print them: a port found free beforehand may be another's by then, and
-//!   a node that could not take it would be mistaken for the other one.
+//! - Nodes choose their ports themselves and print them: a port found free beforehand may be
+//!   another's by then, and a node that could not take it would be mistaken for the other one.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -23,8 +23,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Tells the nodes of one test program apart.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// A TCP port nobody listens on now. Somebody may before it is used: for addresses where nobody answers, and for
-/// servers that are started again elsewhere when they end.
+/// A TCP port nobody listens on now. Somebody may before it is used: for addresses where nobody
+/// answers, and for servers that are started again elsewhere when they end.
 pub fn free_port() -> u16 {
     TcpListener::bind(("127.0.0.1", 0)).and_then(|l| l.local_addr()).expect("a free port").port()
 }

@@ -1,4 +1,5 @@
-//! Hostile statements made from a seed: the kinds of `tests/data/hostile.sql`, of sizes and shapes nobody chose.
+//! Hostile statements made from a seed: the kinds of `tests/data/hostile.sql`, of sizes and shapes
+//! nobody chose.
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};

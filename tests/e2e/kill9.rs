@@ -1,6 +1,7 @@
 //! SIGKILL at random moments under write load: every acknowledged transaction is there, no
-//! unacknowledged one half there. A client that had asked for its transaction's id before COMMIT learns from it afterwards what
-//! became of the transaction, as [`outcomes`] says. `TELESTO_KILLS=50` for the long run.
+//! unacknowledged one half there. A client that had asked for its transaction's id before COMMIT
+//! learns from it afterwards what became of the transaction, as [`outcomes`] says.
+//! `TELESTO_KILLS=50` for the long run.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -21,7 +22,8 @@ const START_BALANCE: i64 = 1000;
 #[derive(Clone, Default)]
 struct Told {
     acknowledged: bool,
-    /// What `telesto_txn_id()` said, by half of the transactions: one that has shown its id is not repeated unseen.
+    /// What `telesto_txn_id()` said, by half of the transactions: one that has shown its id is not
+    /// repeated unseen.
     id: Option<String>,
 }
 
@@ -48,8 +50,8 @@ async fn set_up(node: &Node) {
         .expect("accounts");
 }
 
-/// Moves money until the connection breaks; each transfer changes two accounts, adds two ledger rows, and counts itself on the one row that
-/// all writers add to.
+/// Moves money until the connection breaks; each transfer changes two accounts, adds two ledger
+/// rows, and counts itself on the one row that all writers add to.
 async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
     let url = format!("host=127.0.0.1 port={node_port} user=telesto dbname=telesto");
     let Ok((mut client, connection)) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await
@@ -102,7 +104,8 @@ async fn write(node_port: u16, writer: i64, mut seq: i64, sent: Sent) {
                     told.acknowledged = true;
                 }
             }
-            // Refused for certain (a conflict): it must not be there, which `verify` checks as "never sent".
+            // Refused for certain (a conflict): it must not be there, which `verify` checks as
+            // "never sent".
             Err(error) if error.code().is_some_and(|code| code.code() == "40001") => {
                 sent.lock().expect("no panic").remove(&(writer, seq));
             }
@@ -158,7 +161,8 @@ async fn verify(node: &Node, sent: &Sent) -> usize {
     acknowledged
 }
 
-/// A transaction is `committed` when its rows are there, and `aborted` or `unknown` when they are not.
+/// A transaction is `committed` when its rows are there, and `aborted` or `unknown` when they are
+/// not.
 async fn outcomes(
     client: &tokio_postgres::Client,
     sent: &BTreeMap<(i64, i64), Told>,

@@ -1,5 +1,6 @@
-//! A middlebox between nodes and an S3 server that does to requests what proxies, gateways and retrying load
-//! balancers do: repeats them, holds, drops and reorders replies, answers for the server.
+//! A middlebox between nodes and an S3 server that does to requests what proxies, gateways and
+//! retrying load balancers do: repeats them, holds, drops and reorders replies, answers for the
+//! server.
 //!
 //! ```text
 //! node --request--> meddler --request--> server
@@ -10,12 +11,15 @@
 //!                     |  refuse:         503 without, 500 with effect
 //! ```
 //! # Invariants
-//! - Bytes are passed on as they came: the signature covers the Host header, which stays the meddler's.
-//! - Only GET, PUT and DELETE are repeated, as nginx does by default (`proxy_next_upstream`): they count as idempotent.
+//! - Bytes are passed on as they came: the signature covers the Host header, which stays the
+//!   meddler's.
+//! - Only GET, PUT and DELETE are repeated, as nginx does by default (`proxy_next_upstream`): they
+//!   count as idempotent.
 //! - [`Meddler::behave`] ends all of it: what is sent afterwards passes untouched.
 //!
 //! # Limits
-//! HTTP/1.1, no TLS, bodies in memory. Draws come from a seed, but the order of requests does not: a run is not repeatable.
+//! HTTP/1.1, no TLS, bodies in memory. Draws come from a seed, but the order of requests does not:
+//! a run is not repeatable.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

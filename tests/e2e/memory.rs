@@ -1,10 +1,10 @@
-//! Bounded memory, with real processes: importing and scanning data five times the configured limit keeps the
-//! resident set within 1.5 times the limit plus 150 MB, and so does a commit far larger than memory, with the fold and
-//! the compactions after it. Of the 150 MB a release has 20 MB beside its own pages at most; those of a development build, which are
-//! many more, count apart.
+//! Bounded memory, with real processes: importing and scanning data five times the configured limit
+//! keeps the resident set within 1.5 times the limit plus 150 MB, and so does a commit far larger
+//! than memory, with the fold and the compactions after it. Of the 150 MB a release has 20 MB
+//! beside its own pages at most; those of a development build, which are many more, count apart.
 //!
-//! `TELESTO_BIG_ROWS` sets the rows of the large commit (the script `memory_5m.sh` gives 5,000,000), `TELESTO_MEMORY_MB`
-//! the limit.
+//! `TELESTO_BIG_ROWS` sets the rows of the large commit (the script `memory_5m.sh` gives
+//! 5,000,000), `TELESTO_MEMORY_MB` the limit.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -35,7 +35,8 @@ fn allowed_kb() -> u64 {
     (limit_mb() * 3 / 2 + 20) * 1024
 }
 
-/// The greatest resident set so far beside the pages of the program, which only become more; checked.
+/// The greatest resident set so far beside the pages of the program, which only become more;
+/// checked.
 fn peak(node: &Node, phase: &str) -> u64 {
     let (peak, program) = (node.memory_kb("VmHWM"), node.memory_kb("RssFile"));
     let (data, allowed) = (peak.saturating_sub(program), allowed_kb());

@@ -1,6 +1,7 @@
-//! Four processes write to one S3 bucket through a middlebox that repeats, holds, drops and reorders replies
-//! (`meddler.rs`): the history of lists is strictly serializable, no increment is lost or doubled, no insert that
-//! conflicts with nothing is refused. `TELESTO_SOAK_SECONDS=600` for the long run.
+//! Four processes write to one S3 bucket through a middlebox that repeats, holds, drops and
+//! reorders replies (`meddler.rs`): the history of lists is strictly serializable, no increment is
+//! lost or doubled, no insert that conflicts with nothing is refused. `TELESTO_SOAK_SECONDS=600`
+//! for the long run.
 
 #[path = "appending.rs"]
 #[allow(dead_code)]

@@ -1,5 +1,5 @@
-//! Three nodes of one cluster, each in a network namespace of its own, whose connections to each other can be cut in either
-//! direction. Clients reach all of them whatever is cut.
+//! Three nodes of one cluster, each in a network namespace of its own, whose connections to each
+//! other can be cut in either direction. Clients reach all of them whatever is cut.
 //!
 //! ```text
 //!              bridge .254 (clients, commands)
@@ -7,11 +7,14 @@
 //!      .1 eth0      .2 eth0      .3 eth0       one direction is cut at its sender: its neighbour table
 //! ```
 //! # Invariants
-//! - What is cut is lost in silence: the sender knows the receiver by an Ethernet address that nobody has.
-//! - Nothing else in the machine's network is changed; namespaces and the bridge go with their handle.
+//! - What is cut is lost in silence: the sender knows the receiver by an Ethernet address that
+//!   nobody has.
+//! - Nothing else in the machine's network is changed; namespaces and the bridge go with their
+//!   handle.
 //!
 //! # On failure
-//! Panics and says what is missing: it takes root, and a kernel with network namespaces, veth and bridges.
+//! Panics and says what is missing: it takes root, and a kernel with network namespaces, veth and
+//! bridges.
 
 use std::io::Write as _;
 use std::ops::{Deref, DerefMut};
@@ -171,7 +174,8 @@ impl Trio {
         self.put(index, node);
     }
 
-    /// The node that owns the log, once one does, its log is kept by all three, and all hear each other.
+    /// The node that owns the log, once one does, its log is kept by all three, and all hear each
+    /// other.
     pub async fn owner(&self) -> usize {
         self.owner_when(|owner, answers| {
             let all_heard = answers.iter().all(|answer| {

@@ -1,6 +1,6 @@
-//! Two processes write one folder at full speed through a bucket log while a third opens and closes the database
-//! again and again: it never meets damage that is none, and each time it sees all that was acknowledged before.
-//! `TELESTO_SOAK_OPENS=200 TELESTO_SOAK_SECONDS=600` for the long run.
+//! Two processes write one folder at full speed through a bucket log while a third opens and closes
+//! the database again and again: it never meets damage that is none, and each time it sees all that
+//! was acknowledged before. `TELESTO_SOAK_OPENS=200 TELESTO_SOAK_SECONDS=600` for the long run.
 
 #[path = "appending.rs"]
 #[allow(dead_code)]
@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use appending::connect;
 use harness::{Node, Place};
 
-/// Slots that wait behind the trim point before the first open: the more there are, the longer a listing takes.
+/// Slots that wait behind the trim point before the first open: the more there are, the longer a
+/// listing takes.
 const SLOTS: i64 = 2_000;
 /// An error of an open counts when it is still there after this long.
 const RETRY: Duration = Duration::from_secs(1);

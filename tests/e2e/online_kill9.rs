@@ -1,4 +1,5 @@
-//! SIGKILL while an index is built: another process, or the same one started again, goes on where it was.
+//! SIGKILL while an index is built: another process, or the same one started again, goes on where
+//! it was.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -14,7 +15,8 @@ async fn number(client: &tokio_postgres::Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).get(0)
 }
 
-/// Builds an index, kills the process in the middle, and waits on `survivor` (or the process started again) for the index.
+/// Builds an index, kills the process in the middle, and waits on `survivor` (or the process
+/// started again) for the index.
 async fn killed(place: &Place, local: &std::path::Path, survivor: Option<&Node>) {
     let mut node = Node::start(place, &local.join("killed"), &[]);
     let client = node.connect().await.expect("connects");

@@ -1,9 +1,10 @@
-//! Three real processes on an S3 server that hangs, and that is not there: clients of all of them append and read. What is acknowledged by
-//! the disks goes on, a node that dies or starts meanwhile waits for the bucket, what clients saw is strictly serializable, and everything
-//! goes on when the bucket is back. Commits go on far beyond what the tail's memory holds.
+//! Three real processes on an S3 server that hangs, and that is not there: clients of all of them
+//! append and read. What is acknowledged by the disks goes on, a node that dies or starts meanwhile
+//! waits for the bucket, what clients saw is strictly serializable, and everything goes on when the
+//! bucket is back. Commits go on far beyond what the tail's memory holds.
 //!
-//! One round takes about a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one), `TELESTO_OUTAGE_SECONDS` how long an
-//! outage lasts (10).
+//! One round takes about a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default:
+//! one), `TELESTO_OUTAGE_SECONDS` how long an outage lasts (10).
 
 #[path = "appending.rs"]
 #[allow(dead_code)]
@@ -22,7 +23,8 @@ use harness::{Node, PATIENCE, Place, S3Server};
 
 const NODES: usize = 3;
 const SESSIONS_A_NODE: u64 = 2;
-/// How long an outage lasts: long enough for whatever is begun in it to meet it; in the soak longer than a request may take.
+/// How long an outage lasts: long enough for whatever is begun in it to meet it; in the soak longer
+/// than a request may take.
 fn outage() -> Duration {
     let seconds = std::env::var("TELESTO_OUTAGE_SECONDS");
     Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("a number")))
@@ -198,11 +200,13 @@ async fn three_processes_are_strictly_serializable_through_outages_of_the_bucket
     assert!(shown.is_empty(), "{} anomalies:\n{}", shown.len(), shown.join("\n"));
 }
 
-/// Rows of each writer, few enough to stay in a node's caches: what is not there can be read from the bucket only.
+/// Rows of each writer, few enough to stay in a node's caches: what is not there can be read from
+/// the bucket only.
 const ROWS: i64 = 40;
 const VALUE_BYTES: usize = 16 << 10;
 
-/// What a writer knows of its rows: how often each was counted up for certain, and how often perhaps.
+/// What a writer knows of its rows: how often each was counted up for certain, and how often
+/// perhaps.
 #[derive(Clone, Default)]
 struct Counted {
     certain: Vec<i64>,
@@ -211,7 +215,8 @@ struct Counted {
     bytes: u64,
 }
 
-/// Counts its rows up through a node, ten a transaction, with new values each time, until it is told to stop or the node dies.
+/// Counts its rows up through a node, ten a transaction, with new values each time, until it is
+/// told to stop or the node dies.
 async fn write(port: u16, writer: i64, stop: Arc<AtomicBool>, counted: Arc<Mutex<Counted>>) {
     let Some(mut client) = appending::connect(port).await else { return };
     let mut round = 0;
@@ -324,7 +329,8 @@ async fn commits_go_on_far_beyond_the_memory_of_the_tail_and_nothing_is_lost() {
         })
     })
     .await;
-    // A node dies with what it had moved, and starts: it waits for the bucket, and reads the log again.
+    // A node dies with what it had moved, and starts: it waits for the bucket, and reads the log
+    // again.
     cluster.take(follower).kill();
     let then = bytes();
     until("a node is dead, and more is written", || bytes() > then + 2 * SMALL_TAIL).await;

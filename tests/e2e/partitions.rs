@@ -1,9 +1,9 @@
-//! Three real processes in network namespaces of their own, through every way in which one can be cut off: clients of all of them
-//! append and read; what they saw is strictly serializable, who is cut off acknowledges nothing, the others go on, and all do
-//! when they hear each other again.
+//! Three real processes in network namespaces of their own, through every way in which one can be
+//! cut off: clients of all of them append and read; what they saw is strictly serializable, who is
+//! cut off acknowledges nothing, the others go on, and all do when they hear each other again.
 //!
-//! One round takes less than a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run (default: one). It takes root
-//! (`partitions.sh` says when that is not to be had).
+//! One round takes less than a minute. `TELESTO_SOAK_SECONDS` is for how long rounds are run
+//! (default: one). It takes root (`partitions.sh` says when that is not to be had).
 
 #[path = "appending.rs"]
 #[allow(dead_code)]
@@ -27,7 +27,8 @@ use namespaces::{Trio, both};
 use rounds::Clients;
 use three::{all, others};
 
-/// What was acknowledged before the cut may reach its client after it, and a lease may last so long.
+/// What was acknowledged before the cut may reach its client after it, and a lease may last so
+/// long.
 const LEASE: Duration = Duration::from_millis(1500);
 
 /// One way of being cut off.

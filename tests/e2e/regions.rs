@@ -1,15 +1,19 @@
-//! Three regions of real processes on folders: a database with data becomes the first one, two join while a load writes, and are killed
-//! while they are filled; clients move between them by session tokens while regions are killed and the links between them cut, stalled
-//! and slowed down. What the clients saw is causal; afterwards the replicas are equal, what was acknowledged is there, and nothing is
-//! where it was not placed. Then one region is put back to an older state, and another one is lost for good.
+//! Three regions of real processes on folders: a database with data becomes the first one, two join
+//! while a load writes, and are killed while they are filled; clients move between them by session
+//! tokens while regions are killed and the links between them cut, stalled and slowed down. What
+//! the clients saw is causal; afterwards the replicas are equal, what was acknowledged is there,
+//! and nothing is where it was not placed. Then one region is put back to an older state, and
+//! another one is lost for good.
 //!
 //! # Invariants
 //! - Every way from one region to another goes through a link of its own.
-//! - A write whose answer was lost is in the history as one of nobody: it may be read, and nobody must read it.
+//! - A write whose answer was lost is in the history as one of nobody: it may be read, and nobody
+//!   must read it.
 //!
 //! # Limits
-//! About 40 s; the disturbed part takes `TELESTO_REGIONS_SECONDS` (default: 15). `TELESTO_REGIONS_SEED` makes what is tried the same
-//! again, not when. With `TELESTO_REGIONS_KEEP` set the folders stay, with what the nodes said.
+//! About 40 s; the disturbed part takes `TELESTO_REGIONS_SECONDS` (default: 15).
+//! `TELESTO_REGIONS_SEED` makes what is tried the same again, not when. With `TELESTO_REGIONS_KEEP`
+//! set the folders stay, with what the nodes said.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -311,7 +315,8 @@ struct Mover {
     events: Vec<Event>,
     /// Where and when each of them ended.
     places: Vec<(usize, Instant)>,
-    /// Of the key that it alone writes: the last acknowledged value, and those with lost answers after it.
+    /// Of the key that it alone writes: the last acknowledged value, and those with lost answers
+    /// after it.
     own: (i64, Vec<i64>),
 }
 
@@ -433,7 +438,8 @@ async fn load(world: Arc<World>, stop: Arc<AtomicBool>) -> Vec<i32> {
     acknowledged
 }
 
-/// Writes a table at its home, region `home`, with `row` making the second column; what was acknowledged.
+/// Writes a table at its home, region `home`, with `row` making the second column; what was
+/// acknowledged.
 async fn at_home(
     world: Arc<World>,
     home: usize,
@@ -603,7 +609,8 @@ async fn go(world: &World, key: u64, with_token: bool) -> Vec<Event> {
     vec![Event::Write { key, value: value.unsigned_abs() }, Event::Read { key, value: read }]
 }
 
-/// Every region knows what all links take, a plan can be made from it, and a region goes over to another plane and back while it runs.
+/// Every region knows what all links take, a plan can be made from it, and a region goes over to
+/// another plane and back while it runs.
 async fn check_links(world: &World) {
     let client = world.sites[2].client().await;
     let until = Instant::now() + PATIENCE;
@@ -673,7 +680,8 @@ async fn tallied(world: &World) -> i64 {
     client.query_one("SELECT sum(hits)::bigint FROM tally", &[]).await.expect("reads").get(0)
 }
 
-/// The first region is put back to an older state, with its bucket and its disk, and takes back what the others have.
+/// The first region is put back to an older state, with its bucket and its disk, and takes back
+/// what the others have.
 async fn lose_commits(world: &World) {
     let us = &world.sites[0];
     let counted = tallied(world).await;
@@ -766,7 +774,8 @@ async fn give_definitions(world: &World) {
     }
 }
 
-/// The first region is lost too: the last one makes the definitions from then on, and writes what the first one wrote.
+/// The first region is lost too: the last one makes the definitions from then on, and writes what
+/// the first one wrote.
 async fn lose_first(world: &World) {
     let (us, eu) = (&world.sites[0], &world.sites[1]);
     us.kill();

@@ -1,6 +1,7 @@
-//! A region of several nodes, of which one carries the streams: sessions of the other one write and read in another region through it, move there, and
-//! see how the streams stand.
-//! When it is killed or frozen, another node that could carry them goes on. Clients of HTTP move between nodes and regions with their tokens.
+//! A region of several nodes, of which one carries the streams: sessions of the other one write and
+//! read in another region through it, move there, and see how the streams stand. When it is killed
+//! or frozen, another node that could carry them goes on. Clients of HTTP move between nodes and
+//! regions with their tokens.
 //!
 //! # Invariants
 //! Nothing is asked of the node that carries the streams by a client, but definitions.
@@ -113,7 +114,8 @@ async fn agree(one: &Client, other: &Client, sql: &str) {
     }
 }
 
-/// What a node that carries no streams (`client`) shows of them is what the one that carries them (`first`) shows.
+/// What a node that carries no streams (`client`) shows of them is what the one that carries them
+/// (`first`) shows.
 async fn shows_how_the_streams_stand(client: &Client, first: &Client, there: &Client) {
     let peer = "SELECT name, connected, filling, sent_transactions > 0, applied_transactions > 0, passed IS NOT NULL, trouble \
                 FROM telesto_regions WHERE NOT is_self";
@@ -457,7 +459,8 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     tokio::task::spawn_blocking(work).await.expect("it ends")
 }
 
-/// What `caller` finds at `port` of what it has written elsewhere; it is asked for again as long as it is told that that is not here yet.
+/// What `caller` finds at `port` of what it has written elsewhere; it is asked for again as long as
+/// it is told that that is not here yet.
 fn moved(caller: &mut Caller, port: u16, key: &str) -> Answer {
     let patience = Instant::now() + PATIENCE;
     loop {
@@ -518,7 +521,8 @@ async fn client_of_http_that_moves_between_regions_with_its_token_sees_what_it_w
         assert!(seen.status == 200 && seen.body.contains("newer"), "{seen:?}");
         assert_ne!(seen.token, Some(token.clone()), "the session goes on with a token of eu");
 
-        // Strict reads and writes wait alike, and what no region has signed is refused by all nodes.
+        // Strict reads and writes wait alike, and what no region has signed is refused by all
+        // nodes.
         let strict = caller.ask(there, "GET", &format!("/v1/kv/{key}"), "");
         assert!(strict.status == 200 && strict.body.contains("newer"), "{strict:?}");
         let mut digits = token.into_bytes();
@@ -533,7 +537,8 @@ async fn client_of_http_that_moves_between_regions_with_its_token_sees_what_it_w
         }
     }
 
-    // Without a node that carries the streams a client goes on in its region, and is told in another one that its token is not for there.
+    // Without a node that carries the streams a client goes on in its region, and is told in
+    // another one that its token is not for there.
     drop(first);
     let mut caller = Caller::default();
     caller.put(other.http, "alone", "1");

@@ -1,6 +1,7 @@
-//! A node that is replaced by the program on disk (SIGUSR2) under a load: no client that is idle or between two transactions sees an
-//! error, none that connects meanwhile is refused, nothing acknowledged is lost or doubled, and what a session had it has.
-//! `TELESTO_RESTARTS=50` for the long run.
+//! A node that is replaced by the program on disk (SIGUSR2) under a load: no client that is idle or
+//! between two transactions sees an error, none that connects meanwhile is refused, nothing
+//! acknowledged is lost or doubled, and what a session had it has. `TELESTO_RESTARTS=50` for the
+//! long run.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -36,7 +37,8 @@ async fn one(client: &Client, sql: &str) -> String {
     row.unwrap_or_default()
 }
 
-/// Adds rows one by one, each in a statement or in a block of three; the number that was acknowledged.
+/// Adds rows one by one, each in a statement or in a block of three; the number that was
+/// acknowledged.
 async fn write(url: String, from: i64, blocks: bool, stop: Arc<AtomicBool>) -> (i64, Duration) {
     let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("connects");
     tokio::spawn(connection);
@@ -239,8 +241,8 @@ async fn session_that_cannot_be_passed_is_told() {
     assert!(node.stop());
 }
 
-/// Who changes what a node asks of clients closes the door by a restart: a client that was passed stays only where it could come in
-/// anew by what it showed when it came.
+/// Who changes what a node asks of clients closes the door by a restart: a client that was passed
+/// stays only where it could come in anew by what it showed when it came.
 #[tokio::test(flavor = "multi_thread")]
 async fn clients_are_held_to_the_rules_of_the_process_that_takes_them_over() {
     let files = tempfile::tempdir().expect("folder");

@@ -1,5 +1,5 @@
-//! Clients of three nodes that append and read while a test does things to the nodes, round after round; what they saw is held to
-//! strict serializability at the end.
+//! Clients of three nodes that append and read while a test does things to the nodes, round after
+//! round; what they saw is held to strict serializability at the end.
 //!
 //! # Invariants
 //! There is one round at least; more are begun for `TELESTO_SOAK_SECONDS` (default: none).

@@ -1,7 +1,8 @@
-//! Real processes and the rules over tables: clients hammer unique and foreign keys while definitions change and processes die
-//! by SIGKILL; afterwards every index is its table's, every rule holds for the rows as they are read without indexes, both
-//! executors agree, and every transaction is there or not as its client was told. Statements that change
-//! definitions, killed in their middle, have happened wholly or not at all. `TELESTO_KILLS=50` for the long run.
+//! Real processes and the rules over tables: clients hammer unique and foreign keys while
+//! definitions change and processes die by SIGKILL; afterwards every index is its table's, every
+//! rule holds for the rows as they are read without indexes, both executors agree, and every
+//! transaction is there or not as its client was told. Statements that change definitions, killed
+//! in their middle, have happened wholly or not at all. `TELESTO_KILLS=50` for the long run.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -282,7 +283,8 @@ async fn rules_hold_on_two_processes_on_one_bucket_one_of_them_killed() {
 /// Rows of the table whose definition changes.
 const ROWS: usize = 4000;
 
-/// A change of definitions, and what shows whether it happened. Each can be made again after `undo`.
+/// A change of definitions, and what shows whether it happened. Each can be made again after
+/// `undo`.
 struct Change {
     sql: &'static str,
     undo: &'static str,

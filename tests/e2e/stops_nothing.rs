@@ -1,10 +1,12 @@
-//! A real node and the statements that could stop it (`tests/data/hostile.sql`, and more made from a seed): each is run and ended, by its time limit, by a
-//! cancel request, by `pg_cancel_backend`, by `pg_terminate_backend` and by a client that hangs up. Meanwhile another
-//! connection asks SELECT 1 and somebody asks for /health: both are answered, and the process lives.
+//! A real node and the statements that could stop it (`tests/data/hostile.sql`, and more made from
+//! a seed): each is run and ended, by its time limit, by a cancel request, by `pg_cancel_backend`,
+//! by `pg_terminate_backend` and by a client that hangs up. Meanwhile another connection asks
+//! SELECT 1 and somebody asks for /health: both are answered, and the process lives.
 //!
 //! Times are printed; only bounds with much slack are asserted, because the machine may be busy.
-//! `TELESTO_WAYS=all` ends every statement in each of the five ways; the default takes them in turns. `TELESTO_INPUT=name` runs those
-//! whose name has this in it. `TELESTO_HOSTILE` is how many are made (10), `TELESTO_SEED` from which seed.
+//! `TELESTO_WAYS=all` ends every statement in each of the five ways; the default takes them in
+//! turns. `TELESTO_INPUT=name` runs those whose name has this in it. `TELESTO_HOSTILE` is how many
+//! are made (10), `TELESTO_SEED` from which seed.
 
 #[path = "harness.rs"]
 #[allow(dead_code)]

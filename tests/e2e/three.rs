@@ -1,7 +1,8 @@
 //! Three nodes of one cluster, each of which may be gone for a while, and who of them owns the log.
 //!
 //! # Invariants
-//! How they are started, and where they run, is what tests differ in: they start them, and put them here.
+//! How they are started, and where they run, is what tests differ in: they start them, and put them
+//! here.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -47,7 +48,8 @@ pub struct Three {
 }
 
 impl Three {
-    /// None of them runs yet. `locals`: a folder for each, else ones in `directory`, which is removed with the handle.
+    /// None of them runs yet. `locals`: a folder for each, else ones in `directory`, which is
+    /// removed with the handle.
     pub fn new(directory: tempfile::TempDir, place: Place, locals: Option<Vec<PathBuf>>) -> Self {
         let own = |index: usize| directory.path().join(index.to_string());
         let locals = locals.unwrap_or_else(|| (0..NODES).map(own).collect());
@@ -94,7 +96,8 @@ impl Three {
         })
     }
 
-    /// The node that owns the log, once one does of which, and of all that answer, `settled` is true.
+    /// The node that owns the log, once one does of which, and of all that answer, `settled` is
+    /// true.
     pub async fn owner_when(&self, settled: impl Fn(&Value, &[Value]) -> bool) -> usize {
         let until = Instant::now() + PATIENCE;
         loop {

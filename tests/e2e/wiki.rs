@@ -1,8 +1,9 @@
-//! A real Wikipedia dump imported by the command line into Telesto and into PostgreSQL gives the same
-//! answers; an import that was killed goes on where it stopped. Both wikis are read and edited then: every acknowledged edit is there, with
-//! its links and categories.
+//! A real Wikipedia dump imported by the command line into Telesto and into PostgreSQL gives the
+//! same answers; an import that was killed goes on where it stopped. Both wikis are read and edited
+//! then: every acknowledged edit is there, with its links and categories.
 //!
-//! Needs `TELESTO_WIKI_DUMP` (scripts/fetch_dump.sh) and `TELESTO_POSTGRES_URL` (tests/servers/postgres.sh).
+//! Needs `TELESTO_WIKI_DUMP` (scripts/fetch_dump.sh) and `TELESTO_POSTGRES_URL`
+//! (tests/servers/postgres.sh).
 
 #[path = "harness.rs"]
 #[allow(dead_code)]
@@ -112,7 +113,8 @@ async fn killed_import_goes_on_and_answers_as_postgres_does() {
     assert!(String::from_utf8_lossy(&told.stderr).contains("are not those of its newest text"));
 }
 
-/// What Scalaris measured, and a node killed under the same load; the command looks for every acknowledged increment itself.
+/// What Scalaris measured, and a node killed under the same load; the command looks for every
+/// acknowledged increment itself.
 #[test]
 fn increments_of_scalaris_survive_a_node_that_is_killed() {
     let dir = tempfile::tempdir().expect("temporary folder");

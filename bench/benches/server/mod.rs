@@ -1,8 +1,9 @@
-//! A database in this process and one session on it, as the server runs statements, without the socket.
+//! A database in this process and one session on it, as the server runs statements, without the
+//! socket.
 //!
 //! # Invariants
-//! What is timed runs from bound parameters to the encoded reply: transaction, plan from its cache, execution, encoding of the
-//! rows in binary, end of the transaction.
+//! What is timed runs from bound parameters to the encoded reply: transaction, plan from its cache,
+//! execution, encoding of the rows in binary, end of the transaction.
 
 use std::path::Path;
 use std::sync::Arc;

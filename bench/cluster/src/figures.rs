@@ -72,7 +72,8 @@ pub(crate) async fn alone(nodes: &Nodes, rows: i64, time: Duration) -> Done {
     work::run(nodes, Work::Write, Place::Owner, 1, rows, time).await
 }
 
-/// What `alone` does, and the mean time of each stage of a commit, at the owner and at the first of the others.
+/// What `alone` does, and the mean time of each stage of a commit, at the owner and at the first of
+/// the others.
 pub(crate) async fn alone_by_stages(nodes: &Nodes, rows: i64, time: Duration) -> (Done, String) {
     let owner = nodes.owner().await;
     let other = usize::from(owner == 0);

@@ -1,10 +1,12 @@
 //! What the machine itself takes for one round trip and one sync, and for a bare majority.
 //!
 //! # Invariants
-//! - Round trip and sync are measured by the means a node uses: a message over TCP on loopback and its answer from another thread; a
-//!   write of 4 KiB into a file that has that space already, and `fdatasync`.
-//! - The bare majority does what a quorum commit must do, and nothing else: one thread writes and syncs a file of its own and sends 4 KiB
-//!   to two others, which write, sync and answer; it is over when two of the three have. All share one disk, as the nodes do.
+//! - Round trip and sync are measured by the means a node uses: a message over TCP on loopback and
+//!   its answer from another thread; a write of 4 KiB into a file that has that space already, and
+//!   `fdatasync`.
+//! - The bare majority does what a quorum commit must do, and nothing else: one thread writes and
+//!   syncs a file of its own and sends 4 KiB to two others, which write, sync and answer; it is
+//!   over when two of the three have. All share one disk, as the nodes do.
 //!
 //! # On failure
 //! The program ends: the folder is the one that the nodes write to.

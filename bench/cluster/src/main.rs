@@ -1,18 +1,20 @@
 //! What a transaction costs on one, three and five nodes.
 //!
 //! # Purpose
-//! `make bench-cluster` prints a table: for each number of nodes, kind of transaction and place of its clients, how many messages
-//! and bytes pass between nodes, how often disks are synced, how many requests the bucket sees, and how much processor time the
-//! nodes spend, for each transaction. Counts say what a machine with more cores would do; times on a shared one do not.
+//! `make bench-cluster` prints a table: for each number of nodes, kind of transaction and place of
+//! its clients, how many messages and bytes pass between nodes, how often disks are synced, how
+//! many requests the bucket sees, and how much processor time the nodes spend, for each
+//! transaction. Counts say what a machine with more cores would do; times on a shared one do not.
 //!
 //! # Invariants
-//! - What is counted is the difference of the nodes' own counters around the time in which the clients work, less what the idle
-//!   cluster did in as long a time just before.
+//! - What is counted is the difference of the nodes' own counters around the time in which the
+//!   clients work, less what the idle cluster did in as long a time just before.
 //! - Processor time is the kernel's count of each node's process; the clients are not in it.
 //! - A statement that fails ends the run: nothing is left out.
 //!
 //! # Limits
-//! All nodes, their clients and the bucket's folder share one machine. The kernel counts processor time in hundredths of a second.
+//! All nodes, their clients and the bucket's folder share one machine. The kernel counts processor
+//! time in hundredths of a second.
 #![allow(
     clippy::disallowed_methods,
     reason = "the outermost layer: it measures real time, and may stop at the first error"
@@ -53,8 +55,8 @@ struct Arguments {
     /// Only the time that one client's commit takes, beside what the machine itself takes.
     #[arg(long)]
     alone: bool,
-    /// Starts this many nodes with the table, prints the addresses of their clients and process ids, and waits until the
-    /// standard input ends: for other programs' measurements.
+    /// Starts this many nodes with the table, prints the addresses of their clients and process
+    /// ids, and waits until the standard input ends: for other programs' measurements.
     #[arg(long)]
     serve: Option<usize>,
 }

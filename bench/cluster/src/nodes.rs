@@ -132,7 +132,8 @@ impl Nodes {
         }
     }
 
-    /// How often each stage of a commit was gone through on a node, and how long it took in all, seconds.
+    /// How often each stage of a commit was gone through on a node, and how long it took in all,
+    /// seconds.
     pub(crate) fn stages(&self, index: usize) -> BTreeMap<String, (f64, f64)> {
         stages(&self.metrics(index))
     }

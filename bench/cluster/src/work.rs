@@ -5,7 +5,8 @@
 //! - Keys are drawn evenly from the table, by a generator that begins the same in each run.
 //!
 //! # On failure
-//! A conflict that the server could not settle itself (40001) is run again and counted; anything else ends the program.
+//! A conflict that the server could not settle itself (40001) is run again and counted; anything
+//! else ends the program.
 //!
 //! # Limits
 //! The table fits the nodes' memory.

@@ -1,13 +1,18 @@
-//! What an entry of the log takes until two of three nodes have it, beside what the machine itself takes.
+//! What an entry of the log takes until two of three nodes have it, beside what the machine itself
+//! takes.
 //!
 //! # Purpose
-//! `make bench-commit`: three processes on loopback, each with a log server on this disk and with the threads of a node; one of them appends
-//! entries one after the other. Transactions, SQL and clients are left out: it shows what the log adds to a round trip and a sync. Nodes
-//! whose commits have a thread of their own, as they are, and nodes where they share the core's threads, are measured in turns.
+//! `make bench-commit`: three processes on loopback, each with a log server on this disk and with
+//! the threads of a node; one of them appends entries one after the other. Transactions, SQL and
+//! clients are left out: it shows what the log adds to a round trip and a sync. Nodes whose commits
+//! have a thread of their own, as they are, and nodes where they share the core's threads, are
+//! measured in turns.
 //!
 //! # Invariants
-//! - Each turn measures the machine first: a round trip, a sync, and two of three bare threads (`bench/cluster/src/machine.rs`).
-//! - Figures are medians of a turn's entries; what is printed at the end is the median of the turns.
+//! - Each turn measures the machine first: a round trip, a sync, and two of three bare threads
+//!   (`bench/cluster/src/machine.rs`).
+//! - Figures are medians of a turn's entries; what is printed at the end is the median of the
+//!   turns.
 //! - Processor time is the kernel's, of all three processes.
 //!
 //! # On failure

@@ -1,7 +1,8 @@
 //! The nodes: a log server each, served to the others; the owner has the log, too.
 //!
 //! # Invariants
-//! Threads are those of a node (`crates/telesto/src/cli/runtimes.rs`): with [`Threads::Own`] commits have one of their own.
+//! Threads are those of a node (`crates/telesto/src/cli/runtimes.rs`): with [`Threads::Own`]
+//! commits have one of their own.
 
 use std::io::Write as _;
 use std::path::Path;

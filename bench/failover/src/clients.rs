@@ -1,7 +1,8 @@
 //! Clients that commit one statement after the other, and when they did.
 //!
 //! # Invariants
-//! A statement that failed, or whose connection broke, is sent again at once, on a new connection if need be.
+//! A statement that failed, or whose connection broke, is sent again at once, on a new connection
+//! if need be.
 //!
 //! # On failure
 //! None is told: what fails makes a gap.
@@ -98,7 +99,8 @@ impl Clients {
         (0..self.commits.len()).map(|index| self.acknowledged_of(index)).sum()
     }
 
-    /// Stops all; panics when a row says less than its client was acknowledged, or more than that and what it does not know of.
+    /// Stops all; panics when a row says less than its client was acknowledged, or more than that
+    /// and what it does not know of.
     pub(crate) async fn check(&self, trio: &Trio) {
         self.stop();
         let tasks = std::mem::take(&mut *self.tasks.lock().expect("no panic"));

@@ -1,18 +1,21 @@
 //! For how long commits stop when a node of three fails, by the way it fails.
 //!
 //! # Purpose
-//! `make bench-failover` prints a table: each kind of failure, of the log's owner and of another node (which is a log server), and
-//! the longest time between two commits of one client, for clients of the nodes that did not fail. With `--timeline` it shows
-//! throughput over time instead, while nodes are cut off and killed ([`timeline`]).
+//! `make bench-failover` prints a table: each kind of failure, of the log's owner and of another
+//! node (which is a log server), and the longest time between two commits of one client, for
+//! clients of the nodes that did not fail. With `--timeline` it shows throughput over time instead,
+//! while nodes are cut off and killed ([`timeline`]).
 //!
 //! # Invariants
-//! - Clients send one statement at a time, and again at once when it fails; each has a row of its own, so none conflicts.
+//! - Clients send one statement at a time, and again at once when it fails; each has a row of its
+//!   own, so none conflicts.
 //! - A run's figure is that of the client which waited longest.
 //! - Nothing is left out: a run in which commits did not come back within [`LIMIT`] counts as that.
 //!
 //! # Limits
-//! Three nodes, the clients and the bucket's folder share one machine: what else runs on it is part of the figures, and the row
-//! "nothing" says how much. It takes root (network namespaces, a mount).
+//! Three nodes, the clients and the bucket's folder share one machine: what else runs on it is part
+//! of the figures, and the row "nothing" says how much. It takes root (network namespaces, a
+//! mount).
 #![allow(
     clippy::disallowed_methods,
     reason = "the outermost layer: it measures real time, and may stop at the first error"
@@ -64,10 +67,12 @@ struct Arguments {
     /// Which failures; all if not given.
     #[arg(long, value_enum)]
     fault: Vec<Fault>,
-    /// Instead of the table: throughput over time, three partitions and two failures in turns (CloudTPS' Figure 9).
+    /// Instead of the table: throughput over time, three partitions and two failures in turns
+    /// (CloudTPS' Figure 9).
     #[arg(long)]
     timeline: bool,
-    /// Seconds of each partition of the timeline, and of a killed node's absence (the paper's partitions: 60).
+    /// Seconds of each partition of the timeline, and of a killed node's absence (the paper's
+    /// partitions: 60).
     #[arg(long, default_value_t = 15)]
     away: u64,
     /// Folder for the timeline's table and plot.

@@ -1,14 +1,18 @@
-//! Throughput over time while nodes are cut off and killed, as CloudTPS' Figure 9 has it: three partitions and two failures in turns.
+//! Throughput over time while nodes are cut off and killed, as CloudTPS' Figure 9 has it: three
+//! partitions and two failures in turns.
 //!
 //! # Invariants
-//! - Every commit of every client is counted in the tenth of a second of its acknowledgement; nothing is smoothed.
-//! - At the end each client's row says what it was acknowledged, or as many more as it lost the answers of.
+//! - Every commit of every client is counted in the tenth of a second of its acknowledgement;
+//!   nothing is smoothed.
+//! - At the end each client's row says what it was acknowledged, or as many more as it lost the
+//!   answers of.
 //!
 //! # On failure
 //! Panics when a row says something else: a commit was lost, or done twice.
 //!
 //! # Limits
-//! Three nodes; a client of each, one statement at a time. A node that is cut off takes no commits from its client meanwhile.
+//! Three nodes; a client of each, one statement at a time. A node that is cut off takes no commits
+//! from its client meanwhile.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,7 +29,8 @@ use crate::{CALM, LIMIT};
 /// The time of one count of commits.
 const TENTH: Duration = Duration::from_millis(100);
 const TENTHS: usize = 10;
-/// What the paper's took no commits for when a machine failed, seconds; its partitions lasted a minute.
+/// What the paper's took no commits for when a machine failed, seconds; its partitions lasted a
+/// minute.
 const PAPER_FAILURE: u64 = 14;
 
 /// What happens, in this order; whether the node owns the log.
@@ -106,7 +111,8 @@ struct Happened {
     zero: Duration,
     /// The longest wait of a client of another node.
     longest: Duration,
-    /// From the end of a partition, or the start of the killed node, to a commit of that node's client.
+    /// From the end of a partition, or the start of the killed node, to a commit of that node's
+    /// client.
     back: Duration,
 }
 
@@ -173,7 +179,8 @@ fn shown(happened: &[Happened]) -> String {
     text
 }
 
-/// Runs it; `time`: of each partition, and of each absence of a killed node. Writes plot and table into `out`.
+/// Runs it; `time`: of each partition, and of each absence of a killed node. Writes plot and table
+/// into `out`.
 pub(crate) async fn run(time: Duration, out: Option<&Path>) {
     let mut trio = Trio::start(None);
     let clients = Arc::new(Clients::start(&trio).await);

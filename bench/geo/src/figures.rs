@@ -437,7 +437,8 @@ fn figure_8(study: &Study) -> Result<(), String> {
     Ok(())
 }
 
-/// A change of trees while updates flow (§6.2): how long it lasts, and the longest time without anything new.
+/// A change of trees while updates flow (§6.2): how long it lasts, and the longest time without
+/// anything new.
 fn change(study: &Study) -> Result<(), String> {
     println!("\n== Change of trees (paper: always less than 200 ms), exponential correlation ==");
     println!(

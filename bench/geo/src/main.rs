@@ -1,15 +1,15 @@
 //! The study: the causal planes side by side with Saturn's figures (EuroSys 2017, §7).
 //!
 //! # Purpose
-//! `make bench-geo` prints the tables of Figures 1 and 4 to 8 and writes their plots as SVG. The paper's own figures stand beside ours where its
-//! text gives them.
+//! `make bench-geo` prints the tables of Figures 1 and 4 to 8 and writes their plots as SVG. The
+//! paper's own figures stand beside ours where its text gives them.
 //!
 //! # Invariants
 //! The same arguments print the same tables.
 //!
 //! # Limits
-//! A simulation: no processors, no queues, no jitter. Throughput (Figures 5 and 8a) is not measured; messages, bytes of
-//! metadata and waits of moving clients are counted instead.
+//! A simulation: no processors, no queues, no jitter. Throughput (Figures 5 and 8a) is not
+//! measured; messages, bytes of metadata and waits of moving clients are counted instead.
 
 mod figures;
 mod measure;

@@ -1,15 +1,17 @@
 //! One run of a workload on a plane, measured.
 //!
 //! # Invariants
-//! - Visibility is the time from a commit to its being handed out to be applied elsewhere; *extra* is what exceeds the latency of the
-//!   direct way, which is what `eventual` takes. No jitter, clocks in step: differences are the planes' own.
+//! - Visibility is the time from a commit to its being handed out to be applied elsewhere; *extra*
+//!   is what exceeds the latency of the direct way, which is what `eventual` takes. No jitter,
+//!   clocks in step: differences are the planes' own.
 //! - The first virtual second is not measured.
 //!
 //! # On failure
 //! What a plane or a region refuses ends the run with the reason.
 //!
 //! # Limits
-//! No queues and no processors: throughput is not measured. Messages, bytes and waits are counted instead.
+//! No queues and no processors: throughput is not measured. Messages, bytes and waits are counted
+//! instead.
 
 use std::collections::BTreeMap;
 
@@ -248,7 +250,8 @@ impl Run<'_> {
         }
     }
 
-    /// A traveller has been attached where it went: it reads, and goes home or, from there, to the next remote read.
+    /// A traveller has been attached where it went: it reads, and goes home or, from there, to the
+    /// next remote read.
     fn go_on(&mut self, index: usize) {
         let now = self.world.now_micros();
         let Traveller { home, to: here, since_micros, .. } = self.travellers[index];

@@ -7,8 +7,8 @@
 //! A tree file that does not parse is refused.
 //!
 //! # Limits
-//! The files do not tell where serializers stand: the sites that suit the weights best are taken, one serializer after the other until
-//! none can be moved to advantage.
+//! The files do not tell where serializers stand: the sites that suit the weights best are taken,
+//! one serializer after the other until none can be moved to advantage.
 
 use telesto_common::RegionId;
 use telesto_geo::solver::Problem;

@@ -1,4 +1,5 @@
-//! Where updates and remote reads go: the synthetic workloads of Saturn §7.3.1 and a social one on the real placement of §7.4.
+//! Where updates and remote reads go: the synthetic workloads of Saturn §7.3.1 and a social one on
+//! the real placement of §7.4.
 //!
 //! # Invariants
 //! Everything is drawn from the caller's randomness.
@@ -80,7 +81,8 @@ impl Social {
 impl Workload for Social {
     fn update(&mut self, region: RegionId, random: &mut SmallRng) -> (u32, RegionSet) {
         let user = self.graph.user_of(region, random);
-        // Half of the updates are of one's own data, half of a friend's that is here too (messages, comments).
+        // Half of the updates are of one's own data, half of a friend's that is here too (messages,
+        // comments).
         let friends = &self.graph.friends[user as usize];
         let friend = (!friends.is_empty() && random.random_bool(0.5))
             .then(|| friends[random.random_range(0..friends.len())]);

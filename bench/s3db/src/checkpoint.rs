@@ -1,4 +1,5 @@
-//! Checkpoints: log records from a pending-update queue to pages, by whoever holds the token of the queue's lock (§4.3, §4.4).
+//! Checkpoints: log records from a pending-update queue to pages, by whoever holds the token of the
+//! queue's lock (§4.3, §4.4).
 //!
 //! # Protocol
 //! ```text
@@ -7,16 +8,19 @@
 //! ```
 //!
 //! # Invariants
-//! - Two checkpoints of one queue never overlap: who cannot be done before its token comes back writes nothing.
-//! - Log records are deleted only after what they say is in the bucket; applying one twice changes nothing.
-//! - From the level of monotonicity on, records of a client are applied in the order of their numbers; one that comes too early stays in
-//!   its queue until the next checkpoint.
+//! - Two checkpoints of one queue never overlap: who cannot be done before its token comes back
+//!   writes nothing.
+//! - Log records are deleted only after what they say is in the bucket; applying one twice changes
+//!   nothing.
+//! - From the level of monotonicity on, records of a client are applied in the order of their
+//!   numbers; one that comes too early stays in its queue until the next checkpoint.
 //!
 //! # On failure
 //! A client may die anywhere: the token comes back by itself, the records are still there.
 //!
 //! # Limits
-//! A table takes either insertions or updates in this workload, so that a leaf is never written under two tokens at once.
+//! A table takes either insertions or updates in this workload, so that a leaf is never written
+//! under two tokens at once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +40,8 @@ use crate::workload::Table;
 type Pending = (u64, LogRecord);
 
 impl Client {
-    /// The writer's rule: each target whose last checkpoint is older than the interval gets one, beside the client's work (§4.5).
+    /// The writer's rule: each target whose last checkpoint is older than the interval gets one,
+    /// beside the client's work (§4.5).
     pub(crate) fn checkpoint_as_writer(self: &Arc<Self>, targets: impl Iterator<Item = Target>) {
         let mut targets: Vec<Target> = targets.collect();
         targets.sort_unstable();
@@ -73,7 +78,8 @@ impl Client {
         }
     }
 
-    /// Whether so many pages, and the header of a tree after them, are there before `until` if they are sent now.
+    /// Whether so many pages, and the header of a tree after them, are there before `until` if they
+    /// are sent now.
     fn is_in_time(&self, until: Duration, pages: u32, target: Target) -> bool {
         let rules = &self.shared.rules;
         let header = match target {
@@ -119,8 +125,8 @@ impl Client {
         Ok(())
     }
 
-    /// Which records may be applied now, and whether each is new; raises `counters` by them. At the basic level all are, in the order
-    /// they came.
+    /// Which records may be applied now, and whether each is new; raises `counters` by them. At the
+    /// basic level all are, in the order they came.
     fn in_order(
         &self,
         counters: &mut BTreeMap<u32, u64>,
@@ -184,7 +190,8 @@ impl Client {
         if nothing || !self.is_in_time(until, 0, target) {
             return Ok(());
         }
-        // Numbers are raised only as far as everything below them is in its leaf; a record that came twice raises none past one that is left.
+        // Numbers are raised only as far as everything below them is in its leaf; a record that
+        // came twice raises none past one that is left.
         let ordered = rules.protocol >= Protocol::Monotonicity;
         header.counters = before;
         let mut done = Vec::new();

@@ -1,10 +1,13 @@
-//! A client of the paper's database: reads records, buys, and keeps what its level of consistency needs.
+//! A client of the paper's database: reads records, buys, and keeps what its level of consistency
+//! needs.
 //!
 //! # Invariants
-//! - A client holds no lock that another waits for; what it holds in memory may be lost at any moment.
+//! - A client holds no lock that another waits for; what it holds in memory may be lost at any
+//!   moment.
 //! - Transactions of a client run one after the other; its checkpoints run beside them.
-//! - From the level of monotonicity on, a client never uses a page older than one it has used before, and sees its own log records
-//!   before they reach the page: it keeps them until a page shows them.
+//! - From the level of monotonicity on, a client never uses a page older than one it has used
+//!   before, and sees its own log records before they reach the page: it keeps them until a page
+//!   shows them.
 //!
 //! # On failure
 //! What fails in a background task ends the run ([`Shared::failures`]).
@@ -70,7 +73,8 @@ pub struct Rules {
     pub protocol: Protocol,
     pub checkpoint_interval: Duration,
     pub sizes: Sizes,
-    /// How long the token of a page's queue is locked (§4.3), and that of a tree's, whose checkpoints write several pages.
+    /// How long the token of a page's queue is locked (§4.3), and that of a tree's, whose
+    /// checkpoints write several pages.
     pub page_lock: Duration,
     pub tree_lock: Duration,
     /// How long a PUT of a page takes, for who must be done before its token comes back.
@@ -149,7 +153,8 @@ pub struct Client {
     pub shared: Arc<Shared>,
     /// The same through all lives.
     pub session: u32,
-    /// Unique to this life: what a client knows dies with it, so that guarantees to a client are to one of its lives.
+    /// Unique to this life: what a client knows dies with it, so that guarantees to a client are to
+    /// one of its lives.
     pub id: u32,
     pub env: Env,
     pub pages: Pages,
@@ -276,7 +281,8 @@ impl Client {
         }
     }
 
-    /// A reader makes a checkpoint with probability 1/x when the last was x seconds ago, more than the interval (§4.5).
+    /// A reader makes a checkpoint with probability 1/x when the last was x seconds ago, more than
+    /// the interval (§4.5).
     fn checkpoint_as_reader(self: &Arc<Self>, page: PageRef, node: &Node) {
         if self.shared.rules.protocol == Protocol::Naive {
             return;
@@ -291,7 +297,8 @@ impl Client {
         }
     }
 
-    /// How long ago a page was checkpointed, by this client's clock; clocks may differ, so a checkpoint in the future counts too.
+    /// How long ago a page was checkpointed, by this client's clock; clocks may differ, so a
+    /// checkpoint in the future counts too.
     pub(crate) fn since_checkpoint(&self, node: &Node) -> Duration {
         Duration::from_micros(self.env.clock.wall_micros().abs_diff(node.checkpointed))
     }

@@ -1,4 +1,5 @@
-//! Commits: by writing pages, by sending log records to queues, or by a queue of the client's own first (§4.1, §5.1).
+//! Commits: by writing pages, by sending log records to queues, or by a queue of the client's own
+//! first (§4.1, §5.1).
 //!
 //! # Protocol
 //! ```text
@@ -11,11 +12,12 @@
 //!
 //! # Invariants
 //! - Requests of a commit go one after the other, as in the paper's implementation (§6.3).
-//! - A commit record is deleted only after all log records of its transaction are in pending-update queues.
+//! - A commit record is deleted only after all log records of its transaction are in pending-update
+//!   queues.
 //!
 //! # On failure
-//! A client that dies between two requests leaves a part of its log records behind; [`Client::recover`] finishes or forgets them where
-//! an atomic queue tells which.
+//! A client that dies between two requests leaves a part of its log records behind;
+//! [`Client::recover`] finishes or forgets them where an atomic queue tells which.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -62,11 +64,13 @@ pub(crate) fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     postcard::from_bytes(body).map_err(|source| Error::Damaged { what: "a message".into(), source })
 }
 
-/// How many receives in a row must find nothing new before all is known of a queue whose commits are complete, and of any other.
+/// How many receives in a row must find nothing new before all is known of a queue whose commits
+/// are complete, and of any other.
 const EMPTY_RECEIVES: u32 = 4;
 const EMPTY_RECEIVES_INCOMPLETE: u32 = 25;
 
-/// Whether each commit record has as many log records as it says, and each log record its commit (§5.1).
+/// Whether each commit record has as many log records as it says, and each log record its commit
+/// (§5.1).
 fn is_complete(found: &BTreeMap<u64, Atomic>) -> bool {
     let mut missing: BTreeMap<u64, i64> = BTreeMap::new();
     for atomic in found.values() {
@@ -131,7 +135,8 @@ impl Client {
         Ok(())
     }
 
-    /// Writes every changed page as this client has it. What others have written since is overwritten.
+    /// Writes every changed page as this client has it. What others have written since is
+    /// overwritten.
     async fn write_pages(&self, changes: Vec<Change>) -> Result<()> {
         let mut pages: BTreeMap<_, (Vec<_>, Node)> = BTreeMap::new();
         for (target, key, payload) in changes {
@@ -148,12 +153,14 @@ impl Client {
         Ok(())
     }
 
-    /// The queue of a client's own; through all its lives, so that one that dies while it recovers leaves nothing behind.
+    /// The queue of a client's own; through all its lives, so that one that dies while it recovers
+    /// leaves nothing behind.
     fn atomic_queue(&self) -> String {
         format!("{ATOMIC}{}", self.session)
     }
 
-    /// The first step of an atomic commit: log records in as few messages as may be, the commit record last.
+    /// The first step of an atomic commit: log records in as few messages as may be, the commit
+    /// record last.
     async fn send_atomic(&self, records: &[(Target, LogRecord)]) -> Result<Propagation> {
         let queue = self.atomic_queue();
         // Unique to this life: numbers only go up.

@@ -1,12 +1,12 @@
 //! What clients were promised, and whether it was kept: the checker.
 //!
 //! # Invariants
-//! Sees what clients see (purchases begun and acknowledged, values read) and what is there at the end, nothing of the protocols: a
-//! protocol cannot excuse itself.
+//! Sees what clients see (purchases begun and acknowledged, values read) and what is there at the
+//! end, nothing of the protocols: a protocol cannot excuse itself.
 //!
 //! # Limits
-//! Values are told apart by the purchase that wrote them; of a product that several purchases changed, only the last value is seen at
-//! the end.
+//! Values are told apart by the purchase that wrote them; of a product that several purchases
+//! changed, only the last value is seen at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -126,7 +126,8 @@ impl History {
                     buyers.entry(*product).or_default().push(entry);
                 }
             }
-            // An acknowledged purchase that lost all its orders is whole in its way; it is counted above.
+            // An acknowledged purchase that lost all its orders is whole in its way; it is counted
+            // above.
             verdict.partial += u64::from(there > 0 && there < ORDERED);
         }
         for (product, tried) in tried {

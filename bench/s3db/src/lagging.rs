@@ -1,11 +1,12 @@
 //! A store that is eventually consistent, as S3 was in the paper's time (§2.1).
 //!
 //! # Invariants
-//! For a while after an object was overwritten, a GET returns either version; then only the new one.
+//! For a while after an object was overwritten, a GET returns either version; then only the new
+//! one.
 //!
 //! # Limits
-//! Creations and deletions are seen at once. The time is shorter than what lies between two checkpoints of a page, as the paper asks
-//! of its protocols.
+//! Creations and deletions are seen at once. The time is shorter than what lies between two
+//! checkpoints of a page, as the paper asks of its protocols.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,8 +1,10 @@
-//! The study: what each level of consistency costs in dollars and seconds, beside "Building a Database on S3" (SIGMOD 2008).
+//! The study: what each level of consistency costs in dollars and seconds, beside "Building a
+//! Database on S3" (SIGMOD 2008).
 //!
 //! # Purpose
-//! `make bench-s3db` prints the paper's Tables 3 and 4 and Figure 3, measured on its protocols and on Telesto's levels in the paper's world and in
-//! today's, what each level loses, and dollars by the number of clients; plots go to a folder as SVG.
+//! `make bench-s3db` prints the paper's Tables 3 and 4 and Figure 3, measured on its protocols and
+//! on Telesto's levels in the paper's world and in today's, what each level loses, and dollars by
+//! the number of clients; plots go to a folder as SVG.
 //!
 //! # Invariants
 //! The same arguments print the same tables.
@@ -11,7 +13,8 @@
 //! A promise that was not kept, and a run that failed, end it with exit code 1 and the reason.
 //!
 //! # Limits
-//! A simulation of requests and their prices; computing takes no time in it (`docs/architecture/s3db-study.md`).
+//! A simulation of requests and their prices; computing takes no time in it
+//! (`docs/architecture/s3db-study.md`).
 
 mod checkpoint;
 mod client;

@@ -1,8 +1,9 @@
-//! One run: a level, a world, some clients; what it took and cost, and whether its promise was kept.
+//! One run: a level, a world, some clients; what it took and cost, and whether its promise was
+//! kept.
 //!
 //! # Invariants
-//! - What is measured begins after warm-up and ends when what runs beside the transactions has ended too: a checkpoint that a
-//!   transaction caused is in its cost.
+//! - What is measured begins after warm-up and ends when what runs beside the transactions has
+//!   ended too: a checkpoint that a transaction caused is in its cost.
 //! - The same arguments give the same figures.
 //!
 //! # Limits

@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //! - A node holds keys below its high key; what is at or above it is to the right.
-//! - A leaf holds records, an inner node the smallest key and the page of each child; the first child's key is 0.
-//! - The header carries the time of the last checkpoint (§4.5) and, for monotonic writes, the number of the newest log record of each
-//!   client that was applied (§5.2).
+//! - A leaf holds records, an inner node the smallest key and the page of each child; the first
+//!   child's key is 0.
+//! - The header carries the time of the last checkpoint (§4.5) and, for monotonic writes, the
+//!   number of the newest log record of each client that was applied (§5.2).
 //!
 //! # Limits
-//! Nodes are never merged: nothing is deleted in this workload. A tree's own header (the metadata of its root in the paper) is a page
-//! without entries.
+//! Nodes are never merged: nothing is deleted in this workload. A tree's own header (the metadata
+//! of its root in the paper) is a page without entries.
 
 use std::collections::BTreeMap;
 
@@ -129,7 +130,8 @@ impl Node {
         }
     }
 
-    /// Cuts it into pieces of about `limit` bytes at most (one entry at least), each with its smallest key. The pieces are not linked.
+    /// Cuts it into pieces of about `limit` bytes at most (one entry at least), each with its
+    /// smallest key. The pieces are not linked.
     pub fn cut(self, limit: usize) -> Vec<(Key, Self)> {
         let entries = match &self.content {
             Content::Leaf(records) => records.len(),

@@ -1,15 +1,16 @@
 //! Runs of Telesto's own levels on the same shop.
 //!
 //! # Invariants
-//! - One process serves all clients of a run, so that commits travel in groups; it stands on the bucket alone, through the same
-//!   metered requests as the paper's clients.
+//! - One process serves all clients of a run, so that commits travel in groups; it stands on the
+//!   bucket alone, through the same metered requests as the paper's clients.
 //! - A conflict is followed by another try of the whole purchase, and its time counts.
 //! - What is checked at the end is read by a process that was not there before.
 //!
 //! # Limits
-//! - Levels for reads alone (`session`, `eventual`) look for products; the order is a serializable transaction in which the three
-//!   products are read again.
-//! - In the paper's world the store must have what S3 lacked in 2007: conditional writes and reads of what was written.
+//! - Levels for reads alone (`session`, `eventual`) look for products; the order is a serializable
+//!   transaction in which the three products are read again.
+//! - In the paper's world the store must have what S3 lacked in 2007: conditional writes and reads
+//!   of what was written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +45,8 @@ pub const LEVELS: [(Level, &str); 5] = [
     (Level::Eventual, "eventual"),
 ];
 
-/// What every level keeps here: a purchase reads what it changes in the statement or transaction that changes it.
+/// What every level keeps here: a purchase reads what it changes in the statement or transaction
+/// that changes it.
 const PROMISE: Promise = Promise { durable: true, session: true, atomic: true, isolated: true };
 
 /// Rows written by one transaction while loading.
@@ -164,7 +166,8 @@ pub fn run(scene: &Scene, level: Level, name: &'static str, hedging: Hedging) ->
     World::run(scene.seed, false, async |world| run_in(world, scene, level, name, hedging).await)
 }
 
-/// How long a process takes to open the database after the one before was killed with so many purchases made, and its requests.
+/// How long a process takes to open the database after the one before was killed with so many
+/// purchases made, and its requests.
 pub fn reopen(scene: &Scene) -> Result<(Duration, u64)> {
     World::run(scene.seed, false, async |world| {
         let store = MemoryStore::new(Arc::clone(&world.env.clock));

@@ -2,8 +2,10 @@
 //!
 //! # Invariants
 //! - A cached page older than the time to live is refreshed by a conditional GET before it is used.
-//! - What a client changed in its cache stays there until the page is evicted or another version of it is fetched.
-//! - A page written here is not asked for again as long as the store may still return what was there before.
+//! - What a client changed in its cache stays there until the page is evicted or another version of
+//!   it is fetched.
+//! - A page written here is not asked for again as long as the store may still return what was
+//!   there before.
 //! - The pool is bounded by bytes; the page used longest ago goes first.
 //!
 //! # Limits
@@ -101,13 +103,15 @@ impl Pages {
         &self.env
     }
 
-    /// A page: from the pool within its time to live, or `fresh`: as it is stored now, by a conditional GET.
+    /// A page: from the pool within its time to live, or `fresh`: as it is stored now, by a
+    /// conditional GET.
     pub async fn get(&self, cause: Cause, page: PageRef, fresh: bool) -> Result<Arc<Node>> {
         loop {
             let tag = {
                 let now = self.env.clock.monotonic();
                 match self.pool.lock().touch(page) {
-                    // What was just written here is newer than anything a GET may return: nobody else has had the token since.
+                    // What was just written here is newer than anything a GET may return: nobody
+                    // else has had the token since.
                     Some(cached)
                         if cached.settled > now
                             || !fresh && now.saturating_sub(cached.checked) < self.time_to_live =>

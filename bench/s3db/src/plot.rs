@@ -1,7 +1,8 @@
 //! Plots as SVG.
 //!
 //! # Invariants
-//! One colour a series, in the order given. The legend is in the upper corner that the highest point is not near.
+//! One colour a series, in the order given. The legend is in the upper corner that the highest
+//! point is not near.
 //!
 //! # On failure
 //! The drawing library's error, as text.

@@ -6,8 +6,9 @@
 //! - Half of a request's time passes before its effect and half after.
 //!
 //! # On failure
-//! None is modelled but those that the service is allowed: order is lost, a receive finds only a share of what is there (at least one
-//! message if any can be seen), and a deletion is forgotten now and then, so that a message comes twice.
+//! None is modelled but those that the service is allowed: order is lost, a receive finds only a
+//! share of what is there (at least one message if any can be seen), and a deletion is forgotten
+//! now and then, so that a message comes twice.
 //!
 //! # Limits
 //! No limit on the size of a message but the 8 KB that clients keep themselves ([`MESSAGE_BYTES`]).
@@ -190,7 +191,8 @@ impl Queues {
     fn take(&self, queue: &str, most: usize, lock: Duration) -> Vec<Received> {
         let now = self.env.clock.monotonic();
         let mut queues = self.service.queues.lock();
-        // The token of a lock queue is there from the moment its page is made (§4.3); making it is not metered.
+        // The token of a lock queue is there from the moment its page is made (§4.3); making it is
+        // not metered.
         if queue.starts_with(LOCK) && !queues.contains_key(queue) {
             let token = Message { body: Bytes::new(), visible: Duration::ZERO };
             queues.entry(queue.to_owned()).or_default().insert(0, token);

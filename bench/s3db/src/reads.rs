@@ -1,8 +1,9 @@
-//! How long single reads take: of rows in memory, strict, and from the bucket with and without hedging.
+//! How long single reads take: of rows in memory, strict, and from the bucket with and without
+//! hedging.
 //!
 //! # Invariants
-//! A read counts as cold when it made requests for itself; a strict read's look at the log's tail is a request of the read-only
-//! transaction's beginning.
+//! A read counts as cold when it made requests for itself; a strict read's look at the log's tail
+//! is a request of the read-only transaction's beginning.
 //!
 //! # Limits
 //! As of the runs: a read from memory takes no simulated time at all.

@@ -1,11 +1,14 @@
 //! The two worlds: latencies and prices of today's S3 and of the paper's.
 //!
 //! # Invariants
-//! Figures of the paper are those of its Tables 1 and 2 and of §2; today's are the product's own models and price sheets.
+//! Figures of the paper are those of its Tables 1 and 2 and of §2; today's are the product's own
+//! models and price sheets.
 //!
 //! # Limits
-//! - Today's queue: 15 ms at the median and 30 ms at the 90th percentile a request are assumed, not measured.
-//! - The paper's clients were outside of Amazon's network and paid for each byte; today's are in the bucket's region and do not.
+//! - Today's queue: 15 ms at the median and 30 ms at the 90th percentile a request are assumed, not
+//!   measured.
+//! - The paper's clients were outside of Amazon's network and paid for each byte; today's are in
+//!   the bucket's region and do not.
 
 use std::time::Duration;
 
@@ -83,8 +86,9 @@ impl Setting {
         })
     }
 
-    /// November 2007. Table 1 is nearly a line: 0.103 s and 278,000 bytes a second (10 KB in 0.14 s, 100 KB in 0.47 s where 0.45
-    /// was measured, 1 MB in 3.87 s); a write takes three times as long (§2.1). The variance was negligible (§6.3).
+    /// November 2007. Table 1 is nearly a line: 0.103 s and 278,000 bytes a second (10 KB in 0.14
+    /// s, 100 KB in 0.47 s where 0.45 was measured, 1 MB in 3.87 s); a write takes three times as
+    /// long (§2.1). The variance was negligible (§6.3).
     pub fn paper() -> Result<Self> {
         Ok(Self {
             latency: LatencyModel {
@@ -117,8 +121,8 @@ impl Setting {
         })
     }
 
-    /// How a process of this world reaches its bucket. The bounds on waits are long: an upload of some megabytes
-    /// takes minutes in the paper's world.
+    /// How a process of this world reaches its bucket. The bounds on waits are long: an upload of
+    /// some megabytes takes minutes in the paper's world.
     pub fn bucket(&self, hedging: Hedging) -> BucketOptions {
         BucketOptions {
             environment: false,
@@ -131,7 +135,8 @@ impl Setting {
         }
     }
 
-    /// How long it takes until a PUT of `bytes` has returned and everybody reads what it wrote, nine times of ten. Its effect is in the middle.
+    /// How long it takes until a PUT of `bytes` has returned and everybody reads what it wrote,
+    /// nine times of ten. Its effect is in the middle.
     pub fn put_padding(&self, bytes: u64) -> Duration {
         let rate = self.latency.upload_bytes_per_second.max(1) as f64;
         let put = self.latency.put.p90 + Duration::from_secs_f64(bytes as f64 / rate);

@@ -1,8 +1,10 @@
 //! The study: every table and plot from its runs.
 //!
 //! # Invariants
-//! - A table says in which world its figures were measured; the paper's own stand beside ours, never instead of them.
-//! - A promise that was broken, or a level without promise that lost nothing where it should, fails the study.
+//! - A table says in which world its figures were measured; the paper's own stand beside ours,
+//!   never instead of them.
+//! - A promise that was broken, or a level without promise that lost nothing where it should, fails
+//!   the study.
 //!
 //! # On failure
 //! The first run that fails ends the study with its level and reason.
@@ -47,18 +49,21 @@ struct World {
 
 /// What Telesto's own cache is by default, bytes: half of 256 MiB.
 const OWN_CACHE: Option<u64> = Some(128 << 20);
-/// Caches (`None`: that of the paper's client) and checkpoint intervals, seconds, that Telesto is set to.
+/// Caches (`None`: that of the paper's client) and checkpoint intervals, seconds, that Telesto is
+/// set to.
 const OWN_SETTINGS: [(Option<u64>, f64); 4] =
     [(None, 15.0), (OWN_CACHE, 15.0), (OWN_CACHE, 60.0), (OWN_CACHE, 300.0)];
-/// Purchases of all clients together in the runs by number of clients, in runs of one client. At 50 clients the paper's only queue of
-/// insertions gets more than its checkpoints take (256 records at a time), and must be emptied before it is checked.
+/// Purchases of all clients together in the runs by number of clients, in runs of one client. At 50
+/// clients the paper's only queue of insertions gets more than its checkpoints take (256 records at
+/// a time), and must be emptied before it is checked.
 const THEIR_CROWD: u64 = 3;
 const OUR_CROWD: u64 = 10;
 /// Telesto's strongest level.
 const STRONGEST: (Level, &str) = ours::LEVELS[0];
 
 impl Study {
-    /// Runs everything and prints it. Returns what was promised and not kept, or to be shown and not shown.
+    /// Runs everything and prints it. Returns what was promised and not kept, or to be shown and
+    /// not shown.
     pub fn run(&self) -> Result<Vec<String>> {
         let then = self.world(&self.paper)?;
         let now = self.world(&self.today)?;
@@ -180,7 +185,8 @@ impl Study {
         print!("{}", text(title, &head, &rows));
     }
 
-    /// Telesto as it would be set: its own cache, and longer intervals, for which no reader waits. The last one's dollars in the paper's world.
+    /// Telesto as it would be set: its own cache, and longer intervals, for which no reader waits.
+    /// The last one's dollars in the paper's world.
     fn own_settings(&self, then: &World, now: &World) -> Result<f64> {
         let mut rows = Vec::new();
         let mut last = f64::NAN;

@@ -1,4 +1,5 @@
-//! The study's own checks, in small: what naive loses and others do not, breaks that are planted, and the arithmetic of dollars.
+//! The study's own checks, in small: what naive loses and others do not, breaks that are planted,
+//! and the arithmetic of dollars.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -120,7 +121,8 @@ fn dollars_are_counts_times_prices() {
     assert!((queued.dollars(&stated) - (0.06 + 0.18)).abs() < 1e-9);
     let today = PriceSheet::builtin("s3-standard").expect("known");
     assert_eq!(Setting::today().expect("known").prices, today);
-    // One client's requests at the basic level: six messages a purchase, no other queue request in the transaction.
+    // One client's requests at the basic level: six messages a purchase, no other queue request in
+    // the transaction.
     let scene = Scene { clients: 1, ..small() };
     let run = theirs(&scene, Protocol::Basic);
     assert_eq!(run.queued[0].sends, 6 * run.purchases);

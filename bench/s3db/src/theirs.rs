@@ -1,7 +1,8 @@
 //! Runs of the paper's protocols.
 //!
 //! # Invariants
-//! At the end every pending-update queue is drained, outside of what is measured, before the checker looks.
+//! At the end every pending-update queue is drained, outside of what is measured, before the
+//! checker looks.
 //!
 //! # On failure
 //! A client's background task that failed, or a queue that does not empty, fails the run.
@@ -144,7 +145,8 @@ impl Stage {
         Ok((pages, Queues::new(service, env, setting.queue_times, setting.latency)))
     }
 
-    /// Pages of somebody for whom requests take no time and cost nothing. Two of one name would give new pages the same numbers.
+    /// Pages of somebody for whom requests take no time and cost nothing. Two of one name would
+    /// give new pages the same numbers.
     fn pages_at_once(&self, name: &str, lag: Duration) -> Result<Pages> {
         let env = self.world.process(name, 0).env;
         let options = BucketOptions { environment: false, ..BucketOptions::default() };

@@ -7,9 +7,11 @@
 //! ```
 //!
 //! # Invariants
-//! - A reader that arrives at a page which was split meanwhile goes right: it is never blocked and misses nothing.
+//! - A reader that arrives at a page which was split meanwhile goes right: it is never blocked and
+//!   misses nothing.
 //! - A page is written before anything refers to it.
-//! - Whoever inserts holds the tree's lock token, except at the level without any protocol, where splits may lose records.
+//! - Whoever inserts holds the tree's lock token, except at the level without any protocol, where
+//!   splits may lose records.
 
 use std::sync::Arc;
 

@@ -1,12 +1,14 @@
-//! The customer transaction of the paper's §6.1: one customer is read, six products are searched for, three of them are ordered.
+//! The customer transaction of the paper's §6.1: one customer is read, six products are searched
+//! for, three of them are ordered.
 //!
 //! # Invariants
 //! - Three products are updated (what was sold of each) and three orders inserted: six log records.
-//! - A record begins with the number of the purchase that wrote it (0: nobody since loading) and a count, so that every reader can
-//!   tell whose value it sees.
+//! - A record begins with the number of the purchase that wrote it (0: nobody since loading) and a
+//!   count, so that every reader can tell whose value it sees.
 //!
 //! # Limits
-//! Products and customers are drawn uniformly, as in the paper; of TPC-W's tables there are these three.
+//! Products and customers are drawn uniformly, as in the paper; of TPC-W's tables there are these
+//! three.
 
 use std::fmt;
 

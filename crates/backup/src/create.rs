@@ -7,13 +7,17 @@
 //! ```
 //!
 //! # Invariants
-//! - A backup is a state that a crash of all nodes could have left: a checkpoint, and every entry of the log behind it up to its end.
+//! - A backup is a state that a crash of all nodes could have left: a checkpoint, and every entry
+//!   of the log behind it up to its end.
 //! - Nothing is written to the database's bucket, and no node is asked for anything.
-//! - An entry is in it if it was in the bucket when the backup was begun: with the log on disks, what was shipped by then.
-//! - Before anything else version 1 of the chain is copied, which each database has of its own: what is of another database than the copies,
-//!   or of another course of it (one that was restored), is refused with nothing of it among them.
-//! - A moment is covered by the database's own clock: what it commits later is later than the newest commit that was copied. The clocks
-//!   of the bucket and of whoever copies say nothing of that.
+//! - An entry is in it if it was in the bucket when the backup was begun: with the log on disks,
+//!   what was shipped by then.
+//! - Before anything else version 1 of the chain is copied, which each database has of its own:
+//!   what is of another database than the copies, or of another course of it (one that was
+//!   restored), is refused with nothing of it among them.
+//! - A moment is covered by the database's own clock: what it commits later is later than the
+//!   newest commit that was copied. The clocks of the bucket and of whoever copies say nothing of
+//!   that.
 //!
 //! # On failure
 //! Nothing is recorded. What was copied is found by the next try.
@@ -125,7 +129,8 @@ impl Round<'_> {
         self.there = self.tables_and_parts().await?;
         let there = &self.there;
         self.done.retain(|key, _| there.contains(key));
-        // The database's own time, if its bucket told one with the chain: this machine's clock may be wrong.
+        // The database's own time, if its bucket told one with the chain: this machine's clock may
+        // be wrong.
         let began_micros =
             self.source.open.clock_micros().map_or(began_micros, |at| at.min(began_micros));
         let cache = Arc::new(ProcessCache::new(CACHE_BYTES));
@@ -181,8 +186,9 @@ impl Round<'_> {
         Ok(Some(backup))
     }
 
-    /// Copies what tells this database from all others, unless it is there: refuses when another one's is. Gives the name of the home,
-    /// which comes along so that nobody starts a node on the copies and takes them for the database.
+    /// Copies what tells this database from all others, unless it is there: refuses when another
+    /// one's is. Gives the name of the home, which comes along so that nobody starts a node on the
+    /// copies and takes them for the database.
     async fn claim(&mut self, log: &StoredLog) -> Result<Option<Copied>> {
         self.copy(log.chain_keys().take(1).collect(), "chain").await?;
         if self.source.raw.get(Cause::Admin, HOME, None).await?.is_none() {
@@ -208,7 +214,8 @@ impl Round<'_> {
         Ok(there)
     }
 
-    /// What was found copied may have been pruned since, and another backup may have gone ahead: then this one does not count.
+    /// What was found copied may have been pruned since, and another backup may have gone ahead:
+    /// then this one does not count.
     async fn still_there(&self, backup: &Backup) -> Result<()> {
         let newer = self.repository.newest().await?.1 > backup.number;
         let found = async {
@@ -276,7 +283,8 @@ impl Round<'_> {
         if reaches.next() < first {
             return Err(Error::Gone { object: format!("entry {}", reaches.next()) });
         }
-        // From the checkpoint's last entry, whose hash is wanted, or from where the last backup ended.
+        // From the checkpoint's last entry, whose hash is wanted, or from where the last backup
+        // ended.
         let since = last.map_or(u64::MAX, |last| last.end + 1);
         let begin = Lsn(reaches.0.max(1).min(since)).max(first);
         let mut walk = log.walk(begin);
@@ -313,7 +321,8 @@ impl Round<'_> {
                 waited += 1;
                 self.env.clock.sleep(PAUSE).await;
             }
-            // Somebody moved or trimmed the log meanwhile, or more of it is shipped. The versions are copied before the last look.
+            // Somebody moved or trimmed the log meanwhile, or more of it is shipped. The versions
+            // are copied before the last look.
             log = newest;
             looked = true;
             if !walk.go_on_by(&log) {
@@ -351,8 +360,8 @@ impl Round<'_> {
         })
     }
 
-    /// Parts behind the checkpoint have to be there; of those before it, which serve moments between this backup and the last one, the
-    /// database may have collected some.
+    /// Parts behind the checkpoint have to be there; of those before it, which serve moments
+    /// between this backup and the last one, the database may have collected some.
     async fn copy_parts(&mut self, seen: &Seen, last: Option<&Backup>) -> Result<Vec<Copied>> {
         let known = known(last.iter().flat_map(|last| &last.parts));
         let (needed, settled): (Vec<_>, Vec<_>) =

@@ -124,7 +124,8 @@ pub enum Error {
         /// The place of the backups.
         url: String,
     },
-    /// The bucket lacks entries of the log that its checkpoint has, which nodes have on their disks.
+    /// The bucket lacks entries of the log that its checkpoint has, which nodes have on their
+    /// disks.
     #[error(
         "entries from {from} on are not in the bucket yet; try again when the nodes have shipped them"
     )]

@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //! - What a backup that stays needs is never deleted, nor what lies between two of them that stay.
-//! - What is younger than a day and named by nothing may belong to a backup that is under way, and stays.
+//! - What is younger than a day and named by nothing may belong to a backup that is under way, and
+//!   stays.
 //!
-//! - Removing ends after ten minutes, whatever is left: a backup that finds it under way waits for fifteen. (A process that stands still
-//!   for five between its look at the clock and its request is not known of.)
+//! - Removing ends after ten minutes, whatever is left: a backup that finds it under way waits for
+//!   fifteen. (A process that stands still for five between its look at the clock and its request
+//!   is not known of.)
 //!
 //! # On failure
 //! Removing that was cut off leaves objects that the next one removes.
@@ -102,8 +104,8 @@ pub struct Removed {
     pub objects: usize,
 }
 
-/// Removes all backups but the newest `keep`, and what none of those needs. A record among those that stay which cannot be read is an
-/// error: what it names is not known.
+/// Removes all backups but the newest `keep`, and what none of those needs. A record among those
+/// that stay which cannot be read is an error: what it names is not known.
 ///
 /// # Errors
 /// The bucket's; [`Error::Damaged`], [`Error::Pruning`].
@@ -130,7 +132,8 @@ async fn prune_now(env: &Env, repository: &Repository, keep: usize) -> Result<Re
         env.clock.wall_micros().saturating_sub(u64::try_from(AGE.as_micros()).unwrap_or(u64::MAX));
     let mut unneeded = Vec::new();
     let places = ["checkpoint", "parts"].map(|place| format!("shards/{SHARD}/{place}"));
-    // Keys of tables that were dropped before the oldest backup: rows written with them are not to be read any more.
+    // Keys of tables that were dropped before the oldest backup: rows written with them are not to
+    // be read any more.
     for place in places.into_iter().chain(["keyring/tables".to_owned()]) {
         let there = list(repository.objects.as_ref(), &place).await?;
         unneeded.extend(there.into_iter().filter(|(key, _)| !needed.contains_key(key.as_str())));

@@ -1,7 +1,9 @@
-//! What is recorded of a backup: an object `backups/<number>.json` that is put last, so that a backup is there when it is whole.
+//! What is recorded of a backup: an object `backups/<number>.json` that is put last, so that a
+//! backup is there when it is whole.
 //!
 //! # Limits
-//! A record is in clear, of an encrypted database too: names, sizes and times of objects, nothing of what is in them.
+//! A record is in clear, of an encrypted database too: names, sizes and times of objects, nothing
+//! of what is in them.
 
 use std::collections::BTreeMap;
 
@@ -68,12 +70,15 @@ pub struct Backup {
     pub chain_version: u64,
     /// Key rings and keys of tables, and whose cluster it is.
     pub keys: Vec<Copied>,
-    /// When keys of tables were dropped that are so: wall-clock microseconds of the bucket, by the key of the tombstone.
+    /// When keys of tables were dropped that are so: wall-clock microseconds of the bucket, by the
+    /// key of the tombstone.
     #[serde(default)]
     pub dropped: BTreeMap<String, u64>,
-    /// Every commit by then is in the backups, if this one is: wall-clock microseconds of the database.
+    /// Every commit by then is in the backups, if this one is: wall-clock microseconds of the
+    /// database.
     pub covers_micros: u64,
-    /// Part objects of entries behind the checkpoint, and of those since the backup before that were still there.
+    /// Part objects of entries behind the checkpoint, and of those since the backup before that
+    /// were still there.
     pub parts: Vec<Copied>,
     /// Objects and bytes that this backup added.
     pub added_objects: u64,
@@ -112,8 +117,9 @@ impl Backup {
         }
     }
 
-    /// What in a record cannot be. Whoever may write to the place may write anything there: no number is too great to count from, and no
-    /// object is written to elsewhere than where a database has some.
+    /// What in a record cannot be. Whoever may write to the place may write anything there: no
+    /// number is too great to count from, and no object is written to elsewhere than where a
+    /// database has some.
     fn fault(&self) -> Option<String> {
         let numbers = [self.number, self.reaches, self.end, self.log_from, self.chain_version];
         if numbers.iter().any(|number| *number > MOST)

@@ -9,8 +9,9 @@
 //! # Invariants
 //! - An object that was copied is never changed; what is taken for it has the same bytes.
 //! - A record is put when all that it names is there.
-//! - Who removes puts its mark into `pruning` before it reads the records; who makes a backup looks for that, and for what it named, when its record is
-//!   there. So the one keeps what the other names, or the other sees that it does not.
+//! - Who removes puts its mark into `pruning` before it reads the records; who makes a backup looks
+//!   for that, and for what it named, when its record is there. So the one keeps what the other
+//!   names, or the other sees that it does not.
 //!
 //! # On failure
 //! What a backup that was cut off has copied stays, and the next one finds it.
@@ -30,7 +31,8 @@ const AT_ONCE: usize = 4;
 /// Objects a LIST request returns at most.
 const PAGE: usize = 1000;
 
-/// A bucket, as it is stored and as its keys open it. Of a database that is not encrypted both are the same.
+/// A bucket, as it is stored and as its keys open it. Of a database that is not encrypted both are
+/// the same.
 #[derive(Clone, Debug)]
 pub struct Stored {
     /// As it is stored.
@@ -156,8 +158,9 @@ impl Repository {
         Ok(marks.collect())
     }
 
-    /// Says that old backups are removed from now on; what says so is gone once [`Repository::end_pruning`] has it. Of two who begin at
-    /// once one at most goes on: each looks for the other when its own mark is there.
+    /// Says that old backups are removed from now on; what says so is gone once
+    /// [`Repository::end_pruning`] has it. Of two who begin at once one at most goes on: each looks
+    /// for the other when its own mark is there.
     pub(crate) async fn begin_pruning(&self, env: &Env) -> Result<String> {
         let own = format!("{PRUNING}/{:020}-{:032x}", env.clock.wall_micros(), env.random_u128());
         self.records.put_if_absent(Cause::Admin, &own, Vec::new().into()).await?;
@@ -196,7 +199,8 @@ impl Repository {
 /// Copies `keys`, some at a time, and gives what was copied, in any order.
 ///
 /// # Errors
-/// [`Error::Gone`] when one is not there, [`Error::OtherDatabase`] when another object has its place.
+/// [`Error::Gone`] when one is not there, [`Error::OtherDatabase`] when another object has its
+/// place.
 pub(crate) async fn copy(
     from: &dyn Bucket,
     to: &dyn Bucket,

@@ -8,14 +8,19 @@
 //! ```
 //!
 //! # Invariants
-//! - The new database is a state that the old one was in: all transactions up to one of them, and none behind it.
-//! - Every entry that is given to it was read and followed the one before it; every table and part had the checksum of its copy.
-//! - Until it is whole nobody can open it, or make another database in its place: version 1 of the chain is missing, later ones are there.
+//! - The new database is a state that the old one was in: all transactions up to one of them, and
+//!   none behind it.
+//! - Every entry that is given to it was read and followed the one before it; every table and part
+//!   had the checksum of its copy.
+//! - Until it is whole nobody can open it, or make another database in its place: version 1 of the
+//!   chain is missing, later ones are there.
 //!
-//! - Each restored database has a version 1 of the chain that no other one has, into whatever place and from whatever backup it was restored.
+//! - Each restored database has a version 1 of the chain that no other one has, into whatever place
+//!   and from whatever backup it was restored.
 //!
 //! # On failure
-//! The marker stays; the same command goes on, another one is refused. The marker says by which backups: later ones are left out then.
+//! The marker stays; the same command goes on, another one is refused. The marker says by which
+//! backups: later ones are left out then.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,10 +72,12 @@ pub struct Plan<'a> {
     chain: CutChain,
 }
 
-/// Finds out how to restore `wanted` to `target`, a bucket as it is stored; `copies` are the repository's, as the database's keys open them.
+/// Finds out how to restore `wanted` to `target`, a bucket as it is stored; `copies` are the
+/// repository's, as the database's keys open them.
 ///
 /// # Errors
-/// [`Error::NotCovered`], [`Error::NoBackups`], [`Error::NoSuchBackup`], [`Error::Damaged`]; the bucket's.
+/// [`Error::NotCovered`], [`Error::NoBackups`], [`Error::NoSuchBackup`], [`Error::Damaged`]; the
+/// bucket's.
 pub async fn plan<'a>(
     env: &'a Env,
     repository: &'a Repository,
@@ -158,9 +165,10 @@ impl<'a> Chosen<'a> {
         [self.base].into_iter().chain(self.later.iter().copied())
     }
 
-    /// Key rings and keys of tables. As of a moment: those of the backup and those made since, for what came later may be needed by what
-    /// was written later; and of each table whose key was dropped, whether it was so at that moment. Where no backup says when, the key
-    /// is gone where the backup that is restored says so.
+    /// Key rings and keys of tables. As of a moment: those of the backup and those made since, for
+    /// what came later may be needed by what was written later; and of each table whose key was
+    /// dropped, whether it was so at that moment. Where no backup says when, the key is gone where
+    /// the backup that is restored says so.
     fn keys(&self, wanted: Wanted) -> BTreeMap<String, Option<Copied>> {
         let of = |copied: &Copied| (copied.key.clone(), Some(copied.clone()));
         let rings = |copied: &&Copied| copied.key.starts_with("keyring/");
@@ -185,7 +193,8 @@ impl<'a> Chosen<'a> {
                 keys.retain(|other, _| !of_table(other));
                 keys.insert(key.to_owned(), Some(tombstone.clone()));
             } else {
-                // A backup from before it was dropped has the key; this one may have the tombstone alone.
+                // A backup from before it was dropped has the key; this one may have the tombstone
+                // alone.
                 keys.extend(every().filter(|copied| of_table(&copied.key)).map(of));
                 keys.remove(key);
             }
@@ -378,7 +387,8 @@ pub(crate) async fn check_log(env: &Env, copies: &Arc<dyn Bucket>, backup: &Back
     Ok(())
 }
 
-/// Walks the log between the ends of two backups whose logs are joined: moments between them are restored by it.
+/// Walks the log between the ends of two backups whose logs are joined: moments between them are
+/// restored by it.
 pub(crate) async fn check_between(
     env: &Env,
     copies: &Arc<dyn Bucket>,
@@ -402,7 +412,8 @@ impl Plan<'_> {
         self.objects.len() + self.keys.len()
     }
 
-    /// Takes `target`, as it is stored, which has to be empty or to have been taken so before, and gives it the keys.
+    /// Takes `target`, as it is stored, which has to be empty or to have been taken so before, and
+    /// gives it the keys.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::Damaged`]; the bucket's.
@@ -411,8 +422,9 @@ impl Plan<'_> {
         self.copy_all(target, &self.keys, progress).await
     }
 
-    /// Copies everything into `target`, but for what makes it a database. The version of the chain that ends the log goes first: with it
-    /// there and version 1 missing nobody makes another database in the place.
+    /// Copies everything into `target`, but for what makes it a database. The version of the chain
+    /// that ends the log goes first: with it there and version 1 missing nobody makes another
+    /// database in the place.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::Damaged`]; the bucket's.
@@ -424,7 +436,8 @@ impl Plan<'_> {
             .await?
             .is_some_and(|there| there.body != self.first.body)
         {
-            // A node was started on it a moment ago. Its database has not seen the version that was put.
+            // A node was started on it a moment ago. Its database has not seen the version that was
+            // put.
             target.raw.delete(Cause::Admin, &self.chain.key).await?;
             return Err(Error::NotEmpty {
                 url: target.raw.url().to_owned(),

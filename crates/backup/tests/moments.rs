@@ -1,5 +1,6 @@
-//! Backups of an engine that goes on, from a seed: commits, large ones, folds, compactions, collections, restarts and backups in any
-//! order; then databases as of each backup and as of moments between, beside a model of what was committed.
+//! Backups of an engine that goes on, from a seed: commits, large ones, folds, compactions,
+//! collections, restarts and backups in any order; then databases as of each backup and as of
+//! moments between, beside a model of what was committed.
 //!
 //! `TELESTO_BACKUP_SEEDS` tells how many seeds, `TELESTO_SEED` the first of them.
 
@@ -172,7 +173,8 @@ impl Story {
         let mut states = vec![(Timestamp(0), found)];
         let mut draws = Draws(7);
         Self::commit(&process, &mut draws, &mut states).await;
-        // Backed up at once, before its checkpoint has passed the cut; what is made of that is it, too.
+        // Backed up at once, before its checkpoint has passed the cut; what is made of that is it,
+        // too.
         let again = Repository {
             records: bucket(env, &MemoryStore::new(Arc::clone(&env.clock) as Arc<dyn Clock>), None),
             objects: bucket(env, &MemoryStore::new(Arc::clone(&env.clock) as Arc<dyn Clock>), None),
@@ -241,7 +243,8 @@ async fn play(seed: u64) {
     let wrong: Vec<Error> =
         wrong.into_iter().filter(|error| !matches!(error, Error::NotCovered { .. })).collect();
     assert!(wrong.is_empty(), "seed {seed}: {wrong:?}");
-    // Not by waiting: what a killed process left behind in SlateDB would look at its manifest all the while.
+    // Not by waiting: what a killed process left behind in SlateDB would look at its manifest all
+    // the while.
     story.process.clock.set_ahead(3 * 24 * 3600);
     prune(&story.process.env, &story.repository, 2).await.expect("prunes");
     let expected = story.state_of(last);
@@ -441,7 +444,8 @@ async fn damaged_record_is_told_and_the_other_backups_are_of_use() {
     let last = story.repository.readable().await.expect("reads").backups.pop().expect("some");
     assert_eq!(last.number, 4);
     story.restored(Wanted::Newest, &story.state_of(&last)).await.expect("restores");
-    // What a record names that cannot be read is not known: nothing is removed unless that backup goes, too.
+    // What a record names that cannot be read is not known: nothing is removed unless that backup
+    // goes, too.
     let pruned = prune(&story.process.env, &story.repository, 2).await;
     assert!(matches!(pruned, Err(Error::Damaged { .. })), "{pruned:?}");
     prune(&story.process.env, &story.repository, 1).await.expect("prunes");

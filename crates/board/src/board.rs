@@ -11,7 +11,8 @@
 //! - Changed rows stay changed until a write of them was acknowledged.
 //!
 //! # On failure
-//! Preparing a target is tried again every [`AGAIN`]. A store that fails is written to again at the next round.
+//! Preparing a target is tried again every [`AGAIN`]. A store that fails is written to again at the
+//! next round.
 //!
 //! # Limits
 //! Targets are those that it was started with.
@@ -211,7 +212,8 @@ impl Board {
             };
             let patience = self.options.timeout;
             let loaded = load(&self.env, &*target.target, records, patience, &shown).await;
-            // What keeps records from being loaded would be in the way of reading them too: that is measured.
+            // What keeps records from being loaded would be in the way of reading them too: that is
+            // measured.
             target.switch(true);
             let failed = loaded.err().map(|failure| failure.to_string());
             let done = failed.is_none();
@@ -280,8 +282,8 @@ impl Board {
         }
     }
 
-    /// Stops: nothing more becomes due; what is under way has until `drain` to end, and is forgotten after that. Writes the
-    /// history a last time; why it could not, if it could not.
+    /// Stops: nothing more becomes due; what is under way has until `drain` to end, and is
+    /// forgotten after that. Writes the history a last time; why it could not, if it could not.
     pub async fn stop(&self, drain: Duration) -> Option<String> {
         self.probes().for_each(|probe| probe.stop());
         let deadline = self.env.deadline(drain);
@@ -447,7 +449,8 @@ fn watched(
     Ok(watched)
 }
 
-/// Takes stored rows over; those of targets that are not probed now stay in the store until they are too old.
+/// Takes stored rows over; those of targets that are not probed now stay in the store until they
+/// are too old.
 fn restore(targets: &[Arc<Watched>], rows: &[Row], now: i64) -> Result<()> {
     let newest = rows.iter().map(|row| row.start).max().unwrap_or(now);
     if newest > now + AHEAD_SECONDS {

@@ -1,15 +1,16 @@
 //! The figures of a window: percentiles, failures, availability, and whether the promise was kept.
 //!
 //! # Invariants
-//! - A percentile is of all operations that were probed, and a failed one is slower than any that succeeded: when more than
-//!   1 % failed there is no p99, whatever the others took.
+//! - A percentile is of all operations that were probed, and a failed one is slower than any that
+//!   succeeded: when more than 1 % failed there is no p99, whatever the others took.
 //! - Availability counts what was probed; time that was not is told beside it, and is never up.
 //!
 //! # On failure
 //! A damaged row ends the computation, with its name.
 //!
 //! # Limits
-//! Windows begin at a whole minute (1 h, 1 d), hour (1 w, 30 d) or day (1 y) of UTC. Latencies are exact to 1 %.
+//! Windows begin at a whole minute (1 h, 1 d), hour (1 w, 30 d) or day (1 y) of UTC. Latencies are
+//! exact to 1 %.
 
 use serde::Serialize;
 
@@ -65,7 +66,8 @@ impl Window {
         Self::ALL.into_iter().find(|window| window.name() == name)
     }
 
-    /// Where a window that ends at `now` begins, for a board that was started at `started`; seconds since 1970.
+    /// Where a window that ends at `now` begins, for a board that was started at `started`; seconds
+    /// since 1970.
     #[must_use]
     pub fn begins(self, now: i64, started: i64) -> i64 {
         let (resolution, seconds) = match self {
@@ -127,7 +129,8 @@ impl Failures {
     }
 }
 
-/// Latencies of a window, milliseconds; `None`: so many failed that there is no such latency, or nothing was probed.
+/// Latencies of a window, milliseconds; `None`: so many failed that there is no such latency, or
+/// nothing was probed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Latency {
     /// Half of all took at most this.
@@ -161,7 +164,8 @@ pub struct Figures {
     pub latency_ms: Latency,
     /// Share of the operations that succeeded within the limit.
     pub availability: Option<f64>,
-    /// The same as a number of nines; `None` too when none failed: how many nines that is cannot be said.
+    /// The same as a number of nines; `None` too when none failed: how many nines that is cannot be
+    /// said.
     pub nines: Option<f64>,
     /// What 99 of 100 should take at most, milliseconds.
     pub promise_ms: f64,
@@ -233,7 +237,8 @@ fn latency(tally: &Tally) -> Latency {
     Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max }
 }
 
-/// The least latency that `share` of all operations did not pass, microseconds; `None` when too many failed.
+/// The least latency that `share` of all operations did not pass, microseconds; `None` when too
+/// many failed.
 #[must_use]
 pub fn quantile(tally: &Tally, share: f64) -> Option<u64> {
     let rank = (tally.operations() as f64 * share).ceil() as u64;

@@ -6,9 +6,10 @@
 //!
 //! # Invariants
 //! - An operation belongs to the minute in which it was due.
-//! - An hour is always the sum of its minutes, a day of its hours: rows are made anew from what they are made of, never
-//!   added to, so that sealing twice counts nothing twice.
-//! - At most [`MAX_ROWS`] rows for each target and operation; a row has at most [`Resolution::max_bytes`].
+//! - An hour is always the sum of its minutes, a day of its hours: rows are made anew from what
+//!   they are made of, never added to, so that sealing twice counts nothing twice.
+//! - At most [`MAX_ROWS`] rows for each target and operation; a row has at most
+//!   [`Resolution::max_bytes`].
 //!
 //! # On failure
 //! A stored row that cannot be read stops the board at its start; what is in memory cannot fail.
@@ -72,7 +73,8 @@ impl Resolution {
         }
     }
 
-    /// How long its buckets are kept, seconds: an hour and more beyond the window that is made of them.
+    /// How long its buckets are kept, seconds: an hour and more beyond the window that is made of
+    /// them.
     #[must_use]
     pub fn kept_seconds(self) -> i64 {
         match self {
@@ -87,9 +89,10 @@ impl Resolution {
     pub fn max_bytes(self, rate: f64) -> usize {
         let operations = (rate * self.seconds() as f64).ceil() + 1.0;
         let slots = operations.min(SLOTS as f64);
-        // A slot that is not empty takes its count, seven bits a byte with one bit for the sign, begun bytes counted full, and
-        // one byte for the empty slots before it; the sum is greatest when all counts are the mean, for a logarithm is
-        // concave. A head of 40 bytes, long runs of empty slots and deflate's own bytes make up the rest.
+        // A slot that is not empty takes its count, seven bits a byte with one bit for the sign,
+        // begun bytes counted full, and one byte for the empty slots before it; the sum is greatest
+        // when all counts are the mean, for a logarithm is concave. A head of 40 bytes, long runs
+        // of empty slots and deflate's own bytes make up the rest.
         let each = 2.0 + (operations / slots * 2.0).log2() / 7.0;
         128 + (slots * each).ceil() as usize
     }
@@ -224,8 +227,8 @@ impl Series {
         self.state.lock().unprobed += operations;
     }
 
-    /// Brings rows up to date at `now` (seconds since 1970); minutes that ended `grace` seconds ago are final. Rows that
-    /// are older than their resolution keeps are dropped.
+    /// Brings rows up to date at `now` (seconds since 1970); minutes that ended `grace` seconds ago
+    /// are final. Rows that are older than their resolution keeps are dropped.
     ///
     /// # Errors
     /// A damaged row; none comes from this process.
@@ -278,8 +281,8 @@ impl Series {
         state.dirty.extend(mine.map(|row| (row.resolution, row.start)));
     }
 
-    /// The rows that cover `from..to` (seconds since 1970), the longest that fit; `from` should begin a bucket. The last
-    /// one may go on past `to`.
+    /// The rows that cover `from..to` (seconds since 1970), the longest that fit; `from` should
+    /// begin a bucket. The last one may go on past `to`.
     #[must_use]
     pub fn cover(&self, from: i64, to: i64) -> Vec<(i64, Packed)> {
         let state = self.state.lock();
@@ -302,8 +305,8 @@ impl Series {
         covered
     }
 
-    /// Operations since the board was started, those that it was kept from, and the last failure with its time,
-    /// microseconds since 1970.
+    /// Operations since the board was started, those that it was kept from, and the last failure
+    /// with its time, microseconds since 1970.
     #[must_use]
     pub fn run(&self) -> (Tally, u64, Option<(i64, Failure)>) {
         let state = self.state.lock();

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! # Invariants
-//! Ranges are begun in order, so everything below what was under way is there: loading that was cut off goes on where it
-//! stopped, without a list of what was done.
+//! Ranges are begun in order, so everything below what was under way is there: loading that was cut
+//! off goes on where it stopped, without a list of what was done.
 //!
 //! # On failure
 //! The first failed range ends loading; the same call goes on later.
@@ -34,8 +34,8 @@ const AT_ONCE: usize = 4;
 /// A range may take so many times what a single question may.
 const RANGE_PATIENCE: u32 = 20;
 
-/// Sees to it that `target` has records `0..records`; tells `progress` how many it has. Each question to it may take
-/// `patience`.
+/// Sees to it that `target` has records `0..records`; tells `progress` how many it has. Each
+/// question to it may take `patience`.
 ///
 /// # Errors
 /// Why the target could not be asked or written to.

@@ -16,8 +16,9 @@
 //! - Waiting operations and lanes are bounded; a task runs only while there is work.
 //!
 //! # On failure
-//! A lane that broke or whose operation timed out is dropped; the next operation opens another as part of its own time. Where the board's own
-//! system lets it open none, the operation was not probed: the target has not failed.
+//! A lane that broke or whose operation timed out is dropped; the next operation opens another as
+//! part of its own time. Where the board's own system lets it open none, the operation was not
+//! probed: the target has not failed.
 //!
 //! # Limits
 //! Records are drawn uniformly. An operation that timed out may still take effect.

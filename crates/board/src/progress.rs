@@ -1,7 +1,8 @@
 //! Bars on standard error while records are loaded.
 //!
 //! # Invariants
-//! One bar a target that loads; none for one that has its records. Where standard error is no terminal nothing is drawn.
+//! One bar a target that loads; none for one that has its records. Where standard error is no
+//! terminal nothing is drawn.
 
 use std::collections::BTreeMap;
 

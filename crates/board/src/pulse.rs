@@ -1,8 +1,8 @@
 //! Whether the board itself ran, and what time it is for it.
 //!
 //! # Purpose
-//! A board that stood still (stopped, starved, on a paused machine) saw nothing: what it measured across such a gap is
-//! its own fault and is thrown away, and time is then unknown.
+//! A board that stood still (stopped, starved, on a paused machine) saw nothing: what it measured
+//! across such a gap is its own fault and is thrown away, and time is then unknown.
 //!
 //! ```text
 //!   beats   |.|.|.|.|            |.|.|     every task of the board beats, one does so every 50 ms
@@ -11,14 +11,17 @@
 //! ```
 //!
 //! # Invariants
-//! - The board's time never goes back, and goes on with monotonic time; it follows the wall clock forwards only.
+//! - The board's time never goes back, and goes on with monotonic time; it follows the wall clock
+//!   forwards only.
 //! - What ends in the epoch in which it was due did so while the board ran.
 //!
 //! # On failure
-//! A wall clock that is set back, or ahead by more than history is kept, is ignored until the board is started again.
+//! A wall clock that is set back, or ahead by more than history is kept, is ignored until the board
+//! is started again.
 //!
 //! # Limits
-//! Gaps of less than [`STALL`] are not told from a slow target, nor is a task that waits for CPU while others run.
+//! Gaps of less than [`STALL`] are not told from a slow target, nor is a task that waits for CPU
+//! while others run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +35,8 @@ pub(crate) const STALL: Duration = Duration::from_millis(250);
 const BEAT_EVERY: Duration = Duration::from_millis(50);
 /// How far the wall clock may run ahead before the board follows it.
 const STEP_MICROS: i64 = 1_000_000;
-/// A step beyond this is a clock that is wrong: history is kept for 368 days, and following it would drop all of it.
+/// A step beyond this is a clock that is wrong: history is kept for 368 days, and following it
+/// would drop all of it.
 const LONGEST_STEP_MICROS: i64 = 368 * 86_400 * 1_000_000;
 
 /// The board's own pulse. Clones are the same.
@@ -129,7 +133,8 @@ mod tests {
             world.sleep(Duration::from_secs(1)).await;
             process.thaw();
             assert_eq!(pulse.beat().epoch, 1);
-            // The machine's host stops it: its monotonic clock does not see that, its wall clock does.
+            // The machine's host stops it: its monotonic clock does not see that, its wall clock
+            // does.
             process.pause();
             world.sleep(Duration::from_secs(60)).await;
             process.resume(true);

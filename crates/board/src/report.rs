@@ -1,7 +1,9 @@
-//! What a board knows, as data: the page, the terminal and `/board.json` show this (`docs/reference/board.md`).
+//! What a board knows, as data: the page, the terminal and `/board.json` show this
+//! (`docs/reference/board.md`).
 //!
 //! # Invariants
-//! Times are whole seconds since 1970, lengths are seconds, latencies are milliseconds. Nothing here has a password.
+//! Times are whole seconds since 1970, lengths are seconds, latencies are milliseconds. Nothing
+//! here has a password.
 
 use serde::Serialize;
 

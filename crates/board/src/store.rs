@@ -1,4 +1,5 @@
-//! Where history outlives the board: a table in any database that speaks the Postgres wire, Telesto itself for one.
+//! Where history outlives the board: a table in any database that speaks the Postgres wire, Telesto
+//! itself for one.
 //!
 //! ```text
 //!   open    take the board's name over (a new run number), read all rows
@@ -74,8 +75,8 @@ pub trait Store: fmt::Debug + Send + Sync {
     /// [`Error::Store`], [`Error::Damaged`].
     async fn open(&self) -> Result<Vec<Row>>;
 
-    /// Puts rows in the place of those of the same target, operation, resolution and start, and deletes those that are too
-    /// old at `now`, seconds since 1970.
+    /// Puts rows in the place of those of the same target, operation, resolution and start, and
+    /// deletes those that are too old at `now`, seconds since 1970.
     ///
     /// # Errors
     /// [`Error::Store`]: try again; [`Error::Replaced`]: do not.

@@ -8,7 +8,8 @@
 //! Bytes that are no packed histogram are refused by name, never read as something else.
 //!
 //! # Limits
-//! Latencies are told apart to 1 % (two digits), from one microsecond to [`LONGEST_MICROS`]; longer ones count as that.
+//! Latencies are told apart to 1 % (two digits), from one microsecond to [`LONGEST_MICROS`]; longer
+//! ones count as that.
 
 use std::time::Duration;
 

@@ -1,15 +1,19 @@
 //! What can be probed: something that holds small records under numbers.
 //!
 //! # Purpose
-//! One trait for every kind of target, so that all are measured in the same way, simulated ones included.
+//! One trait for every kind of target, so that all are measured in the same way, simulated ones
+//! included.
 //!
 //! # Invariants
-//! - A record's value begins with its number, so that a read that got another record's value is found out.
-//! - A lane carries one operation at a time: operations that wait for each other would measure the board.
+//! - A record's value begins with its number, so that a read that got another record's value is
+//!   found out.
+//! - A lane carries one operation at a time: operations that wait for each other would measure the
+//!   board.
 //!
 //! # On failure
-//! An operation fails with a [`Failure`]; a lane that is no longer [`Lane::usable`] is dropped, and with it its connection.
-//! An operation that takes too long is dropped where it waits, and its lane with it.
+//! An operation fails with a [`Failure`]; a lane that is no longer [`Lane::usable`] is dropped, and
+//! with it its connection. An operation that takes too long is dropped where it waits, and its lane
+//! with it.
 
 use std::fmt;
 use std::ops::Range;
@@ -74,7 +78,8 @@ pub enum Kind {
     Rejected,
     /// The target answered, but not with what was stored.
     Wrong,
-    /// The operation was due and never sent: as many as may be under way were waiting for the target.
+    /// The operation was due and never sent: as many as may be under way were waiting for the
+    /// target.
     NotBegun,
 }
 
@@ -103,12 +108,13 @@ pub struct Failure {
     pub kind: Kind,
     /// What the target or the system said; without passwords.
     pub message: String,
-    /// The board could not ask: its own system let it open no connection. It says nothing of the target.
+    /// The board could not ask: its own system let it open no connection. It says nothing of the
+    /// target.
     pub own: bool,
 }
 
-/// What a system says to a process that may open nothing more: no file descriptor of its own (EMFILE) or of the machine (ENFILE), no local
-/// port (EADDRNOTAVAIL).
+/// What a system says to a process that may open nothing more: no file descriptor of its own
+/// (EMFILE) or of the machine (ENFILE), no local port (EADDRNOTAVAIL).
 #[cfg(target_os = "linux")]
 const NOTHING_LEFT: [i32; 3] = [24, 23, 99];
 #[cfg(not(target_os = "linux"))]

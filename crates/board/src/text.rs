@@ -1,7 +1,8 @@
 //! The board as plain text, for terminals.
 //!
 //! # Invariants
-//! A row for each target and operation; a figure that there is not is told in words, never as a number.
+//! A row for each target and operation; a figure that there is not is told in words, never as a
+//! number.
 
 use std::fmt::Write as _;
 

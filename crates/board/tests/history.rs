@@ -30,7 +30,8 @@ fn draw(state: &mut u64) -> u64 {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
-    /// Operations over five hours across midnight, sealed now and then, with the board started again in between.
+    /// Operations over five hours across midnight, sealed now and then, with the board started
+    /// again in between.
     #[test]
     fn hours_and_days_are_the_sum_of_their_minutes(seed in any::<u64>(), seals in 1_i64..40) {
         let mut random = seed;
@@ -133,7 +134,8 @@ fn minutes_of_a_busy_day_are_bounded() {
     assert!((kept..=kept + 2 + 28 + 2).contains(&rows), "{rows} rows");
 }
 
-/// A tally whose counts take as many bytes as they can: as even as possible over every slot, and not compressible.
+/// A tally whose counts take as many bytes as they can: as even as possible over every slot, and
+/// not compressible.
 fn worst(operations: u64) -> Packed {
     let mut tally = Tally::new();
     let values: Vec<u64> = {
@@ -148,7 +150,8 @@ fn worst(operations: u64) -> Packed {
     let (mut random, mut left) = (7, operations);
     let slots = values.len() as u64;
     while left > 0 {
-        // Few operations fall on slots apart from each other, so that the empty ones between are told too.
+        // Few operations fall on slots apart from each other, so that the empty ones between are
+        // told too.
         for value in &values {
             let sparse = operations < slots * 2 && !draw(&mut random).is_multiple_of(3);
             let each = (operations / slots).max(1);

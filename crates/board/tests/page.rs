@@ -1,4 +1,5 @@
-//! The page and its JSON: what the reference says is there, and nothing of a target's gets into HTML as HTML.
+//! The page and its JSON: what the reference says is there, and nothing of a target's gets into
+//! HTML as HTML.
 
 mod fake;
 

@@ -1,4 +1,5 @@
-//! A board in simulated time against a simulated target: what it shows is compared with what was done to the target.
+//! A board in simulated time against a simulated target: what it shows is compared with what was
+//! done to the target.
 
 mod fake;
 
@@ -107,7 +108,8 @@ fn freeze_of_ten_seconds_shows_as_a_hundred_late_operations() {
             assert!((47..=53).contains(&late), "{late} of {figures:?}");
             assert!(figures.unknown_seconds < 1.0, "{figures:?}");
         }
-        // Due every 100 ms for 10 s, and answered at its end: 90 took longer than a second, 80 than two.
+        // Due every 100 ms for 10 s, and answered at its end: 90 took longer than a second, 80 than
+        // two.
         for (than, expected) in [(1_000_000, 90), (2_000_000, 80), (5_000_000, 50)] {
             let slower = slower_than(&board, than);
             assert!(slower.abs_diff(expected) <= 3, "{slower} slower than {than} µs");

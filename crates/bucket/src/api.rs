@@ -9,7 +9,8 @@
 //! - Every request is metered by class, bytes and [`Cause`].
 //!
 //! # On failure
-//! Bounded by time-outs and a retry budget; then a determinate or an indeterminate [`crate::Error`].
+//! Bounded by time-outs and a retry budget; then a determinate or an indeterminate
+//! [`crate::Error`].
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -92,10 +93,10 @@ pub trait Bucket: Debug + Send + Sync {
     /// `Error::Indeterminate` only when that fails too.
     async fn put_if_absent(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome>;
 
-    /// As [`Bucket::put_if_absent`], for writers that read a taken key anyway and recognise their own
-    /// object there by its token (the log's slots): saves the GET that a lost race would cost. Here
-    /// `Exists` only means that the key is taken. It may be this call's own body, which something on
-    /// the way sent twice; the writer must look.
+    /// As [`Bucket::put_if_absent`], for writers that read a taken key anyway and recognise their
+    /// own object there by its token (the log's slots): saves the GET that a lost race would cost.
+    /// Here `Exists` only means that the key is taken. It may be this call's own body, which
+    /// something on the way sent twice; the writer must look.
     async fn put_unless_taken(&self, cause: Cause, key: &str, body: Bytes) -> Result<PutOutcome> {
         self.put_if_absent(cause, key, body).await
     }
@@ -105,7 +106,8 @@ pub trait Bucket: Debug + Send + Sync {
         None
     }
 
-    /// Up to `limit` objects under `prefix` (a whole path segment) with keys greater than `after`, in order.
+    /// Up to `limit` objects under `prefix` (a whole path segment) with keys greater than `after`,
+    /// in order.
     async fn list_after(
         &self,
         cause: Cause,
@@ -121,8 +123,8 @@ pub trait Bucket: Debug + Send + Sync {
     fn object_store(&self, cause: Cause) -> Arc<dyn ObjectStore>;
 
     /// The store's own clock, by which it stamps objects, as of its newest answer to this process:
-    /// wall-clock microseconds. `None` when its answers tell no time (local folders, whose clock is this
-    /// machine's own).
+    /// wall-clock microseconds. `None` when its answers tell no time (local folders, whose clock is
+    /// this machine's own).
     fn clock_micros(&self) -> Option<u64> {
         None
     }

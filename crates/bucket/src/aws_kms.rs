@@ -4,17 +4,19 @@
 //! ring, or key of tables ─ wrap, unwrap ─► Encrypt, Decrypt (JSON over HTTPS, signed) ─► the key's region; at most TRIES times
 //! ```
 //! # Invariants
-//! - The object that something is wrapped for is its encryption context: KMS opens it for no other, and its audit log names it.
+//! - The object that something is wrapped for is its encryption context: KMS opens it for no other,
+//!   and its audit log names it.
 //! - Decrypt names the key, so that nothing is opened that another key of the account has wrapped.
 //! - A request that was sent twice does no harm: wrapping is not noted anywhere but in its answer.
 //!
 //! # On failure
-//! What KMS says, and what would help. Where it is busy, has an error of its own, or is not reached, it is asked again, about ten seconds in
-//! all.
+//! What KMS says, and what would help. Where it is busy, has an error of its own, or is not
+//! reached, it is asked again, about ten seconds in all.
 //!
 //! # Limits
-//! Credentials are those of the environment, as for a bucket in S3 (variables, web identity, container, instance); settings given for the bucket
-//! alone do not count here. Keys pass through buffers of the HTTP client, which are not wiped.
+//! Credentials are those of the environment, as for a bucket in S3 (variables, web identity,
+//! container, instance); settings given for the bucket alone do not count here. Keys pass through
+//! buffers of the HTTP client, which are not wiped.
 
 use std::fmt;
 use std::time::Duration;
@@ -72,7 +74,8 @@ enum Answer {
 }
 
 impl AwsKms {
-    /// `endpoint` stands for KMS of every region, as `AWS_ENDPOINT_URL_KMS` does for other programs. Makes no request.
+    /// `endpoint` stands for KMS of every region, as `AWS_ENDPOINT_URL_KMS` does for other
+    /// programs. Makes no request.
     #[must_use]
     pub fn new(env: Env, endpoint: Option<String>) -> Self {
         Self { env, endpoint, clients: Mutex::default() }

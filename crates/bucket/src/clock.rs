@@ -2,12 +2,12 @@
 //!
 //! # Purpose
 //! Objects are aged by the store's clock, so a process that must know whether others may have aged
-//! something out under it asks the same clock, not its own, which may have stood still with the whole
-//! machine. HTTP answers carry the time (`Date`, RFC 9110 §6.6.1), so it costs nothing.
+//! something out under it asks the same clock, not its own, which may have stood still with the
+//! whole machine. HTTP answers carry the time (`Date`, RFC 9110 §6.6.1), so it costs nothing.
 //!
 //! # Invariants
-//! - What is told is the greatest time of any answer so far: an answer that was sent before a pause and
-//!   is looked at after it changes nothing.
+//! - What is told is the greatest time of any answer so far: an answer that was sent before a pause
+//!   and is looked at after it changes nothing.
 //! - Answers of intermediaries about their own failures (5xx) tell nothing.
 //!
 //! # On failure

@@ -1,20 +1,25 @@
 //! The store above the meter that encrypts what is written and decrypts what is read.
 //!
 //! # Purpose
-//! Everything in the bucket but the key ring goes through here, the checkpoint engine's objects too. Whoever
-//! holds the bucket sees names, stored lengths and times, and nothing else (`docs/architecture/encryption.md`).
+//! Everything in the bucket but the key ring goes through here, the checkpoint engine's objects
+//! too. Whoever holds the bucket sees names, stored lengths and times, and nothing else
+//! (`docs/architecture/encryption.md`).
 //!
 //! # Invariants
-//! - Sizes and ranges above are those of the plaintext; a range is one request, as without encryption.
-//! - An object that does not decrypt is an error that nobody repeats, never absent and never other bytes.
-//! - A put that is repeated is encrypted anew, with another salt: whoever compares, compares plaintexts.
+//! - Sizes and ranges above are those of the plaintext; a range is one request, as without
+//!   encryption.
+//! - An object that does not decrypt is an error that nobody repeats, never absent and never other
+//!   bytes.
+//! - A put that is repeated is encrypted anew, with another salt: whoever compares, compares
+//!   plaintexts.
 //!
 //! # On failure
-//! [`Undecipherable`] inside of `object_store`'s error. An epoch that is not known is looked for in the bucket
-//! once before it is one.
+//! [`Undecipherable`] inside of `object_store`'s error. An epoch that is not known is looked for in
+//! the bucket once before it is one.
 //!
 //! # Limits
-//! A database that is being turned over is read by [`crate::mixed`]. A copy is a read and a write: the path is part of what is authenticated. Tags (ETags) are those of the stored bytes.
+//! A database that is being turned over is read by [`crate::mixed`]. A copy is a read and a write:
+//! the path is part of what is authenticated. Tags (ETags) are those of the stored bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,7 +84,8 @@ async fn computed<T: Send + 'static>(
     done.map_err(|error| Error::Generic { store: "bucket", source: Box::new(error) })
 }
 
-/// The stored bytes that hold the plaintext bytes asked for. Ranges that are none stay as they are: the store says so.
+/// The stored bytes that hold the plaintext bytes asked for. Ranges that are none stay as they are:
+/// the store says so.
 fn stored_range(range: &GetRange) -> GetRange {
     let chunk_at = |plain: u64| (plain / CHUNK).saturating_mul(STORED_CHUNK);
     match range {
@@ -96,8 +102,8 @@ fn stored_range(range: &GetRange) -> GetRange {
     }
 }
 
-/// A listed or found object as the layers above see it. One whose length no encrypted object has is shown as
-/// empty: whoever reads it is told.
+/// A listed or found object as the layers above see it. One whose length no encrypted object has is
+/// shown as empty: whoever reads it is told.
 fn plain_meta(mut meta: ObjectMeta) -> ObjectMeta {
     if !keyring::is_clear(&meta.location) {
         meta.size = plain_size(meta.size).unwrap_or(0);

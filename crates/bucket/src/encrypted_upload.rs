@@ -1,9 +1,10 @@
 //! Large uploads, encrypted as they come.
 //!
 //! # Invariants
-//! - Parts that leave are of one size ([`PART_BYTES`] of plaintext, whole chunks) but the last, as some stores ask for,
-//!   whatever the sizes of the parts that come in.
-//! - What is held back is never empty once something came, so that the last chunk is known to be the last.
+//! - Parts that leave are of one size ([`PART_BYTES`] of plaintext, whole chunks) but the last, as
+//!   some stores ask for, whatever the sizes of the parts that come in.
+//! - What is held back is never empty once something came, so that the last chunk is known to be
+//!   the last.
 //!
 //! # Limits
 //! Up to one part is held back in memory. Parts come in the order of the calls.

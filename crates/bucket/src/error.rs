@@ -3,7 +3,8 @@
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong between us and the bucket. Cheap to clone: one failure may answer many waiters.
+/// What can go wrong between us and the bucket. Cheap to clone: one failure may answer many
+/// waiters.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The bucket's URL cannot be used.

@@ -2,8 +2,9 @@
 //!
 //! # Purpose
 //! Everything a real store may do to a request: answer 5xx or 503, lose the connection before or
-//! after the effect, be repeated on the way, be slow, never answer, apply a write long after its connection was lost. Faults
-//! come at seeded rates ([`FaultRates`]) or as programmed ([`FaultRule`], [`Faults::stop_answering`]).
+//! after the effect, be repeated on the way, be slow, never answer, apply a write long after its
+//! connection was lost. Faults come at seeded rates ([`FaultRates`]) or as programmed
+//! ([`FaultRule`], [`Faults::stop_answering`]).
 //!
 //! # Invariants
 //! - A store never lies: data read is data written, a conditional put has one winner.

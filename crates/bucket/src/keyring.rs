@@ -10,17 +10,19 @@
 //! ```
 //! # Invariants
 //! - Nothing is written before all of this is settled.
-//! - `keyring/<version>` is put if absent and never deleted; the newest version has every epoch there ever was.
-//! - Everything under `keyring/` is as it is stored: it protects itself. Everything else is encrypted.
+//! - `keyring/<version>` is put if absent and never deleted; the newest version has every epoch
+//!   there ever was.
+//! - Everything under `keyring/` is as it is stored: it protects itself. Everything else is
+//!   encrypted.
 //!
 //! # On failure
 //! A ring that is damaged, of another key or not complete is an error that says so.
 //!
 //! # Limits
-//! - A process learns of a new epoch when it meets it, or within a minute while it writes. Until then it writes
-//!   with the epoch before.
-//! - Two first starts at the same moment, one with a key and one without, make a database of one of them; the other fails at its
-//!   first read.
+//! - A process learns of a new epoch when it meets it, or within a minute while it writes. Until
+//!   then it writes with the epoch before.
+//! - Two first starts at the same moment, one with a key and one without, make a database of one of
+//!   them; the other fails at its first read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -186,7 +188,8 @@ fn incomplete(version: u64, later: u64) -> Error {
 /// Opens the encryption of `bucket`, or finds that there is none. Without a `service` one GET.
 ///
 /// # Errors
-/// [`Error::KeyMissing`], [`Error::NotEncrypted`], [`Error::Keys`], and what the requests fail with.
+/// [`Error::KeyMissing`], [`Error::NotEncrypted`], [`Error::Keys`], and what the requests fail
+/// with.
 pub async fn unlock(
     bucket: Arc<OpenBucket>,
     service: Option<Arc<dyn KeyService>>,
@@ -251,8 +254,8 @@ pub async fn read(bucket: &OpenBucket, service: &dyn KeyService) -> Result<Store
     }
 }
 
-/// Adds a version to the ring of `bucket` (opened without encryption), wrapped with the key `name`, and with a new
-/// data key when `new_epoch`. Processes that are running take it up within a minute.
+/// Adds a version to the ring of `bucket` (opened without encryption), wrapped with the key `name`,
+/// and with a new data key when `new_epoch`. Processes that are running take it up within a minute.
 ///
 /// # Errors
 /// As [`read`].

@@ -1,25 +1,25 @@
 //! Listings of a local folder, in key order, page by page.
 //!
 //! # Purpose
-//! A folder's names come from the file system in no order. Sorting them all for every page costs the
-//! whole folder in memory, and one look at each file's metadata; a log of 150,000 slots could not be
-//! trimmed in time. Here a page reads the names only, keeps the smallest that are wanted, and looks at
-//! the files of the page alone.
+//! A folder's names come from the file system in no order. Sorting them all for every page costs
+//! the whole folder in memory, and one look at each file's metadata; a log of 150,000 slots could
+//! not be trimmed in time. Here a page reads the names only, keeps the smallest that are wanted,
+//! and looks at the files of the page alone.
 //!
 //! # Invariants
-//! - Keys come in byte order of the whole key. A folder `a` sorts as `a/`: its keys lie between those
-//!   of `a-b` and `a0`.
+//! - Keys come in byte order of the whole key. A folder `a` sorts as `a/`: its keys lie between
+//!   those of `a-b` and `a0`.
 //! - Folders that cannot hold a key after the one asked for are not entered.
 //! - Memory: the names of one page, and the page.
 //!
 //! # On failure
-//! A file or folder that vanishes meanwhile is left out. Anything else is the operating system's error
-//! with the path.
+//! A file or folder that vanishes meanwhile is left out. Anything else is the operating system's
+//! error with the path.
 //!
 //! # Limits
-//! No snapshot: what is made or removed while a listing runs may be in it or not. A listing of a whole
-//! folder of *n* names reads them *n* / 16,000 times. Entity tags are not given. Names that are no
-//! keys (not UTF-8, or of a file under way) are left out.
+//! No snapshot: what is made or removed while a listing runs may be in it or not. A listing of a
+//! whole folder of *n* names reads them *n* / 16,000 times. Entity tags are not given. Names that
+//! are no keys (not UTF-8, or of a file under way) are left out.
 
 use std::collections::BinaryHeap;
 use std::fs::Metadata;
@@ -30,8 +30,8 @@ use std::path::{Path as FilePath, PathBuf};
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
-/// Objects of the first page; later ones of the same listing grow up to [`MAX_PAGE`], because whoever
-/// reads on probably wants all.
+/// Objects of the first page; later ones of the same listing grow up to [`MAX_PAGE`], because
+/// whoever reads on probably wants all.
 pub(crate) const FIRST_PAGE: usize = 1000;
 /// Objects of a page at most.
 pub(crate) const MAX_PAGE: usize = 16_000;
@@ -67,7 +67,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Adds the objects of `folder`, whose keys begin with `key` (which ends in a slash, or is empty).
+    /// Adds the objects of `folder`, whose keys begin with `key` (which ends in a slash, or is
+    /// empty).
     fn folder(&mut self, folder: &FilePath, key: &str) -> Result<(), (PathBuf, io::Error)> {
         let mut passed: Option<String> = None;
         loop {
@@ -95,8 +96,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The `wanted` smallest names in `folder` after `passed` that may hold keys after the one asked
-    /// for, in order; those of folders end in a slash.
+    /// The `wanted` smallest names in `folder` after `passed` that may hold keys after the one
+    /// asked for, in order; those of folders end in a slash.
     fn smallest(
         &self,
         folder: &FilePath,
@@ -171,9 +172,11 @@ fn object(file: &FilePath, key: &str) -> Result<Option<ObjectMeta>, (PathBuf, io
     Ok(Some(ObjectMeta { location, last_modified, size: meta.len(), e_tag: None, version: None }))
 }
 
-/// When an object got its name. A file is written under a temporary name first, and the process may be stopped, or the machine suspended,
-/// before it gets the one of its key: what it was modified at then is older than anybody could have seen it. Giving it a name changes its
-/// status. Whoever changes that later (a copy, other rights) makes it younger than it is, and it is kept for longer.
+/// When an object got its name. A file is written under a temporary name first, and the process may
+/// be stopped, or the machine suspended, before it gets the one of its key: what it was modified at
+/// then is older than anybody could have seen it. Giving it a name changes its status. Whoever
+/// changes that later (a copy, other rights) makes it younger than it is, and it is kept for
+/// longer.
 fn appeared(meta: &Metadata) -> Option<chrono::DateTime<chrono::Utc>> {
     let modified = (meta.mtime(), meta.mtime_nsec());
     let (seconds, nanos) = modified.max((meta.ctime(), meta.ctime_nsec()));

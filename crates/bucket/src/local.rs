@@ -9,8 +9,8 @@
 //!
 //! # Invariants
 //! - When a put returns, file, folder and all parent folders up to the root are on disk.
-//! - A read marked [`DurableRead`] returns only what is on disk: after a put whose fsync failed, the
-//!   object may be visible without being durable.
+//! - A read marked [`DurableRead`] returns only what is on disk: after a put whose fsync failed,
+//!   the object may be visible without being durable.
 //! - Temporary (`name#1`) and lock files (`name#0`) never show up in listings.
 //!
 //! # Limits
@@ -47,8 +47,9 @@ use crate::outcome::{Failure, classify};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DurableRead;
 
-/// Put into `PutOptions::extensions` of a conditional overwrite: of an object that nobody overwrites, but others may delete. It is exchanged
-/// in one step, without a lock file, and what was deleted meanwhile stays so.
+/// Put into `PutOptions::extensions` of a conditional overwrite: of an object that nobody
+/// overwrites, but others may delete. It is exchanged in one step, without a lock file, and what
+/// was deleted meanwhile stays so.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exchange;
 
@@ -74,9 +75,10 @@ fn sync_folder(path: &FilePath) -> Result<()> {
     File::open(path).and_then(|folder| folder.sync_all()).map_err(|error| failed(error, path))
 }
 
-/// Makes `folder` and its missing parents, each durable and its user's alone (mode 700): what is in it is the whole database. A folder that is there already may have been
-/// made a moment ago by a process that did not live to sync its parent, so the parents of all are
-/// synced, up to the root of the file system. Gives the folders that are on disk now.
+/// Makes `folder` and its missing parents, each durable and its user's alone (mode 700): what is in
+/// it is the whole database. A folder that is there already may have been made a moment ago by a
+/// process that did not live to sync its parent, so the parents of all are synced, up to the root
+/// of the file system. Gives the folders that are on disk now.
 fn create_durably(folder: &FilePath) -> Result<BTreeSet<PathBuf>> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -144,9 +146,9 @@ impl LocalStore {
     /// Put-if-match: under an exclusive lock of the machine, compare and replace. Overwrites and
     /// creates of the same key do not take the lock: a key is either updated conditionally or not.
     ///
-    /// The work is a task of its own: a caller that gives up in the middle (a time-out) leaves it to
-    /// hold the lock until the object was replaced or not, or another process could compare with the
-    /// object that is just being replaced.
+    /// The work is a task of its own: a caller that gives up in the middle (a time-out) leaves it
+    /// to hold the lock until the object was replaced or not, or another process could compare with
+    /// the object that is just being replaced.
     async fn update(
         &self,
         location: &Path,
@@ -206,7 +208,8 @@ impl LocalStore {
         result
     }
 
-    /// Puts `payload` in the place of the object with the tag of `version`, by exchanging two names in one step.
+    /// Puts `payload` in the place of the object with the tag of `version`, by exchanging two names
+    /// in one step.
     async fn exchange(
         &self,
         location: &Path,
@@ -277,7 +280,8 @@ impl LocalStore {
     }
 
     /// Deletes one object. Its folder is not synced: a deletion that a power loss undoes is made
-    /// again by whoever collects, and a sync for each is most of what collecting 10,000 objects costs.
+    /// again by whoever collects, and a sync for each is most of what collecting 10,000 objects
+    /// costs.
     async fn remove(&self, location: Path) -> Result<Path> {
         let path = self.inner.path_to_filesystem(&location)?;
         self.blocking(move || match std::fs::remove_file(&path) {
@@ -354,7 +358,8 @@ fn temporary_beside(path: &FilePath) -> io::Result<(PathBuf, File)> {
     Err(io::Error::from(io::ErrorKind::AlreadyExists))
 }
 
-/// Exchanges the names of two files in one step, if the second is the one that stood there; whether it was.
+/// Exchanges the names of two files in one step, if the second is the one that stood there; whether
+/// it was.
 fn exchange_names(new: &FilePath, path: &FilePath, stood: Stood) -> io::Result<bool> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     let exchange = || renameat_with(CWD, new, CWD, path, RenameFlags::EXCHANGE);

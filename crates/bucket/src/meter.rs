@@ -193,8 +193,9 @@ impl Meter {
         Charge::of(Resource::Cpu, nanos)
     }
 
-    /// What accounts and jobs of this process have to add up to: requests and bytes that were counted, computing that has an
-    /// account, what is seen in no request, and not what was done for other nodes.
+    /// What accounts and jobs of this process have to add up to: requests and bytes that were
+    /// counted, computing that has an account, what is seen in no request, and not what was done
+    /// for other nodes.
     #[must_use]
     pub fn bill(&self) -> Charge {
         let mut bill = Charge::of(Resource::Cpu, self.cpu.load(Ordering::Relaxed));

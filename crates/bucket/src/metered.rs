@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - Every request is metered under this store's [`Cause`] and in the task's scope.
-//! - Whoever stands in the way of that scope is asked before a read, a page of a listing and a PUT go out. A second request for a slow
-//!   read is not asked for: the first one was.
+//! - Whoever stands in the way of that scope is asked before a read, a page of a listing and a PUT
+//!   go out. A second request for a slow read is not asked for: the first one was.
 //! - No request waits longer than the request time-out.
 //! - Bodies of reads are fetched whole before the call returns, inside the time-out.
 //!
@@ -41,8 +41,8 @@ const PAGE: u64 = 1000;
 /// Time-out allowance where a request may move an object of unknown size, bytes.
 const WHOLE_OBJECT: u64 = 1 << 30;
 
-/// Whether the store has answered a read. That nothing is there, or nothing new, is an answer like another: looks at the log's tail
-/// get little else.
+/// Whether the store has answered a read. That nothing is there, or nothing new, is an answer like
+/// another: looks at the log's tail get little else.
 fn is_answer<T>(result: &Result<T>) -> bool {
     result
         .as_ref()
@@ -50,7 +50,8 @@ fn is_answer<T>(result: &Result<T>) -> bool {
         .is_none_or(|error| matches!(classify(error), Failure::Missing | Failure::Taken))
 }
 
-/// What became of a read that was asked for twice, when the earlier one of the two to end has failed.
+/// What became of a read that was asked for twice, when the earlier one of the two to end has
+/// failed.
 fn first_answer<T>(earlier: Result<T>, later: Result<T>) -> Result<T> {
     if is_answer(&later) { later } else { earlier }
 }
@@ -265,15 +266,16 @@ impl ObjectStore for Metered {
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        // Before the time is taken that a second request waits for: a read that its cap slows is not slow.
+        // Before the time is taken that a second request waits for: a read that its cap slows is
+        // not slow.
         scope::toll(&*self.env.clock, Resource::Gets).await;
         let small = match &options.range {
             Some(GetRange::Bounded(range)) => {
                 range.end.saturating_sub(range.start) <= hedge::MAX_BYTES
             }
             Some(GetRange::Suffix(bytes)) => *bytes <= hedge::MAX_BYTES,
-            // Whole objects may be large; the learned time is that of small reads, so a large one is
-            // hedged at most within the allowance.
+            // Whole objects may be large; the learned time is that of small reads, so a large one
+            // is hedged at most within the allowance.
             _ => true,
         };
         match &self.hedge {

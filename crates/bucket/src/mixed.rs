@@ -6,16 +6,18 @@
 //!                                 └─ no ─────> one GET of its first bytes   <── they differ: somebody turned it over meanwhile
 //! ```
 //! # Invariants
-//! - Ciphertext is never given out as plaintext: a range of an object in clear counts only if the very object that was looked at was read.
-//! - An object that begins as encrypted ones do is encrypted: if it does not decrypt, that is an error. None of the database's own
-//!   formats begins so.
+//! - Ciphertext is never given out as plaintext: a range of an object in clear counts only if the
+//!   very object that was looked at was read.
+//! - An object that begins as encrypted ones do is encrypted: if it does not decrypt, that is an
+//!   error. None of the database's own formats begins so.
 //!
 //! # On failure
 //! As [`crate::encrypted`].
 //!
 //! # Limits
-//! Whoever can write to the bucket can put an object in clear in the place of any other while the database is being turned over: nothing
-//! tells them apart. Sizes in listings are those of what is stored. [`MOST`] forms are remembered.
+//! Whoever can write to the bucket can put an object in clear in the place of any other while the
+//! database is being turned over: nothing tells them apart. Sizes in listings are those of what is
+//! stored. [`MOST`] forms are remembered.
 
 use std::collections::BTreeMap;
 
@@ -149,7 +151,8 @@ impl Encrypted {
             let looked_at = match form {
                 Form::Encrypted => {
                     let read = self.get_encrypted(location, asked.clone(), options.clone()).await;
-                    // It may be another object of that path, which a process without the keys has written.
+                    // It may be another object of that path, which a process without the keys has
+                    // written.
                     if read.is_err() {
                         self.vault.forms().forget(location);
                     }

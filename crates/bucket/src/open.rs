@@ -61,7 +61,8 @@ impl OpenBucket {
         &self.store.meter
     }
 
-    /// The data keys, when the database is encrypted: for what leaves memory by other ways than the bucket.
+    /// The data keys, when the database is encrypted: for what leaves memory by other ways than the
+    /// bucket.
     #[must_use]
     pub fn keys(&self) -> Option<&Arc<Keys>> {
         self.vault.as_ref().map(|vault| vault.keys())
@@ -110,7 +111,8 @@ pub enum ReachedFrom {
     },
 }
 
-/// From where the bucket at `url` is reached. Makes no request of it; the name of an S3 endpoint is looked up.
+/// From where the bucket at `url` is reached. Makes no request of it; the name of an S3 endpoint is
+/// looked up.
 ///
 /// # Errors
 /// [`Error::BadUrl`] when the URL cannot be used.
@@ -148,8 +150,8 @@ fn number(endpoint: &str) -> Option<IpAddr> {
 
 /// Opens the bucket at `url`: `file:///…`, a local path (`/…`, `./…`), `memory://name` (shared by
 /// all who open that name in this process), `s3://bucket/prefix`, `gs://…` or `az://…`. Makes no
-/// request; see [`crate::probe_conditional_put`] for the check a first start owes, and [`crate::keyring::unlock`] for
-/// databases that may be encrypted.
+/// request; see [`crate::probe_conditional_put`] for the check a first start owes, and
+/// [`crate::keyring::unlock`] for databases that may be encrypted.
 ///
 /// # Errors
 /// [`Error::BadUrl`] when the URL, or a setting it needs, cannot be used.

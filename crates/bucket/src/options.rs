@@ -31,8 +31,8 @@ pub enum Hedging {
 #[derive(Clone)]
 pub struct BucketOptions {
     /// Store settings by the names of the `object_store` crate (`aws_endpoint_url`,
-    /// `aws_access_key_id`, `aws_region`, `google_service_account`, `azure_storage_account_key`, …).
-    /// They win over the environment.
+    /// `aws_access_key_id`, `aws_region`, `google_service_account`, `azure_storage_account_key`,
+    /// …). They win over the environment.
     pub settings: BTreeMap<String, String>,
     /// Whether `AWS_*`, `GOOGLE_*` and `AZURE_*` environment variables are read.
     pub environment: bool,
@@ -47,8 +47,8 @@ pub struct BucketOptions {
     /// Where a store of the caller's says what its clock is with each answer; `None`: only stores
     /// reached by HTTP tell the time.
     pub clock: Option<Arc<StoreClock>>,
-    /// Encrypts everything with these keys, which never change. For simulation and tests: a database's own come from
-    /// [`crate::keyring::unlock`].
+    /// Encrypts everything with these keys, which never change. For simulation and tests: a
+    /// database's own come from [`crate::keyring::unlock`].
     pub keys: Option<Arc<Keys>>,
     /// Adds modelled latency below the trait.
     pub latency: Option<LatencyModel>,

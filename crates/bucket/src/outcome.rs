@@ -26,9 +26,9 @@ pub(crate) enum Failure {
     Taken,
     /// Refused for good: credentials, permissions, bad request, missing bucket. Nothing changed.
     Refused,
-    /// The local file system refused one of a request's steps (no space, no quota, no permission, now
-    /// read-only). What came before that step stands: a put may have made the object's name and failed
-    /// to sync its folder. Nothing more will come of it, so one look settles it.
+    /// The local file system refused one of a request's steps (no space, no quota, no permission,
+    /// now read-only). What came before that step stands: a put may have made the object's name and
+    /// failed to sync its folder. Nothing more will come of it, so one look settles it.
     Stopped,
     /// Did not reach the store's data (refused connection, throttled); repeat it at will.
     NotApplied,

@@ -62,8 +62,8 @@ impl PriceSheet {
     /// The sheet `name` out of `toml`, falling back to the built-in ones.
     ///
     /// # Errors
-    /// [`Error::BadConfig`] when the text is not a price file, a price is negative or not finite, or
-    /// no sheet has that name.
+    /// [`Error::BadConfig`] when the text is not a price file, a price is negative or not finite,
+    /// or no sheet has that name.
     pub fn from_toml(name: &str, toml: &str) -> Result<Self> {
         let bad = |reason: String| Error::BadConfig { name: name.to_owned(), reason };
         let mut sheets: BTreeMap<String, Self> =

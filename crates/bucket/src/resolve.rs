@@ -4,9 +4,9 @@
 //! - A conditional put is repeated only after a look at the object, or when the failed request
 //!   cannot have reached the store. Repeating is safe then: all attempts carry the same body, so
 //!   whichever lands, the object is ours.
-//! - "The key is taken" is settled by comparing bodies, also after a first attempt that left no doubt:
-//!   proxies and gateways repeat requests on their own (nginx counts PUT as idempotent), the first copy
-//!   makes the object and the second brings the answer.
+//! - "The key is taken" is settled by comparing bodies, also after a first attempt that left no
+//!   doubt: proxies and gateways repeat requests on their own (nginx counts PUT as idempotent), the
+//!   first copy makes the object and the second brings the answer.
 //! - Full jitter between attempts (Brooker, "Exponential backoff and jitter", 2015).
 //!
 //! # On failure
@@ -148,7 +148,8 @@ impl OpenBucket {
             match failure {
                 Failure::Ambiguous => doubtful = true,
                 Failure::Taken if !doubtful && !compare => return Ok(PutOutcome::Exists),
-                // Also without a doubt so far: something on the way may have sent the request twice.
+                // Also without a doubt so far: something on the way may have sent the request
+                // twice.
                 Failure::Taken | Failure::Stopped => {}
                 _ if doubtful => {}
                 // "Missing" in answer to a put: the bucket itself.
@@ -282,8 +283,8 @@ impl Bucket for OpenBucket {
     }
 }
 
-/// The `limit` first objects of a listing, in key order. One that is not `sorted` is read to its end,
-/// holding no more than `limit` objects.
+/// The `limit` first objects of a listing, in key order. One that is not `sorted` is read to its
+/// end, holding no more than `limit` objects.
 async fn collect(
     mut listing: futures::stream::BoxStream<'static, object_store::Result<ObjectMeta>>,
     limit: usize,

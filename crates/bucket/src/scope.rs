@@ -5,18 +5,20 @@
 //! statement can be told what it cost.
 //!
 //! # Invariants
-//! - A scope sees the requests of futures polled inside it ([`scoped`], [`enter`]). Scopes do not add
-//!   up: inside another one only the innermost counts.
-//! - Work done once for several (a group commit, a shared look at the log's tail) is counted in a scope
-//!   of its own and given out in shares ([`ScopeMeter::share_out`]): hence fractions.
-//! - Nothing counted is lost: what a scope holds when it ends and nobody has taken counts as a job of the bucket's.
+//! - A scope sees the requests of futures polled inside it ([`scoped`], [`enter`]). Scopes do not
+//!   add up: inside another one only the innermost counts.
+//! - Work done once for several (a group commit, a shared look at the log's tail) is counted in a
+//!   scope of its own and given out in shares ([`ScopeMeter::share_out`]): hence fractions.
+//! - Nothing counted is lost: what a scope holds when it ends and nobody has taken counts as a job
+//!   of the bucket's.
 //! - A task spawned inside a scope is outside of it. The exception are the short tasks in which the
 //!   checkpoint engine reads ahead and DataFusion runs operators, on a runtime prepared by
-//!   [`follow_tasks`]: these libraries spawn by themselves, and a long scan does most of its reading there.
+//!   [`follow_tasks`]: these libraries spawn by themselves, and a long scan does most of its
+//!   reading there.
 //!
 //! # Limits
-//! - On a runtime that was not prepared (a program's own, under the embedded library) what those tasks read
-//!   counts for the bucket only.
+//! - On a runtime that was not prepared (a program's own, under the embedded library) what those
+//!   tasks read counts for the bucket only.
 //! - Which tasks are followed is told by the source file that spawns them; the versions of both
 //!   libraries are pinned and a test in `crates/telesto` counts a cold scan.
 
@@ -39,10 +41,12 @@ use tokio::task::futures::TaskLocalFuture;
 
 use crate::api::Cause;
 
-/// How often a request waits for its guard at most, before it goes out all the same: no wait is without a bound.
+/// How often a request waits for its guard at most, before it goes out all the same: no wait is
+/// without a bound.
 const MOST_WAITS: u32 = 100;
 
-/// Bucket requests, bytes and dollars caused by something. Fractions are shares of work done for several.
+/// Bucket requests, bytes and dollars caused by something. Fractions are shares of work done for
+/// several.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
     /// GET and HEAD requests.
@@ -62,7 +66,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// A charge in whole requests, at these rates. What was computed costs nothing here: it is no request.
+    /// A charge in whole requests, at these rates. What was computed costs nothing here: it is no
+    /// request.
     #[must_use]
     pub fn of(charge: &Charge, rates: &Rates) -> Self {
         let requests = *charge - Charge::of(Resource::Cpu, charge.get(Resource::Cpu));
@@ -160,12 +165,13 @@ pub enum Toll {
     Free,
     /// It waits so long and asks again.
     Wait(Duration),
-    /// Whoever asked for it has been told to stop. The request goes out after this time if somebody still waits for it
-    /// then: another statement may, which shares it.
+    /// Whoever asked for it has been told to stop. The request goes out after this time if somebody
+    /// still waits for it then: another statement may, which shares it.
     Stopped(Duration),
 }
 
-/// What is no scope's, by [`Cause`], and what is not seen in requests; kept beside the bucket's own counts.
+/// What is no scope's, by [`Cause`], and what is not seen in requests; kept beside the bucket's own
+/// counts.
 #[derive(Debug, Default)]
 pub struct Jobs {
     causes: Mutex<[Charge; Cause::ALL.len()]>,
@@ -191,8 +197,8 @@ impl Jobs {
         *self.causes.lock()
     }
 
-    /// What scopes of this process used that is no request of its own: bytes to other nodes, log bytes, what other nodes
-    /// did for them.
+    /// What scopes of this process used that is no request of its own: bytes to other nodes, log
+    /// bytes, what other nodes did for them.
     #[must_use]
     pub fn extras(&self) -> Charge {
         *self.extras.lock()
@@ -320,7 +326,8 @@ impl ScopeMeter {
         payer.add(share);
     }
 
-    /// Adds what is no request of this process: bytes to other nodes, log bytes, what another node did for it.
+    /// Adds what is no request of this process: bytes to other nodes, log bytes, what another node
+    /// did for it.
     pub fn add_extra(&self, charge: Charge) {
         let home = self.counts.lock().home.clone();
         // Without one it belongs to no bill: nothing was ever requested here.
@@ -373,7 +380,8 @@ impl ScopeMeter {
         self.cpu.load(Ordering::Relaxed) + poll
     }
 
-    /// What was counted and has no account yet; from now on it has: the caller's. Computing time is told apart.
+    /// What was counted and has no account yet; from now on it has: the caller's. Computing time is
+    /// told apart.
     pub fn settle(&self) -> (Charge, u64) {
         let mut counts = self.counts.lock();
         let open = counts.all - counts.settled;
@@ -480,8 +488,8 @@ static FOLLOWED: LazyLock<Mutex<FxHashMap<Id, Arc<ScopeMeter>>>> = LazyLock::new
 /// How many there are: where none is followed, nothing is locked.
 static FOLLOWED_COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes the tasks that SlateDB's scans and DataFusion's operators spawn on a runtime count in the scope
-/// they are spawned from.
+/// Makes the tasks that SlateDB's scans and DataFusion's operators spawn on a runtime count in the
+/// scope they are spawned from.
 pub fn follow_tasks(runtime: &mut tokio::runtime::Builder) -> &mut tokio::runtime::Builder {
     runtime
         .on_task_spawn(|task| {
@@ -502,8 +510,8 @@ pub fn follow_tasks(runtime: &mut tokio::runtime::Builder) -> &mut tokio::runtim
         })
 }
 
-/// Whether a task spawned in this source file lives no longer than what spawned it. SlateDB starts its
-/// read-ahead in `utils.rs`; its lasting tasks start elsewhere.
+/// Whether a task spawned in this source file lives no longer than what spawned it. SlateDB starts
+/// its read-ahead in `utils.rs`; its lasting tasks start elsewhere.
 fn is_followed(file: &str) -> bool {
     file.contains("datafusion") || (file.contains("slatedb") && file.ends_with("utils.rs"))
 }

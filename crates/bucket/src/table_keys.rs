@@ -8,12 +8,16 @@
 //!  drop:          put the tombstone -> delete the epochs -> list again until none is left
 //! ```
 //! # Invariants
-//! - A name with a tombstone opens nothing, whatever else is there: [`TableKeys::at_hand`] looks for it first.
-//! - Of a drop and the making of an epoch one sees the other: each writes before it looks. So no epoch that is used outlives a drop.
-//! - A process forgets dropped keys at most [`LOOK_EVERY`] after it can reach the tombstone, whether it uses them or not.
+//! - A name with a tombstone opens nothing, whatever else is there: [`TableKeys::at_hand`] looks
+//!   for it first.
+//! - Of a drop and the making of an epoch one sees the other: each writes before it looks. So no
+//!   epoch that is used outlives a drop.
+//! - A process forgets dropped keys at most [`LOOK_EVERY`] after it can reach the tombstone,
+//!   whether it uses them or not.
 //!
 //! # On failure
-//! Opening never fails: why a key is not at hand is kept with it ([`Closed`]), and asked about again where that can change.
+//! Opening never fails: why a key is not at hand is kept with it ([`Closed`]), and asked about
+//! again where that can change.
 //!
 //! # Limits
 //! The key file is read once, at the start.
@@ -73,7 +77,8 @@ struct Known {
 }
 
 impl TableKeys {
-    /// Of the database in `bucket`; `service` has the key-encryption keys that this process was given.
+    /// Of the database in `bucket`; `service` has the key-encryption keys that this process was
+    /// given.
     #[must_use]
     pub fn new(
         bucket: Arc<dyn Bucket>,
@@ -200,10 +205,12 @@ impl TableKeys {
         });
     }
 
-    /// The newest epoch of `name`, for a table that begins to use it; makes the first one if there is none.
+    /// The newest epoch of `name`, for a table that begins to use it; makes the first one if there
+    /// is none.
     ///
     /// # Errors
-    /// [`Error::TableKey`] when the name was dropped or this process does not have it; those of the requests.
+    /// [`Error::TableKey`] when the name was dropped or this process does not have it; those of the
+    /// requests.
     pub async fn newest(&self, name: &str) -> Result<u32> {
         let closed =
             |why: Closed| Error::TableKey { name: name.to_owned(), reason: why.to_string() };
@@ -290,7 +297,8 @@ async fn make(
     Ok(outcome)
 }
 
-/// Makes the next epoch of the key `name`; its number. Tables go on with it when they are told to (`SET (telesto.key = …)`).
+/// Makes the next epoch of the key `name`; its number. Tables go on with it when they are told to
+/// (`SET (telesto.key = …)`).
 ///
 /// # Errors
 /// [`Error::TableKey`], and those of the requests.
@@ -317,7 +325,8 @@ pub async fn rotate(
     Err(refused("others rotate it all the time".to_owned()))
 }
 
-/// Destroys the key `name` for ever; how many epochs were deleted. Repeating it finishes what a crash left.
+/// Destroys the key `name` for ever; how many epochs were deleted. Repeating it finishes what a
+/// crash left.
 ///
 /// # Errors
 /// [`Error::TableKey`] when there is no such key; those of the requests.

@@ -9,17 +9,20 @@
 //! ```
 //! # Invariants
 //! - No object is absent at any moment, and none comes back that somebody has deleted.
-//! - It can be stopped and begun again at any point, by several at once: each step is repeated or has happened.
-//! - "Turning" is told by the ring, which is authenticated: nobody can make a database take what is in clear. The ring that ends it has an
-//!   epoch that the one before has not, so that a provider who hides it hides the keys of all that is written later.
+//! - It can be stopped and begun again at any point, by several at once: each step is repeated or
+//!   has happened.
+//! - "Turning" is told by the ring, which is authenticated: nobody can make a database take what is
+//!   in clear. The ring that ends it has an epoch that the one before has not, so that a provider
+//!   who hides it hides the keys of all that is written later.
 //!
 //! # On failure
 //! What is done stays done; begin again.
 //!
 //! # Limits
-//! A process that opened the database before it began and has no keys goes on in clear until it meets an encrypted object, and fails then:
-//! all have to be stopped before. An object is held in memory while it is turned over. Copies that the store itself keeps (versions,
-//! replication, backups) stay in clear.
+//! A process that opened the database before it began and has no keys goes on in clear until it
+//! meets an encrypted object, and fails then: all have to be stopped before. An object is held in
+//! memory while it is turned over. Copies that the store itself keeps (versions, replication,
+//! backups) stay in clear.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,7 +45,8 @@ use crate::mixed::is_encrypted;
 use crate::open::OpenBucket;
 use crate::outcome::shown;
 
-/// Objects turned over at a time, of those below [`LARGE`]; larger ones one by one, for the memory that they take.
+/// Objects turned over at a time, of those below [`LARGE`]; larger ones one by one, for the memory
+/// that they take.
 const AT_ONCE: usize = 4;
 /// Bytes of a large object.
 const LARGE: u64 = 32 << 20;
@@ -73,8 +77,8 @@ pub struct How {
     pub offline: bool,
 }
 
-/// Makes the database in `bucket` (opened without encryption) one that is being turned over; does nothing when it is. `again`: also one that
-/// was encrypted before.
+/// Makes the database in `bucket` (opened without encryption) one that is being turned over; does
+/// nothing when it is. `again`: also one that was encrypted before.
 ///
 /// # Errors
 /// [`Error::Encrypted`], [`Error::Keys`], and what the requests fail with.
@@ -101,7 +105,8 @@ pub async fn begin(
     }
 }
 
-/// Ends it: from now on what is not encrypted is damage. Only after [`turn`] has found nothing more.
+/// Ends it: from now on what is not encrypted is damage. Only after [`turn`] has found nothing
+/// more.
 ///
 /// # Errors
 /// [`Error::Keys`], and what the requests fail with.
@@ -182,7 +187,8 @@ impl Turner<'_> {
         Error::Unavailable { key: location.to_string(), reason: shown(error) }
     }
 
-    /// Whether the store keeps to the condition of an overwrite: a version that was replaced is not replaced once more.
+    /// Whether the store keeps to the condition of an overwrite: a version that was replaced is not
+    /// replaced once more.
     async fn probe(&self) -> Result<()> {
         let key = Path::from(format!("probe/{:032x}", self.bucket.env().random_u128()));
         let failed = |error: StoreError| self.failed(&key, &error);
@@ -304,7 +310,8 @@ impl Turner<'_> {
         })
     }
 
-    /// Puts the encrypted form of `body` in its place; `false`: another object stands there now, or none.
+    /// Puts the encrypted form of `body` in its place; `false`: another object stands there now, or
+    /// none.
     async fn replace(
         &self,
         location: &Path,

@@ -1,5 +1,5 @@
-//! Encrypted buckets: every size and range as without encryption, nothing to read for whoever holds the bucket,
-//! and every change of what is stored noticed.
+//! Encrypted buckets: every size and range as without encryption, nothing to read for whoever holds
+//! the bucket, and every change of what is stored noticed.
 
 use std::sync::Arc;
 
@@ -118,7 +118,8 @@ proptest! {
                 let error = bucket.get(Cause::Read, "a/b", None).await.expect_err("noticed");
                 assert!(matches!(error, Error::Undecipherable { .. }), "{error}");
             } else {
-                // A read of a part meets what is wrong with that part: the last byte is in the last chunk.
+                // A read of a part meets what is wrong with that part: the last byte is in the last
+                // chunk.
                 let key = Path::from("a/b");
                 let last = answer(&bucket, &key, Some(GetRange::Offset(size.saturating_sub(1) as u64))).await;
                 assert_eq!(last, None);

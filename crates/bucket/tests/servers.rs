@@ -151,7 +151,8 @@ async fn engine_store_works(server: &Server) {
     assert_eq!(bucket.meter().snapshot().requests(Class::Delete), 2);
 }
 
-/// A database in clear becomes encrypted in place: these servers keep to the condition of an overwrite.
+/// A database in clear becomes encrypted in place: these servers keep to the condition of an
+/// overwrite.
 async fn database_is_turned_over(server: &Server) {
     let env = telesto_runtime::env();
     let clear = server.open("telesto/turned", BucketOptions::default());

@@ -1,4 +1,5 @@
-//! The trait over local folders and memory, plain and encrypted: same answers, durable files, odd keys, ranges, listings.
+//! The trait over local folders and memory, plain and encrypted: same answers, durable files, odd
+//! keys, ranges, listings.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Keys of tables in a bucket: made once, opened by who has the key file's line, destroyed for ever.
+//! Keys of tables in a bucket: made once, opened by who has the key file's line, destroyed for
+//! ever.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Turning a database over: what is in clear becomes encrypted while it is read, written and deleted, and nothing is wrong in between.
+//! Turning a database over: what is in clear becomes encrypted while it is read, written and
+//! deleted, and nothing is wrong in between.
 
 #![expect(
     clippy::disallowed_methods,
@@ -184,7 +185,8 @@ proptest! {
     }
 }
 
-/// Deletes an object between the moment it was read and the moment it is put again; perhaps ignores conditions.
+/// Deletes an object between the moment it was read and the moment it is put again; perhaps ignores
+/// conditions.
 #[derive(Debug)]
 struct Meddling {
     inner: MemoryStore,
@@ -285,7 +287,8 @@ async fn what_is_deleted_meanwhile_stays_deleted_and_a_store_that_cannot_tell_is
     }
 }
 
-/// A folder: readers that hold on to sizes and ranges, writers and deleters beside the one that turns it over.
+/// A folder: readers that hold on to sizes and ranges, writers and deleters beside the one that
+/// turns it over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn folder_is_turned_over_under_readers_writers_and_deleters() {
     let env = telesto_runtime::env();

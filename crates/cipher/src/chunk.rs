@@ -1,8 +1,8 @@
 //! Encrypted objects: chunks that can be read by themselves.
 //!
 //! # Format
-//! An object is one or more chunks; every chunk but the last holds [`CHUNK`] bytes of plaintext, the last
-//! up to that many. An empty object is one empty chunk. A stored chunk:
+//! An object is one or more chunks; every chunk but the last holds [`CHUNK`] bytes of plaintext,
+//! the last up to that many. An empty object is one empty chunk. A stored chunk:
 //!
 //! ```text
 //! 0..3    "TLE"
@@ -11,8 +11,9 @@
 //! 8..24   salt, drawn for the written object: the same in all its chunks
 //! 24..    AES-256-GCM of the plaintext, as long as that, then the tag (16)
 //! ```
-//! key = HKDF-Expand(data key of the epoch, "telesto object 1" | salt | path); nonce = zeros (3) | number of
-//! the chunk (8, big endian) | 1 in the last chunk, else 0; authenticated beside it: the header and the path.
+//! key = HKDF-Expand(data key of the epoch, "telesto object 1" | salt | path); nonce = zeros (3) |
+//! number of the chunk (8, big endian) | 1 in the last chunk, else 0; authenticated beside it: the
+//! header and the path.
 //!
 //! # Why a header in each chunk
 //! A read of some bytes in the middle or at the end needs nothing but the chunks that hold them: no
@@ -130,8 +131,9 @@ impl Chunks {
         Self { key, bound }
     }
 
-    /// Appends the stored form of `plain` to `out`: chunks from number `first` on. With `ends` the last of
-    /// them, empty or not, is the object's last; without, `plain` is whole chunks and more follow.
+    /// Appends the stored form of `plain` to `out`: chunks from number `first` on. With `ends` the
+    /// last of them, empty or not, is the object's last; without, `plain` is whole chunks and more
+    /// follow.
     pub fn encrypt(&self, first: u64, plain: &[u8], ends: bool, out: &mut Vec<u8>) {
         let size = usize::try_from(CHUNK).unwrap_or(usize::MAX);
         assert!(ends || plain.len().is_multiple_of(size), "whole chunks until the last");
@@ -189,8 +191,8 @@ impl Chunks {
     }
 }
 
-/// The plaintext of the chunks `stored` of the object at `path`, of which the first is number `first`. `ends`:
-/// the last of them is the object's last.
+/// The plaintext of the chunks `stored` of the object at `path`, of which the first is number
+/// `first`. `ends`: the last of them is the object's last.
 ///
 /// # Errors
 /// What is wrong with them.

@@ -1,17 +1,19 @@
 //! Key-encryption keys in a file.
 //!
 //! # Format
-//! Text. A line is empty, begins with `#`, or is `NAME KEY`: a name of letters, digits, `.`, `_` and `-`, at most 64 of
-//! them, and 32 random bytes in base64, or the ARN of a key of AWS KMS. New key rings are wrapped with the last key of the file; the
-//! others open what was wrapped with them before. A line `NAME KEY tables` has a key for tables, which wraps no ring. A file
-//! may have keys for tables alone: that does not ask for an encrypted database.
+//! Text. A line is empty, begins with `#`, or is `NAME KEY`: a name of letters, digits, `.`, `_`
+//! and `-`, at most 64 of them, and 32 random bytes in base64, or the ARN of a key of AWS KMS. New
+//! key rings are wrapped with the last key of the file; the others open what was wrapped with them
+//! before. A line `NAME KEY tables` has a key for tables, which wraps no ring. A file may have keys
+//! for tables alone: that does not ask for an encrypted database.
 //!
 //! # Invariants
 //! A file that says anything else is refused as a whole, by line; no key appears in a message.
 //!
 //! # Limits
-//! Whoever can read the file can read the database, as far as its keys are in it and not in a key management service: its permissions are
-//! the user's concern, and a file that others may read is warned of in the log.
+//! Whoever can read the file can read the database, as far as its keys are in it and not in a key
+//! management service: its permissions are the user's concern, and a file that others may read is
+//! warned of in the log.
 
 use std::fmt;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -106,7 +108,8 @@ impl KeyFile {
         self
     }
 
-    /// Makes the file at `path` with a new key called `name`, or adds that key at the end of a file that is there.
+    /// Makes the file at `path` with a new key called `name`, or adds that key at the end of a file
+    /// that is there.
     ///
     /// # Errors
     /// [`Error::KeyFile`], also when the file has a key of that name.

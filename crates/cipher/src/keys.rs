@@ -1,7 +1,8 @@
 //! The data keys of an open database, by epoch.
 //!
 //! # Invariants
-//! - What is written is encrypted with the newest epoch known; what is read, with the epoch it names.
+//! - What is written is encrypted with the newest epoch known; what is read, with the epoch it
+//!   names.
 //! - A ring that is taken over never loses an epoch: versions only add.
 
 use std::collections::BTreeMap;
@@ -70,7 +71,8 @@ pub struct Ring {
     pub version: u64,
     /// By number; never empty.
     pub epochs: BTreeMap<u32, Epoch>,
-    /// The database is being turned over: what was written before it was encrypted may still be there.
+    /// The database is being turned over: what was written before it was encrypted may still be
+    /// there.
     pub turning: bool,
 }
 
@@ -89,8 +91,8 @@ impl fmt::Debug for Keys {
 }
 
 impl Keys {
-    /// The keys of `ring`, which has at least one epoch. Salts and nonces are drawn from `random`, which must be
-    /// of cryptographic quality wherever the data matters.
+    /// The keys of `ring`, which has at least one epoch. Salts and nonces are drawn from `random`,
+    /// which must be of cryptographic quality wherever the data matters.
     #[must_use]
     pub fn new(ring: Ring, random: Arc<dyn Random>) -> Self {
         assert!(!ring.epochs.is_empty(), "a key ring has an epoch");
@@ -113,7 +115,8 @@ impl Keys {
         }
     }
 
-    /// Whether what is not encrypted is taken as it is: the database is being turned over. What is written is encrypted in any case.
+    /// Whether what is not encrypted is taken as it is: the database is being turned over. What is
+    /// written is encrypted in any case.
     #[must_use]
     pub fn takes_clear(&self) -> bool {
         self.ring.read().turning

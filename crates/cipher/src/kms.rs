@@ -1,17 +1,21 @@
 //! Key-encryption keys that stay in a key management service.
 //!
 //! # Purpose
-//! A key file names such a key by its ARN where it would have the key itself: the service wraps and unwraps, and tells nobody the key.
-//! Who talks to the service is the caller's: this crate opens no connection.
+//! A key file names such a key by its ARN where it would have the key itself: the service wraps and
+//! unwraps, and tells nobody the key. Who talks to the service is the caller's: this crate opens no
+//! connection.
 //!
 //! # Invariants
-//! What is wrapped is bound to the object that it is wrapped for (its encryption context), as with a key of the file itself.
+//! What is wrapped is bound to the object that it is wrapped for (its encryption context), as with
+//! a key of the file itself.
 //!
 //! # On failure
-//! [`KmsError::Wrong`] when the service says that it is not what that key wrapped for that object; all else says what to do.
+//! [`KmsError::Wrong`] when the service says that it is not what that key wrapped for that object;
+//! all else says what to do.
 //!
 //! # Limits
-//! AWS KMS. Keys by their own ARN, not by an alias: an alias may be given another key, which does not open what the one before wrapped.
+//! AWS KMS. Keys by their own ARN, not by an alias: an alias may be given another key, which does
+//! not open what the one before wrapped.
 
 use std::fmt::{self, Display};
 

@@ -22,8 +22,8 @@
 //! ```
 //!
 //! # Invariants
-//! - A nonce is never used twice with a key: objects have a key each and number their chunks, records draw
-//!   theirs, scratch files are written once at each place.
+//! - A nonce is never used twice with a key: objects have a key each and number their chunks,
+//!   records draw theirs, scratch files are written once at each place.
 //! - Keys never appear in `Debug` output or messages.
 //! - What does not decrypt is an error, never absent and never other bytes.
 //!

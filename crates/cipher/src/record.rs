@@ -1,13 +1,13 @@
 //! Encrypted records: batches of a log segment, each opened by itself.
 //!
 //! # Format
-//! `nonce (12, drawn) | AES-256-GCM of the record | tag (16)`. The key is derived for the file: HKDF-Expand(data
-//! key of the epoch, "telesto log segment 1" | salt | what the file is).
+//! `nonce (12, drawn) | AES-256-GCM of the record | tag (16)`. The key is derived for the file:
+//! HKDF-Expand(data key of the epoch, "telesto log segment 1" | salt | what the file is).
 //!
 //! # Why drawn nonces
-//! A write that failed or was torn is cut off, and another record is written to the same place: a nonce made
-//! of the place would be used twice, which betrays both records. A segment has some 100,000 records; drawn
-//! nonces of 96 bits are safe for 2^32.
+//! A write that failed or was torn is cut off, and another record is written to the same place: a
+//! nonce made of the place would be used twice, which betrays both records. A segment has some
+//! 100,000 records; drawn nonces of 96 bits are safe for 2^32.
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce};
 

@@ -9,11 +9,12 @@
 //! body: database (16) | count (4) | epoch (4), made at (8, microseconds since 1970), data key (32), …
 //!       format 2 has a byte at its end: 1, the database is being turned over
 //! ```
-//! Numbers are big endian. The wrapping key is drawn for each object, wrapped by the [`KeyService`]; everything before
-//! the nonce is authenticated with the body.
+//! Numbers are big endian. The wrapping key is drawn for each object, wrapped by the
+//! [`KeyService`]; everything before the nonce is authenticated with the body.
 //!
 //! # Invariants
-//! - A version adds to the one before: no epoch is ever left out, so that nothing has to be written again.
+//! - A version adds to the one before: no epoch is ever left out, so that nothing has to be written
+//!   again.
 //! - Versions are put if absent and never deleted.
 //!
 //! # On failure
@@ -32,7 +33,8 @@ use crate::error::{Error, Result};
 use crate::keys::{Epoch, Ring, draw};
 
 const MAGIC: &[u8; 4] = b"TLKR";
-/// The newest format. Only rings of databases that are being turned over have it, so that older programs refuse those alone.
+/// The newest format. Only rings of databases that are being turned over have it, so that older
+/// programs refuse those alone.
 const VERSION: u8 = 2;
 /// The format of all others.
 const SETTLED: u8 = 1;

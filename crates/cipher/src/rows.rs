@@ -1,12 +1,15 @@
 //! Keys of tables: the data keys of one name, and rows sealed with them.
 //!
 //! # Format
-//! A sealed row: `epoch (4, big endian) | nonce (12, drawn) | AES-256-GCM-SIV of the row | tag (16)`, authenticated with the key
-//! it stands under. The key is HKDF-Expand(data key of the epoch, "telesto row 1").
+//! A sealed row:
+//! `epoch (4, big endian) | nonce (12, drawn) | AES-256-GCM-SIV of the row | tag (16)`,
+//! authenticated with the key it stands under. The key is HKDF-Expand(data key of the epoch,
+//! "telesto row 1").
 //!
 //! # Why GCM-SIV
-//! Many processes seal with one key for years, and nobody counts: drawn nonces of AES-GCM are safe for 2^32 rows. Here a nonce that is
-//! drawn twice tells that two values of one row were equal, and nothing else (RFC 8452).
+//! Many processes seal with one key for years, and nobody counts: drawn nonces of AES-GCM are safe
+//! for 2^32 rows. Here a nonce that is drawn twice tells that two values of one row were equal, and
+//! nothing else (RFC 8452).
 //!
 //! # Invariants
 //! - What is closed opens nothing: [`RowKeys::close`] forgets the keys.
@@ -78,8 +81,8 @@ impl fmt::Debug for RowKeys {
 }
 
 impl RowKeys {
-    /// Of `name`, without keys. Nonces are drawn from `random`, which must be of cryptographic quality wherever the data
-    /// matters.
+    /// Of `name`, without keys. Nonces are drawn from `random`, which must be of cryptographic
+    /// quality wherever the data matters.
     #[must_use]
     pub fn closed_for(name: &str, why: Closed, random: Arc<dyn Random>) -> Self {
         Self { name: name.to_owned(), state: RwLock::new(State::Closed(why)), random }

@@ -2,16 +2,17 @@
 //!
 //! # Invariants
 //! - A file has no name: whatever happens, it is gone with the process.
-//! - With encryption on, each file has a key of its own, derived from one that was drawn at the process's start
-//!   and is nowhere but in its memory: what stays behind on the disk's blocks can be read by nobody.
+//! - With encryption on, each file has a key of its own, derived from one that was drawn at the
+//!   process's start and is nowhere but in its memory: what stays behind on the disk's blocks can
+//!   be read by nobody.
 //! - Every place of a file is written once (AES-256-CTR, the counter is the place).
 //!
 //! # On failure
 //! Errors of the operating system, as they are.
 //!
 //! # Limits
-//! Not authenticated: whoever can change the open, nameless files of a process can change its memory too.
-//! Damage by accident is what the users' checksums are for.
+//! Not authenticated: whoever can change the open, nameless files of a process can change its
+//! memory too. Damage by accident is what the users' checksums are for.
 
 use std::fs::File;
 use std::io;

@@ -6,7 +6,8 @@
 //! ```text
 //! "TLTK" | format version (1) | epoch (4, big endian) | wrapped data key, to the end
 //! ```
-//! The key service wraps it with the key-encryption key **of that name**, for this object's path and version only.
+//! The key service wraps it with the key-encryption key **of that name**, for this object's path
+//! and version only.
 //!
 //! # Why an object of its own
 //! It can be deleted. What the ring's versions hold stays for ever.

@@ -6,12 +6,15 @@
 //!  or there is a later one
 //! ```
 //! # Invariants
-//! - The node's record comes first: a process that is refused, of a copied folder, counts no life of the log server, or the one that it
-//!   was copied from would not be believed after its next start.
-//! - The mark is in the directory before it is in the bucket ([`telesto_log::server::CountedLife`]), and the server answers nobody before it is there.
+//! - The node's record comes first: a process that is refused, of a copied folder, counts no life
+//!   of the log server, or the one that it was copied from would not be believed after its next
+//!   start.
+//! - The mark is in the directory before it is in the bucket
+//!   ([`telesto_log::server::CountedLife`]), and the server answers nobody before it is there.
 //!
 //! # On failure
-//! The node does not start. What was written is found again by the next start, which is not taken for a copy on account of it.
+//! The node does not start. What was written is found again by the next start, which is not taken
+//! for a copy on account of it.
 //!
 //! # Limits
 //! Of two directories with the mark of the last life, copied while that lived, either is believed.
@@ -34,10 +37,12 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    /// Registers `record`, and has `open` open its log server ([`LocalLogServer::open_shared`]) by what the bucket counts.
+    /// Registers `record`, and has `open` open its log server ([`LocalLogServer::open_shared`]) by
+    /// what the bucket counts.
     ///
     /// # Errors
-    /// [`crate::Error::Removed`], [`crate::Error::Twin`], [`crate::Error::Malformed`], those of the bucket and of the opening.
+    /// [`crate::Error::Removed`], [`crate::Error::Twin`], [`crate::Error::Malformed`], those of the
+    /// bucket and of the opening.
     pub async fn begin(
         env: &Env,
         registry: Registry,

@@ -52,11 +52,12 @@ impl Node {
         !self.members.present().iter().any(|(_, live)| live.phase == Phase::Serving)
     }
 
-    /// Takes nothing over from now on, and hands over the log if this node owns it: to whom. `None`: it did not own it, or it is
-    /// the only node.
+    /// Takes nothing over from now on, and hands over the log if this node owns it: to whom.
+    /// `None`: it did not own it, or it is the only node.
     ///
     /// # Errors
-    /// [`Error::Refused`] when nobody could take it over, those of the log: this node goes on owning it.
+    /// [`Error::Refused`] when nobody could take it over, those of the log: this node goes on
+    /// owning it.
     pub async fn drain(&self, by: Deadline) -> Result<Option<NodeId>> {
         self.set_phase(Phase::Leaving);
         // Others may have been told to leave, too.
@@ -78,8 +79,8 @@ impl Node {
         }
     }
 
-    /// Waits until enough of the log's servers that stay have all of it: one that has just been given the log may not have begun, and
-    /// without it and this node there would be no majority.
+    /// Waits until enough of the log's servers that stay have all of it: one that has just been
+    /// given the log may not have begun, and without it and this node there would be no majority.
     async fn until_others_follow(&self, by: Deadline) {
         let Some(engine) = self.engine.get() else { return };
         while !by.passed(self.env.clock.monotonic()) {

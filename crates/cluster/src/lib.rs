@@ -1,9 +1,10 @@
-//! The nodes of a cluster: who they are, which of them live, who owns the log, and how it is handed over.
+//! The nodes of a cluster: who they are, which of them live, who owns the log, and how it is handed
+//! over.
 //!
 //! # Purpose
-//! A node that is told the bucket finds the others and is found by them, keeps a copy of the newest log for them, carries its
-//! commits to the log's owner, takes the log over from a dead one and hands it over before it stops
-//! (`docs/architecture/cluster.md`).
+//! A node that is told the bucket finds the others and is found by them, keeps a copy of the newest
+//! log for them, carries its commits to the log's owner, takes the log over from a dead one and
+//! hands it over before it stops (`docs/architecture/cluster.md`).
 //!
 //! ```text
 //! Admitted::begin ─ nodes/<node>/<life> in the bucket: who there is, and which life of its log server this is   (once a start)
@@ -12,12 +13,13 @@
 //! Node::serve ─ with the engine open: looks after the owner, takes over, hands over
 //! ```
 //! # Invariants
-//! - What is here decides nothing about the log: the chain in the bucket does. A wrong belief costs time, never data.
+//! - What is here decides nothing about the log: the chain in the bucket does. A wrong belief costs
+//!   time, never data.
 //! - A node is removed for good: its folder's identity is not let in again.
 //!
 //! # On failure
-//! Pings that fail are counted; nothing else depends on them. A bucket that cannot be reached keeps a node from starting and
-//! the log from being taken over, not from being served.
+//! Pings that fail are counted; nothing else depends on them. A bucket that cannot be reached keeps
+//! a node from starting and the log from being taken over, not from being served.
 //!
 //! # Limits
 //! Every node pings every other: some hundred nodes, not thousands. One log (shard 0).

@@ -4,19 +4,23 @@
 //! in the bucket ── enough nodes serve, for a while ──────────────────────────────────────────► on their disks
 //! on disks ─────── nodes leave in order, and those that stay would be no majority of them ───► in the bucket
 //! ```
-//! The first change is made by the node of the lowest number, the second by the log's owner, while those that leave still answer. So a cluster
-//! needs no command to become one, and one that is stopped node by node, or made smaller, goes on with what is left of it.
+//! The first change is made by the node of the lowest number, the second by the log's owner, while
+//! those that leave still answer. So a cluster needs no command to become one, and one that is
+//! stopped node by node, or made smaller, goes on with what is left of it.
 //!
 //! # Invariants
 //! - A log that was put into the bucket on request stays there until it is asked to leave.
-//! - A log goes back to no fewer servers than it had: copies do not become fewer unless somebody asks.
+//! - A log goes back to no fewer servers than it had: copies do not become fewer unless somebody
+//!   asks.
 //! - Nodes that are silent are not nodes that leave: only who says so leaves.
 //!
 //! # On failure
-//! A change that fails is told, and tried again. What the change is made by is the chain: of two that try one wins, or none.
+//! A change that fails is told, and tried again. What the change is made by is the chain: of two
+//! that try one wins, or none.
 //!
 //! # Limits
-//! A process that is no node of the cluster (`--cluster off`) but appends to a log in the bucket is told that it may not any more.
+//! A process that is no node of the cluster (`--cluster off`) but appends to a log in the bucket is
+//! told that it may not any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +47,8 @@ const CHANGE: Duration = Duration::from_secs(60);
 const LAST: Duration = Duration::from_secs(10);
 /// How long others may take to say where they stand.
 const TOLD: Duration = Duration::from_millis(300);
-/// How long a loglet that was begun on a node that leaves may take to be named by the chain, and how long a look at the chain may.
+/// How long a loglet that was begun on a node that leaves may take to be named by the chain, and
+/// how long a look at the chain may.
 const BEGUN: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(2);
 /// How often a node that leaves looks whether the owner has made the change.
@@ -88,7 +93,8 @@ impl Node {
         }
     }
 
-    /// Whether it is this node's turn to ask whether so many nodes as there are may keep the log of `loglet`.
+    /// Whether it is this node's turn to ask whether so many nodes as there are may keep the log of
+    /// `loglet`.
     fn enough(&self, loglet: u64, least: usize) -> bool {
         if self.phase() != Phase::Serving {
             return false;
@@ -110,7 +116,8 @@ impl Node {
         if (known.loglet, known.nodes) != (loglet, nodes) {
             *known = fresh;
         }
-        // A new database's node waits for nobody. Any other loglet in the bucket may have been put there a moment ago.
+        // A new database's node waits for nobody. Any other loglet in the bucket may have been put
+        // there a moment ago.
         let settled = (least <= 1 && loglet == 1) || now.saturating_sub(known.since) >= SETTLED;
         settled && !known.decided
     }
@@ -185,7 +192,8 @@ impl Node {
         });
     }
 
-    /// Whether those of `servers` that stay are no majority of them, and were one with those that leave.
+    /// Whether those of `servers` that stay are no majority of them, and were one with those that
+    /// leave.
     fn breaks(&self, servers: &[ServerInfo]) -> bool {
         if servers.len() < 2 {
             return false;
@@ -219,8 +227,9 @@ impl Node {
         join_all(asking).await;
     }
 
-    /// Before this node leaves: looks where the log is. One that was in the bucket a moment ago may be on this node's disk by now, or about
-    /// to be: a log that is known to be in the bucket afterwards does not come here any more.
+    /// Before this node leaves: looks where the log is. One that was in the bucket a moment ago may
+    /// be on this node's disk by now, or about to be: a log that is known to be in the bucket
+    /// afterwards does not come here any more.
     async fn until_known(&self, engine: &Engine) {
         let by = self.env.deadline(BEGUN);
         loop {
@@ -244,8 +253,8 @@ impl Node {
         }
     }
 
-    /// Before this node leaves: waits until the log needs it no more, if those that stay could not go on without it. Whether the log is in
-    /// the bucket.
+    /// Before this node leaves: waits until the log needs it no more, if those that stay could not
+    /// go on without it. Whether the log is in the bucket.
     pub(crate) async fn until_spared(&self, by: Deadline) -> bool {
         let changes = self.settings.on_disks_from.is_some();
         let Some(engine) = self.engine.get().filter(|_| changes) else { return false };

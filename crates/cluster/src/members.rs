@@ -1,4 +1,5 @@
-//! The other nodes as this one knows them: where they are, when they were last heard, what they said.
+//! The other nodes as this one knows them: where they are, when they were last heard, what they
+//! said.
 //!
 //! # Invariants
 //! - Of a node's lives the newest counts; an answer of an earlier one is not taken for it.
@@ -27,7 +28,8 @@ pub(crate) const LIVES: Duration = Duration::from_secs(1);
 const MISSES: u32 = 3;
 /// Who listens no more is gone after this time, and who was heard within it is vouched for.
 const GONE: Duration = Duration::from_millis(300);
-/// How often those are asked on whom the log hangs, the others, and those who have not answered for [`LONG`].
+/// How often those are asked on whom the log hangs, the others, and those who have not answered for
+/// [`LONG`].
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 const SELDOM: Duration = Duration::from_secs(1);
 const RARELY: Duration = Duration::from_secs(3);
@@ -242,7 +244,8 @@ impl Members {
         }
     }
 
-    /// Whether `node` has not answered for `after`, and several times, or was removed; `None`: it is not known here.
+    /// Whether `node` has not answered for `after`, and several times, or was removed; `None`: it
+    /// is not known here.
     pub fn is_silent(&self, node: NodeId, after: Duration) -> Option<bool> {
         let now = self.env.clock.monotonic();
         let table = self.table.lock();
@@ -270,7 +273,8 @@ impl Members {
         self.heard_within(LIVES)
     }
 
-    /// Nodes that are there, as far as is known: those on whom nothing hangs are asked only every [`SELDOM`].
+    /// Nodes that are there, as far as is known: those on whom nothing hangs are asked only every
+    /// [`SELDOM`].
     pub fn present(&self) -> Vec<(Record, Live)> {
         self.heard_within(3 * SELDOM)
     }
@@ -309,8 +313,9 @@ impl Members {
         table.nodes.values().map(status).collect()
     }
 
-    /// Tells the log where new copies may be put: on this node first, then on living nodes, of each zone one before a
-    /// second one of any. `seldom_asked`: nodes are, so that who was not heard for a second may live.
+    /// Tells the log where new copies may be put: on this node first, then on living nodes, of each
+    /// zone one before a second one of any. `seldom_asked`: nodes are, so that who was not heard
+    /// for a second may live.
     pub fn place(&self, seldom_asked: bool) {
         let living = if seldom_asked { self.present() } else { self.living() };
         let fit = living

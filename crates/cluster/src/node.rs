@@ -6,14 +6,15 @@
 //! serve(engine) ───────────────┴─ succession, hand-over
 //! ```
 //! # Invariants
-//! - The router is served before the engine is opened: opening may need the copies that other nodes keep, and theirs may need
-//!   this node's.
+//! - The router is served before the engine is opened: opening may need the copies that other nodes
+//!   keep, and theirs may need this node's.
 //!
 //! # On failure
 //! [`Node::join`] says why; later failures are counted, logged, and tried again.
 //!
 //! # Limits
-//! The bucket's list is looked at once at the start and then every [`LISTING`]: pings bring news sooner.
+//! The bucket's list is looked at once at the start and then every [`LISTING`]: pings bring news
+//! sooner.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,14 +72,14 @@ pub struct Settings {
     pub lease: Duration,
     /// How soon what is committed is in the bucket.
     pub archive_interval: Duration,
-    /// A log that is in the bucket goes on on the nodes' disks when so many serve, and into the bucket again before nodes that leave take
-    /// the majority with them; `None`: only on request.
+    /// A log that is in the bucket goes on on the nodes' disks when so many serve, and into the
+    /// bucket again before nodes that leave take the majority with them; `None`: only on request.
     pub on_disks_from: Option<usize>,
 }
 
 impl Default for Settings {
-    /// Three copies, half a second of silence, replacement after ten, a lease of half a second, a second to the bucket; the
-    /// medium changes on request.
+    /// Three copies, half a second of silence, replacement after ten, a lease of half a second, a
+    /// second to the bucket; the medium changes on request.
     fn default() -> Self {
         Self {
             replicas: 3,
@@ -115,8 +116,9 @@ pub struct Node {
 }
 
 impl Node {
-    /// Joins the cluster as `admitted`, which is registered before the others are listed: of two nodes that start at once one at least
-    /// sees the other. Other nodes are reached by `transport`.
+    /// Joins the cluster as `admitted`, which is registered before the others are listed: of two
+    /// nodes that start at once one at least sees the other. Other nodes are reached by
+    /// `transport`.
     ///
     /// # Errors
     /// [`Error::Removed`], [`Error::Malformed`], those of the bucket.
@@ -209,7 +211,8 @@ impl Node {
         }
     }
 
-    /// From now on commits of other nodes are answered by `engine`, and its log is taken over when its owner is dead.
+    /// From now on commits of other nodes are answered by `engine`, and its log is taken over when
+    /// its owner is dead.
     pub fn serve(self: &Arc<Self>, engine: Arc<Engine>) {
         // A second engine of one node is not made.
         let _ = self.engine.set(engine);
@@ -427,8 +430,8 @@ impl Node {
         }
     }
 
-    /// Drains, to the end whether or not whoever asked still waits: a node that has let go of the log gives it to somebody, or takes it
-    /// back.
+    /// Drains, to the end whether or not whoever asked still waits: a node that has let go of the
+    /// log gives it to somebody, or takes it back.
     async fn drain_whole(self: &Arc<Self>) -> Reply {
         let (tell, told) = oneshot::channel();
         let node = Arc::clone(self);

@@ -1,8 +1,9 @@
 //! Commits on their way to the log's owner, over the network, and their answering.
 //!
 //! # Invariants
-//! What travels is [`telesto_txn`]'s; here one byte stands before each answer: whether the node could be asked at all. A node that
-//! has not opened the database yet says so, and has done nothing.
+//! What travels is [`telesto_txn`]'s; here one byte stands before each answer: whether the node
+//! could be asked at all. A node that has not opened the database yet says so, and has done
+//! nothing.
 //!
 //! # On failure
 //! What certainly was not done is told apart from what may have been.

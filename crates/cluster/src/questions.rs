@@ -1,11 +1,13 @@
-//! Questions of layers above to other nodes: what their sessions do, and to have one of them stopped; what the node that carries the region's
-//! streams is to do for another's sessions.
+//! Questions of layers above to other nodes: what their sessions do, and to have one of them
+//! stopped; what the node that carries the region's streams is to do for another's sessions.
 //!
 //! # Invariants
-//! Nothing here reads what is asked or answered; who may ask is for the connection to say (`telesto_net`: nodes alone).
+//! Nothing here reads what is asked or answered; who may ask is for the connection to say
+//! (`telesto_net`: nodes alone).
 //!
 //! # On failure
-//! A node that is gone, that takes too long or that is of a version which does not know the question is left out of the answer.
+//! A node that is gone, that takes too long or that is of a version which does not know the
+//! question is left out of the answer.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,11 +3,13 @@
 //! ```text
 //! /ready ─► what does the log's owner say of this node's copy? ── itself, or one message to it
 //! ```
-//! Who restarts or evicts nodes one after the other (a StatefulSet, a disruption budget) waits until each is ready again. So a node counts as lost
-//! for as long as its copy does: the next one must not go before.
+//! Who restarts or evicts nodes one after the other (a StatefulSet, a disruption budget) waits
+//! until each is ready again. So a node counts as lost for as long as its copy does: the next one
+//! must not go before.
 //!
 //! # Invariants
-//! - A lost copy is charged to the node that should keep it, never to the others: those go on serving.
+//! - A lost copy is charged to the node that should keep it, never to the others: those go on
+//!   serving.
 //! - Nothing is decided here; a wrong answer costs a restart that waits.
 //!
 //! # On failure
@@ -28,8 +30,8 @@ const BEHIND: u64 = 1_000;
 pub struct Standing {
     /// What is missing; nothing when it does all of its part.
     pub trouble: Option<String>,
-    /// Copies of the newest log that take entries, and copies that there are to be; unknown when the owner does not answer, none while
-    /// the log is in the bucket.
+    /// Copies of the newest log that take entries, and copies that there are to be; unknown when
+    /// the owner does not answer, none while the log is in the bucket.
     pub copies: Option<(usize, usize)>,
 }
 

@@ -1,8 +1,8 @@
 //! What a node says of itself when it starts.
 //!
 //! # Stored form
-//! TOML; `version` is 1. A program refuses versions it does not know, and, of a node's record, keys it does not know of version 1.
-//! Those of a life of its log server may become more.
+//! TOML; `version` is 1. A program refuses versions it does not know, and, of a node's record, keys
+//! it does not know of version 1. Those of a life of its log server may become more.
 
 use serde::{Deserialize, Serialize};
 use telesto_common::{Incarnation, NodeId, WriterToken};
@@ -19,7 +19,8 @@ pub enum NodeRole {
     /// It keeps copies of the log and may own it.
     #[default]
     Full,
-    /// It executes statements, and carries commits to the owner; it never owns the log and keeps no copy of it.
+    /// It executes statements, and carries commits to the owner; it never owns the log and keeps no
+    /// copy of it.
     Follower,
 }
 

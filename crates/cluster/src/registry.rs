@@ -7,17 +7,19 @@
 //! cluster/token                     what every node derives its certificate from
 //! ```
 //! # Invariants
-//! - A node writes its own record before it lists the others: of two that start at once, one at least sees the other.
+//! - A node writes its own record before it lists the others: of two that start at once, one at
+//!   least sees the other.
 //! - Objects are written put-if-absent; a life is registered once.
-//! - What counts the lives of a log server goes only when a later one is there. It is no field of the node's record: a version before
-//!   refuses records with fields that it does not know, and could not list the nodes.
+//! - What counts the lives of a log server goes only when a later one is there. It is no field of
+//!   the node's record: a version before refuses records with fields that it does not know, and
+//!   could not list the nodes.
 //!
 //! # On failure
 //! Those of the bucket; an object that does not decode is named.
 //!
 //! # Limits
-//! Who can read the bucket can read the token: it guards the network between the nodes, not the data from those who have the
-//! bucket. A token that is given (`--join-token`) is not stored.
+//! Who can read the bucket can read the token: it guards the network between the nodes, not the
+//! data from those who have the bucket. A token that is given (`--join-token`) is not stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -105,8 +107,9 @@ impl Registry {
         }
     }
 
-    /// Refuses a copy of a cluster's bucket: it has the cluster's token, and the addresses of its nodes, which would take the copy's nodes for
-    /// their own. The bucket of the cluster says where it is.
+    /// Refuses a copy of a cluster's bucket: it has the cluster's token, and the addresses of its
+    /// nodes, which would take the copy's nodes for their own. The bucket of the cluster says where
+    /// it is.
     ///
     /// # Errors
     /// [`Error::Copied`], those of the bucket, [`Error::Malformed`].
@@ -129,7 +132,8 @@ impl Registry {
         }
     }
 
-    /// This bucket is a cluster's of its own from now on, whatever it was copied from: without its token, and without its nodes.
+    /// This bucket is a cluster's of its own from now on, whatever it was copied from: without its
+    /// token, and without its nodes.
     ///
     /// # Errors
     /// Those of the bucket.
@@ -213,7 +217,8 @@ impl Registry {
         Ok(listed.into_iter().map(|object| object.key).collect())
     }
 
-    /// Counts `life` of `node`'s log server, which answers nobody before; forgets the lives before it.
+    /// Counts `life` of `node`'s log server, which answers nobody before; forgets the lives before
+    /// it.
     ///
     /// # Errors
     /// [`Error::Twin`] when another folder of this node has begun that life, those of the bucket.
@@ -230,8 +235,8 @@ impl Registry {
         Ok(())
     }
 
-    /// What this bucket says of the lives of `node`'s log server counts no more: it was put back to an earlier state on purpose, and says
-    /// what is as old; or the node is not let in again.
+    /// What this bucket says of the lives of `node`'s log server counts no more: it was put back to
+    /// an earlier state on purpose, and says what is as old; or the node is not let in again.
     ///
     /// # Errors
     /// Those of the bucket.

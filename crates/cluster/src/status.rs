@@ -23,7 +23,8 @@ pub enum Phase {
 pub struct Live {
     /// Where it stands.
     pub phase: Phase,
-    /// Where clients reach it over the Postgres protocol, host:port; empty when it does not serve it (yet).
+    /// Where clients reach it over the Postgres protocol, host:port; empty when it does not serve
+    /// it (yet).
     pub sql: String,
     /// The same for HTTP.
     pub http: String,

@@ -6,16 +6,18 @@
 //! ```
 //! # Invariants
 //! - A take-over ends the very loglet whose owner was found dead, never its successor's.
-//! - An owner that most others hear is not succeeded by one that does not: two nodes that do not hear each other would take turns.
-//! - Who hears no majority of the log's servers takes nothing over: it would not hear that they accept its seals, which would end the
-//!   loglet of an owner that lives.
+//! - An owner that most others hear is not succeeded by one that does not: two nodes that do not
+//!   hear each other would take turns.
+//! - Who hears no majority of the log's servers takes nothing over: it would not hear that they
+//!   accept its seals, which would end the loglet of an owner that lives.
 //!
 //! # On failure
-//! A take-over that fails is tried again at the next tick, after a look at the chain; what was sealed meanwhile stays sealed, which
-//! an owner that lives notices and mends.
+//! A take-over that fails is tried again at the next tick, after a look at the chain; what was
+//! sealed meanwhile stays sealed, which an owner that lives notices and mends.
 //!
 //! # Limits
-//! A node that does not hear the owner, where most others do, cannot commit until it does: commits are not passed on by others.
+//! A node that does not hear the owner, where most others do, cannot commit until it does: commits
+//! are not passed on by others.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -47,7 +49,8 @@ impl Node {
         }
     }
 
-    /// Whether this node and those whom it hears, the owner aside, are a majority of the servers of the log.
+    /// Whether this node and those whom it hears, the owner aside, are a majority of the servers of
+    /// the log.
     fn hears_majority(&self, engine: &Engine, owner: NodeId) -> bool {
         let chain = engine.log().chain();
         let Medium::Quorum { servers, .. } = &chain.active().medium else { return false };

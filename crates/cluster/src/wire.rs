@@ -1,8 +1,8 @@
 //! What nodes say to each other beside entries and commits (postcard).
 //!
 //! # Invariants
-//! Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added together with a new one, new kinds of
-//! requests go to the end.
+//! Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added
+//! together with a new one, new kinds of requests go to the end.
 //!
 //! # On failure
 //! A request that does not decode is refused, and nothing is done.
@@ -98,8 +98,8 @@ pub async fn ask_status(client: &Client, by: Deadline) -> Result<Status> {
     }
 }
 
-/// Has the node that `client` speaks with hand over what it owns, and take nothing over any more; who owns the log
-/// now, if it was the owner.
+/// Has the node that `client` speaks with hand over what it owns, and take nothing over any more;
+/// who owns the log now, if it was the owner.
 ///
 /// # Errors
 /// As [`ask_status`]; the node then may own the log still.
@@ -110,7 +110,8 @@ pub async fn ask_drain(client: &Client, by: Deadline) -> Result<Option<NodeId>> 
     }
 }
 
-/// Tells the node that `client` speaks with that the list of nodes in the bucket has changed; it has looked at it when this returns.
+/// Tells the node that `client` speaks with that the list of nodes in the bucket has changed; it
+/// has looked at it when this returns.
 ///
 /// # Errors
 /// As [`ask_status`]; it looks by itself after a while.

@@ -1,4 +1,5 @@
-//! Nodes that find each other by the bucket, in a simulated world: who owns the log, through deaths, partitions and hand-overs.
+//! Nodes that find each other by the bucket, in a simulated world: who owns the log, through
+//! deaths, partitions and hand-overs.
 
 mod nodes;
 
@@ -97,7 +98,8 @@ fn owner_that_most_others_hear_is_not_succeeded_by_one_that_does_not() {
         let before = cluster.status(owner).chain;
         cluster.cut(owner, deaf);
         cluster.world.sleep(Duration::from_secs(10)).await;
-        // An owner without work does not look whether it was succeeded; and the two could have taken turns.
+        // An owner without work does not look whether it was succeeded; and the two could have
+        // taken turns.
         let by = cluster.world.env.deadline(Duration::from_secs(5));
         cluster.engine(owner).log().refresh(by).await.expect("the chain");
         assert!(cluster.engine(owner).log().sequences(), "it was succeeded");
@@ -127,7 +129,8 @@ fn node_that_sends_and_hears_nothing_ends_no_loglet() {
             assert!(cluster.engine(owner).log().sequences(), "it was succeeded");
             assert_eq!(cluster.status(owner).loglet, loglet, "its loglet was sealed");
             cluster.net.heal();
-            // Who writes begins from what is there, which may be older than what the owner keeps; who reads strictly waits for it.
+            // Who writes begins from what is there, which may be older than what the owner keeps;
+            // who reads strictly waits for it.
             cluster.read(deaf, "k").await.expect("read");
             cluster.append_surely(deaf, "k", "b").await;
         });
@@ -142,9 +145,11 @@ fn reader_waits_for_no_server_that_is_cut_off() {
         let owner = cluster.settle(3).await;
         for gone in (0..3).filter(|node| *node != owner) {
             let reader = 3 - owner - gone;
-            // What was lost on the way to the one before is sent again by then: else two of three are silent at once.
+            // What was lost on the way to the one before is sent again by then: else two of three
+            // are silent at once.
             cluster.world.sleep(Duration::from_secs(3)).await;
-            // A reader parks on one server after the other, half a second each: it is cut off from the one it is parked on.
+            // A reader parks on one server after the other, half a second each: it is cut off from
+            // the one it is parked on.
             for phase in 0..20 {
                 cluster.world.sleep(Duration::from_millis(phase * 97)).await;
                 for other in [owner, reader] {
@@ -180,7 +185,8 @@ fn minority_refuses_and_goes_on_when_it_hears_the_others_again() {
         let settled = cluster.settle(3).await;
         assert_ne!(settled, owner);
         let read = cluster.read(owner, "k").await.expect("read");
-        // An append whose outcome was unknown may have been made; then it was before its successor's.
+        // An append whose outcome was unknown may have been made; then it was before its
+        // successor's.
         assert!(read == "ab" || read == "alostb", "{read}");
     });
 }
@@ -235,7 +241,8 @@ impl Cluster {
     }
 }
 
-/// A start may end before the log's directory is opened: an address that is in use, a kill. Copies stay believed.
+/// A start may end before the log's directory is opened: an address that is in use, a kill. Copies
+/// stay believed.
 #[test]
 fn starts_that_come_to_nothing_cost_no_copy_its_word() {
     World::run(15, false, async |world| {
@@ -324,7 +331,8 @@ fn removed_or_copied_node_is_not_let_in() {
         // Its copies of the log are made good first.
         cluster.world.sleep(Duration::from_secs(15)).await;
         cluster.settle(3).await;
-        // Everybody has heard that it lived; a node that starts now tells the others that it is gone.
+        // Everybody has heard that it lived; a node that starts now tells the others that it is
+        // gone.
         cluster.kill(2);
         cluster.start(2).await.expect("started");
         cluster.world.sleep(Duration::from_secs(3)).await;
@@ -339,7 +347,8 @@ fn removed_or_copied_node_is_not_let_in() {
     });
 }
 
-/// A machine is put back to a snapshot of a life before. Its folder counts lives by itself, and fits itself; the bucket knows better.
+/// A machine is put back to a snapshot of a life before. Its folder counts lives by itself, and
+/// fits itself; the bucket knows better.
 #[test]
 fn node_put_back_to_a_life_before_is_no_witness_of_what_it_has_forgotten() {
     for seed in 60..66 {
@@ -362,7 +371,8 @@ fn node_put_back_to_a_life_before_is_no_witness_of_what_it_has_forgotten() {
             disk.restore(&image);
             cluster.nodes[put_back].disk = disk;
             cluster.nodes[put_back].log_life = Arc::new(AtomicU64::new(counted));
-            // The two that do not have it are a majority of the log's servers, of which one may have forgotten.
+            // The two that do not have it are a majority of the log's servers, of which one may
+            // have forgotten.
             let early = [cluster.begin(put_back), cluster.begin(away)];
             let processes = early.each_ref().map(|beginning| beginning.process.clone());
             let [one, other] = early.map(|beginning| {
@@ -391,8 +401,8 @@ fn node_put_back_to_a_life_before_is_no_witness_of_what_it_has_forgotten() {
     }
 }
 
-/// All nodes die a moment after a commit; some of them may be left with their disks. `folded`: what was committed had reached the checkpoint
-/// before it reached the archive.
+/// All nodes die a moment after a commit; some of them may be left with their disks. `folded`: what
+/// was committed had reached the checkpoint before it reached the archive.
 fn forsaken(seed: u64, survivors: usize, folded: bool) -> String {
     World::run(seed, false, async |world| {
         let mut cluster = Cluster::of(world, 3).await;
@@ -477,7 +487,8 @@ fn log_whose_servers_are_all_lost_goes_on_in_the_bucket_by_a_command() {
         // Without a survivor at most what was younger than the archive's delay is lost.
         let read = forsaken(seed, 0, false);
         assert!(read == "a" || read == "ab", "{read}");
-        // Two of three disks have everything that was acknowledged: one of them at least was met by each commit.
+        // Two of three disks have everything that was acknowledged: one of them at least was met by
+        // each commit.
         let read = forsaken(seed, 2, false);
         assert_eq!(read, "ab");
     }
@@ -492,8 +503,9 @@ fn log_whose_checkpoint_is_ahead_of_what_is_left_of_it_goes_on_behind_the_checkp
     }
 }
 
-/// All nodes are told to stop at the moment at which the log leaves the bucket for their disks, of which most of them know nothing yet: it is
-/// in the bucket again, or never left it, when the last of them has ended, and one that starts alone has everything.
+/// All nodes are told to stop at the moment at which the log leaves the bucket for their disks, of
+/// which most of them know nothing yet: it is in the bucket again, or never left it, when the last
+/// of them has ended, and one that starts alone has everything.
 #[test]
 fn log_that_goes_onto_disks_while_all_nodes_leave_needs_none_of_them_afterwards() {
     let mut on_disks = 0;
@@ -512,7 +524,8 @@ fn log_that_goes_onto_disks_while_all_nodes_leave_needs_none_of_them_afterwards(
             let leaves = LeavesBucket::With(3);
             log.switch_because(LogKind::Bucket, "a test", leaves, by).await.expect("in the bucket");
             let in_bucket = log.chain().active().id;
-            // It leaves the bucket five seconds after the node whose turn it is has learned where it is.
+            // It leaves the bucket five seconds after the node whose turn it is has learned where
+            // it is.
             let _ = cluster.append(0, "k", "").await;
             cluster.world.sleep(Duration::from_millis(4900 + 12 * moment)).await;
             cluster.leave_all().await;

@@ -1,6 +1,7 @@
-//! Whole nodes through a storm from a seed: processes die, freeze and come back, nodes are cut off from one another, one way or both,
-//! owners are drained; clients of every node append to lists, having read them or not (as additions), and read them. What they saw is strictly serializable, and when the
-//! storm is over everybody goes on.
+//! Whole nodes through a storm from a seed: processes die, freeze and come back, nodes are cut off
+//! from one another, one way or both, owners are drained; clients of every node append to lists,
+//! having read them or not (as additions), and read them. What they saw is strictly serializable,
+//! and when the storm is over everybody goes on.
 //!
 //! `TELESTO_STORM_SEEDS` is how many seeds are played (8), `TELESTO_SEED` the first one.
 
@@ -63,7 +64,8 @@ async fn add(
     Ok(true)
 }
 
-/// One transaction of a client, noted from its beginning: when its process dies, what became of it is not known.
+/// One transaction of a client, noted from its beginning: when its process dies, what became of it
+/// is not known.
 async fn transact(engine: &Engine, world: &World, history: &Mutex<History>, session: u64) -> Ended {
     let plan: Vec<(bool, u64)> =
         (0..1 + world.draw(3)).map(|_| (world.chance(0.5), world.draw(KEYS))).collect();
@@ -151,8 +153,8 @@ impl Storm {
         });
         let life = self.cluster.nodes[index].life;
         for client in 0..2 {
-            // A session is a client of one life of a node, until it does not know what became of a transaction: that one may
-            // take effect after those that follow it.
+            // A session is a client of one life of a node, until it does not know what became of a
+            // transaction: that one may take effect after those that follow it.
             let mut session = (life * 2 + client) * 100 + index as u64;
             let (running, env) = (Arc::clone(&running), process.env.clone());
             let (world, history) = (self.cluster.world.clone(), Arc::clone(&self.history));
@@ -260,7 +262,8 @@ fn play(seed: u64, planted: Planted) -> (Vec<String>, usize, usize) {
     (wrong, committed, all)
 }
 
-/// As [`play`], where nodes move the log between their disks and the bucket by themselves; also how many loglets were in the bucket.
+/// As [`play`], where nodes move the log between their disks and the bucket by themselves; also how
+/// many loglets were in the bucket.
 fn play_moving(
     seed: u64,
     planted: Planted,
@@ -320,7 +323,8 @@ fn storm_over_whole_nodes_is_strictly_serializable_and_ends() {
     assert!(committed > all / 10, "{committed} of {all}: nearly nothing commits");
 }
 
-/// Nodes that are drained take the majority with them, so that the log goes to the bucket, and back when enough serve again.
+/// Nodes that are drained take the majority with them, so that the log goes to the bucket, and back
+/// when enough serve again.
 #[test]
 fn storm_over_nodes_that_move_the_log_by_themselves_is_strictly_serializable_and_ends() {
     let seeds = std::env::var("TELESTO_STORM_SEEDS").map_or(4, |n| n.parse().expect("a number"));

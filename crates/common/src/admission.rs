@@ -1,22 +1,25 @@
 //! Admission: how large a part of new work is turned away, by how long work waits.
 //!
 //! # Purpose
-//! Work that waits longer than its client does is done for nobody, and the client asks for it again: a queue that is once too long keeps
-//! itself so, also when what made it long is over. What is turned away at once costs little, and its client knows.
+//! Work that waits longer than its client does is done for nobody, and the client asks for it
+//! again: a queue that is once too long keeps itself so, also when what made it long is over. What
+//! is turned away at once costs little, and its client knows.
 //!
 //! # Protocol
-//! PIE (RFC 8033): every [`PERIOD`] the share that is turned away is changed by how far the time in the queue is from what it should be, and by how it
-//! moves. In small steps while the share is small.
+//! PIE (RFC 8033): every [`PERIOD`] the share that is turned away is changed by how far the time in
+//! the queue is from what it should be, and by how it moves. In small steps while the share is
+//! small.
 //! ```text
 //! share += scale(share) * (1/8 per second * (delay - target) + 5/4 per second * (delay - delay before))
 //! ```
 //! # Invariants
-//! - Nothing is turned away before the delay was above its target for [`BURST`] without a break; a share of 97 % at most, so that the delay
-//!   goes on being measured by work that is done.
+//! - Nothing is turned away before the delay was above its target for [`BURST`] without a break; a
+//!   share of 97 % at most, so that the delay goes on being measured by work that is done.
 //! - When the delay is nothing, the share goes to nothing, by itself.
 //!
 //! # Limits
-//! It keeps the delay near its target as long as turning away costs a small part of what the work costs.
+//! It keeps the delay near its target as long as turning away costs a small part of what the work
+//! costs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -85,7 +88,8 @@ impl Admission {
         self.gate.clone()
     }
 
-    /// Work that gets its turn now, at `now` (monotonic), has waited for `delay`. To be told every [`PERIOD`].
+    /// Work that gets its turn now, at `now` (monotonic), has waited for `delay`. To be told every
+    /// [`PERIOD`].
     pub fn observed(&mut self, now: Duration, delay: Duration) {
         let delay = delay.as_secs_f64().min(LONGEST);
         if delay > self.target {
@@ -122,8 +126,9 @@ mod tests {
 
     use super::*;
 
-    /// A server that does 1,000 pieces of work a second, in their order; 5 % of one to turn one away. Clients wait for a second, then ask
-    /// again at once, and after a moment when they were turned away; so often at most. Time in milliseconds.
+    /// A server that does 1,000 pieces of work a second, in their order; 5 % of one to turn one
+    /// away. Clients wait for a second, then ask again at once, and after a moment when they were
+    /// turned away; so often at most. Time in milliseconds.
     struct Model {
         admission: Option<Admission>,
         a_second: u64,
@@ -223,7 +228,8 @@ mod tests {
         let (without, _) = model(None).play(30);
         assert!(without[10..].iter().all(|good| *good < 100), "{without:?}");
         let (with, _) = model(admission()).play(30);
-        // What is left of 1,000 when each of some 4,800 that are turned away takes a twentieth of one's time.
+        // What is left of 1,000 when each of some 4,800 that are turned away takes a twentieth of
+        // one's time.
         assert!(with[10..].iter().all(|good| *good >= 730), "{with:?}");
     }
 

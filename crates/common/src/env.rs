@@ -30,7 +30,8 @@ pub trait Clock: Debug + Send + Sync {
     fn wall_micros(&self) -> u64;
     /// Time since an arbitrary origin; never goes back; counts through suspension.
     fn monotonic(&self) -> Duration;
-    /// The processor time that the process has taken; `None` where that is not known (a simulation).
+    /// The processor time that the process has taken; `None` where that is not known (a
+    /// simulation).
     fn computed(&self) -> Option<Duration> {
         None
     }
@@ -59,22 +60,24 @@ pub trait Spawn: Debug + Send + Sync {
     /// Runs a closure that may block (disk sync, heavy computing) where it delays nobody.
     /// In simulation it runs in place.
     fn spawn_blocking(&self, name: &'static str, work: Box<dyn FnOnce() + Send + 'static>);
-    /// Runs `future` where a client's session belongs: apart from the tasks that everybody waits for, where
-    /// there is such a place.
+    /// Runs `future` where a client's session belongs: apart from the tasks that everybody waits
+    /// for, where there is such a place.
     fn spawn_session(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Arc<dyn Task> {
         self.spawn(name, future)
     }
-    /// Starts tasks where those of commits run, apart from all others; `None`: there is no such place.
+    /// Starts tasks where those of commits run, apart from all others; `None`: there is no such
+    /// place.
     fn commits(&self) -> Option<Arc<dyn Spawn>> {
         None
     }
-    /// Runs `work`, which waits for a disk, on the thread of the task that calls it, where that holds up no other task and saves
-    /// handing it to another thread and back. Otherwise nothing is done: `false`.
+    /// Runs `work`, which waits for a disk, on the thread of the task that calls it, where that
+    /// holds up no other task and saves handing it to another thread and back. Otherwise nothing is
+    /// done: `false`.
     fn block_in_place(&self, _work: &mut dyn FnMut()) -> bool {
         false
     }
-    /// Runs `work`, a piece of the task that calls it, so that however long it takes it holds up no other task.
-    /// Where there are no threads, or one for all (a simulation), it runs in place.
+    /// Runs `work`, a piece of the task that calls it, so that however long it takes it holds up no
+    /// other task. Where there are no threads, or one for all (a simulation), it runs in place.
     fn compute(&self, work: &mut dyn FnMut()) {
         work();
     }
@@ -137,8 +140,8 @@ impl Env {
         Deadline::at(self.clock.monotonic() + timeout)
     }
 
-    /// The same seams, but tasks are spawned where those of commits run, if there is such a place: what each commit waits for, and
-    /// nothing that computes.
+    /// The same seams, but tasks are spawned where those of commits run, if there is such a place:
+    /// what each commit waits for, and nothing that computes.
     #[must_use]
     pub fn commits(&self) -> Self {
         let mut env = self.clone();
@@ -177,8 +180,8 @@ impl Env {
         result.await.map_err(|_| Error::DeadlinePassed { what: name })
     }
 
-    /// Waits for `future`, at most until `deadline`. `what` names the wait in the error. A future that is
-    /// ready at once costs no timer and no look at the clock.
+    /// Waits for `future`, at most until `deadline`. `what` names the wait in the error. A future
+    /// that is ready at once costs no timer and no look at the clock.
     ///
     /// # Errors
     /// [`Error::DeadlinePassed`] when the deadline comes first; `future` is dropped.

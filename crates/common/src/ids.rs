@@ -1,8 +1,8 @@
 //! Identifiers. Each is a newtype with a fixed text form; none carries meaning in its bits except
 //! [`Lsn`], which is a position.
 //!
-//! Random ids ([`TxnId`], [`WriterToken`], [`NodeId`]) are 128 bits from [`crate::Env`], so that two
-//! processes never agree by accident and a simulation draws the same ones from the same seed.
+//! Random ids ([`TxnId`], [`WriterToken`], [`NodeId`]) are 128 bits from [`crate::Env`], so that
+//! two processes never agree by accident and a simulation draws the same ones from the same seed.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,12 +1,13 @@
-//! Bugs that the simulation plants: mends taken out again, to prove that it would find what they mend.
+//! Bugs that the simulation plants: mends taken out again, to prove that it would find what they
+//! mend.
 //!
 //! # Purpose
-//! A test that cannot fail proves nothing, and a mend whose fault no test would see can be lost again. The
-//! place of each mend asks [`crate::Env::planted`] whether to behave as before it.
+//! A test that cannot fail proves nothing, and a mend whose fault no test would see can be lost
+//! again. The place of each mend asks [`crate::Env::planted`] whether to behave as before it.
 //!
 //! # Invariants
-//! Only who makes an [`crate::Env`] can plant: every real one is made with [`Planted::NONE`]. No setting,
-//! environment variable or build feature reaches this.
+//! Only who makes an [`crate::Env`] can plant: every real one is made with [`Planted::NONE`]. No
+//! setting, environment variable or build feature reaches this.
 
 /// A mend that can be taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +20,8 @@ pub enum Bug {
     ExistsIsAnothers,
     /// How long this process was away is measured by its monotonic clock alone.
     OneClock,
-    /// A segment is let go although nothing was written to the one after it, and a recovery that misses the entry
-    /// before that one does not look for it in the archive.
+    /// A segment is let go although nothing was written to the one after it, and a recovery that
+    /// misses the entry before that one does not look for it in the archive.
     ReleasesLastBatch,
     /// What the page cache has is taken for durable after a life whose sync may have failed.
     TrustsPageCache,
@@ -46,7 +47,8 @@ pub enum Bug {
     AcknowledgesEarly,
     /// A fail-over goes on with what one log server of several says.
     SealsMinority,
-    /// An owner answers strict reads by what it has although no log server promises it anything any more.
+    /// An owner answers strict reads by what it has although no log server promises it anything any
+    /// more.
     OwnsAfterThaw,
     /// A log server that may have forgotten a loglet counts towards a majority.
     CountsForgetful,
@@ -56,17 +58,22 @@ pub enum Bug {
     TellsUncommitted,
     /// Entries at the end of a loglet count as committed although one log server alone has them.
     KeepsOneCopy,
-    /// An owner counts entries that a recovery gave to sealed log servers as its own that a majority has.
+    /// An owner counts entries that a recovery gave to sealed log servers as its own that a
+    /// majority has.
     CountsRepairs,
-    /// A checkpoint is opened anew without regard to a fold of the same process that goes on meanwhile.
+    /// A checkpoint is opened anew without regard to a fold of the same process that goes on
+    /// meanwhile.
     OpensUnawares,
-    /// When an entry is committed those behind it, which are under way still, are acknowledged, too.
+    /// When an entry is committed those behind it, which are under way still, are acknowledged,
+    /// too.
     AnswersAhead,
     /// A transaction is validated without regard to what is under way before it.
     ForgetsUnderWay,
-    /// What was to stand behind an entry whose place another one has taken is appended where it was to stand.
+    /// What was to stand behind an entry whose place another one has taken is appended where it was
+    /// to stand.
     GoesOnBehindLost,
-    /// A follower shows what a majority of the log servers has although their owner may not know it, and answers without it.
+    /// A follower shows what a majority of the log servers has although their owner may not know
+    /// it, and answers without it.
     ShowsUnheard,
 }
 

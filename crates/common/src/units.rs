@@ -1,8 +1,8 @@
 //! Sizes and durations as people write them: `512MiB`, `90s`, `24h`.
 //!
 //! # Invariants
-//! Text that means nothing is refused; nothing is guessed. A bare number has no unit and is refused,
-//! except `0`.
+//! Text that means nothing is refused; nothing is guessed. A bare number has no unit and is
+//! refused, except `0`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -4,11 +4,14 @@
 //! poll of a session's work ── begun() ──> … on(Wait::Commit, future): pending? remember it … ──> last(): shown in pg_stat_activity
 //! ```
 //! # Invariants
-//! - The innermost place that waits is the one that is told, the first of several that wait together.
-//! - A wait costs a store to a thread-local when a poll ends without a result; work that does not wait pays nothing.
+//! - The innermost place that waits is the one that is told, the first of several that wait
+//!   together.
+//! - A wait costs a store to a thread-local when a poll ends without a result; work that does not
+//!   wait pays nothing.
 //!
 //! # Limits
-//! What a session's work waits for in another task is told as the place where the session waits for that task.
+//! What a session's work waits for in another task is told as the place where the session waits for
+//! that task.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -5,10 +5,13 @@
 //! ```
 //!
 //! # Invariants
-//! - A session lasts no longer than what its visitor has proven: see `telesto_server::inside::Proof`.
-//! - A session is named by a token that nobody can guess; the table holds its hash, so that what is in memory lets nobody in.
+//! - A session lasts no longer than what its visitor has proven: see
+//!   `telesto_server::inside::Proof`.
+//! - A session is named by a token that nobody can guess; the table holds its hash, so that what is
+//!   in memory lets nobody in.
 //! - A change needs the CSRF token beside the cookie; both are compared by their hashes.
-//! - At most [`limits::SESSIONS`], of one role [`limits::SESSIONS_OF_A_ROLE`]; each ends when idle or old.
+//! - At most [`limits::SESSIONS`], of one role [`limits::SESSIONS_OF_A_ROLE`]; each ends when idle
+//!   or old.
 //!
 //! # On failure
 //! A session that ended is as one that never was: its visitor is asked to log in.
@@ -35,7 +38,8 @@ const COOKIE: &str = "telesto_console";
 /// The header that carries the CSRF token.
 pub const CSRF_HEADER: &str = "x-csrf-token";
 
-/// The header of requests that a page makes by itself, with nobody asking: they keep no session from being unused.
+/// The header of requests that a page makes by itself, with nobody asking: they keep no session
+/// from being unused.
 pub const UNASKED_HEADER: &str = "x-unasked";
 
 type Hash = [u8; 32];
@@ -102,7 +106,8 @@ impl Session {
         blake3::hash(token.as_bytes()) == blake3::hash(self.csrf.as_bytes())
     }
 
-    /// Begins a run that [`Session::cancel`] can name; `None`: it has too many, or one of this name.
+    /// Begins a run that [`Session::cancel`] can name; `None`: it has too many, or one of this
+    /// name.
     #[must_use]
     pub fn begin_run(&self, id: &str) -> Option<Run> {
         let mut runs = self.runs.lock();
@@ -153,7 +158,8 @@ impl Sessions {
         all.retain(|_, session| stands(session, now));
         let unused = |all: &BTreeMap<Hash, Session>, of: Option<&str>| {
             let those = all.values().filter(|session| of.is_none_or(|role| session.user == role));
-            // One that was begun by fetching a page, and whose cookie never came back, is nobody's: a health check makes many.
+            // One that was begun by fetching a page, and whose cookie never came back, is nobody's:
+            // a health check makes many.
             let least = those.min_by_key(|session| (session.used > session.begun, session.used));
             least.map(|session| session.key)
         };
@@ -183,7 +189,8 @@ impl Sessions {
         Some(CountedRun { counts: Arc::clone(&self.without), user: user.to_owned() })
     }
 
-    /// The session that the cookie of a request names; a request that its page makes by itself is no use of it.
+    /// The session that the cookie of a request names; a request that its page makes by itself is
+    /// no use of it.
     #[must_use]
     pub fn of(&self, headers: &HeaderMap) -> Option<Session> {
         let token = cookie(headers, &cookie_name(headers))?;
@@ -227,7 +234,8 @@ fn stands(session: &Session, now: Duration) -> bool {
         && now.saturating_sub(session.begun) < limits::LIFE
 }
 
-/// Browsers send a host's cookies to all of its ports: nodes on one machine must not take each other's for theirs.
+/// Browsers send a host's cookies to all of its ports: nodes on one machine must not take each
+/// other's for theirs.
 fn cookie_name(headers: &HeaderMap) -> String {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     match host.rsplit_once(':') {

@@ -1,11 +1,12 @@
 //! Style sheet and scripts, built from `web/` and compiled in.
 //!
 //! # Purpose
-//! The bundle in `assets/dist` is part of the source, so that building the server needs no npm; `make console-assets` makes it anew
-//! and a test stage holds the two against each other.
+//! The bundle in `assets/dist` is part of the source, so that building the server needs no npm;
+//! `make console-assets` makes it anew and a test stage holds the two against each other.
 //!
 //! # Invariants
-//! - Every file that a page loads is one of these; their URLs carry a hash of their bytes, so that browsers may keep them for good.
+//! - Every file that a page loads is one of these; their URLs carry a hash of their bytes, so that
+//!   browsers may keep them for good.
 //! - Compressed once, when first asked for.
 //!
 //! # On failure

@@ -4,7 +4,8 @@
 //! One place for every bound of the console, so that its page and its tests name the same ones.
 //!
 //! # Invariants
-//! A statement's time stays below the server's bound on a request (60 s): its own error is told, not a cut-off.
+//! A statement's time stays below the server's bound on a request (60 s): its own error is told,
+//! not a cut-off.
 //!
 //! # On failure
 //! Nothing here fails.

@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //! - [`Reader`] never writes: its asks are confined to reading by the session layer.
-//! - Names and values that come from a request go into SQL through `quote_ident` and `quote_literal` only.
+//! - Names and values that come from a request go into SQL through `quote_ident` and
+//!   `quote_literal` only.
 //! - Each [`Table`] keeps the SQL it came from, so that a page can show it.
 //!
 //! # On failure

@@ -4,7 +4,8 @@
 //! Mounts pages, API and files at the server's HTTP port.
 //!
 //! # Invariants
-//! - Every reply carries the headers that keep browsers from guessing types, framing, caching and telling others where they were.
+//! - Every reply carries the headers that keep browsers from guessing types, framing, caching and
+//!   telling others where they were.
 //! - Bodies are bounded by [`limits::BODY`].
 //! - No fallback: what is not here is the server's.
 //!

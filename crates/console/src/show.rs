@@ -4,8 +4,10 @@
 //! One look for all pages.
 //!
 //! # Invariants
-//! - All text goes through the template engine, which escapes it; nothing here makes markup out of text.
-//! - Each table has a caption and heads with a scope; each figure a name; each page one `h1`, a skip link, and its place in the navigation.
+//! - All text goes through the template engine, which escapes it; nothing here makes markup out of
+//!   text.
+//! - Each table has a caption and heads with a scope; each figure a name; each page one `h1`, a
+//!   skip link, and its place in the navigation.
 //!
 //! # On failure
 //! A [`Problem`] is shown where the data would be.

@@ -1,11 +1,12 @@
 //! Whose turn it is to read for a page.
 //!
 //! # Purpose
-//! A page asks ten things at once, each in a session of its own. Whoever loads many pages at once takes sessions from no client of SQL, and
-//! from other visitors only as many as are his share.
+//! A page asks ten things at once, each in a session of its own. Whoever loads many pages at once
+//! takes sessions from no client of SQL, and from other visitors only as many as are his share.
 //!
 //! # Invariants
-//! - One role reads [`limits::READS_OF_A_ROLE`] things at once, all together an eighth of the sessions that the server takes.
+//! - One role reads [`limits::READS_OF_A_ROLE`] things at once, all together an eighth of the
+//!   sessions that the server takes.
 //!
 //! # On failure
 //! Whose turn does not come within [`limits::PAGE_TIME`] is told that the console is busy.

@@ -16,7 +16,8 @@
 //! A page sends its visitor to the log-in; the API answers 401 or 403.
 //!
 //! # Limits
-//! Where the server asks nobody for a password the role is `telesto`, or the one that was named at the log-in.
+//! Where the server asks nobody for a password the role is `telesto`, or the one that was named at
+//! the log-in.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -68,8 +69,8 @@ impl Visitor {
         }
     }
 
-    /// Runs a statement that may write, as the visitor; the caller has checked that the request is the visitor's own, and that the
-    /// console may write.
+    /// Runs a statement that may write, as the visitor; the caller has checked that the request is
+    /// the visitor's own, and that the console may write.
     pub async fn change(&self, sql: &str) -> Result<(), Problem> {
         let ask = Ask {
             user: self.session.user.clone(),
@@ -176,7 +177,8 @@ impl FromRequestParts<Console> for Caller {
     }
 }
 
-/// The session that a request names, if what was proven when it began still holds; otherwise it ends here.
+/// The session that a request names, if what was proven when it began still holds; otherwise it
+/// ends here.
 async fn standing(console: &Console, headers: &HeaderMap) -> Option<Session> {
     let session = console.sessions.of(headers)?;
     // Where it cannot be looked up, what the session asks cannot run either.
@@ -189,7 +191,8 @@ async fn standing(console: &Console, headers: &HeaderMap) -> Option<Session> {
     Some(session)
 }
 
-/// What `user` has proven by this password, unless too many were tried; `None` where nobody is asked for one.
+/// What `user` has proven by this password, unless too many were tried; `None` where nobody is
+/// asked for one.
 pub async fn prove(
     console: &Console,
     user: &str,
@@ -235,7 +238,8 @@ pub fn may_change(caller: &Caller, headers: &HeaderMap) -> Result<(), Problem> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let meant = match &caller.session {
         Some(session) => header(CSRF_HEADER).is_some_and(|token| session.is_csrf(token)),
-        // A form cannot send this header, and a script of another site has to ask first, which nobody grants.
+        // A form cannot send this header, and a script of another site has to ask first, which
+        // nobody grants.
         None => header("x-requested-with").is_some(),
     };
     if meant { Ok(()) } else { Err(Problem::forged()) }

@@ -1,11 +1,12 @@
 //! The hybrid clock of one region.
 //!
 //! # Invariants
-//! What it hands out only grows, and is greater than everything it was shown (Saturn §4.2): so label order respects causality.
+//! What it hands out only grows, and is greater than everything it was shown (Saturn §4.2): so
+//! label order respects causality.
 //!
 //! # On failure
-//! A wall clock that jumps back makes it count instead; one that jumps forward is followed. Refusing clocks that are far ahead is
-//! the transaction layer's part.
+//! A wall clock that jumps back makes it count instead; one that jumps forward is followed.
+//! Refusing clocks that are far ahead is the transaction layer's part.
 //!
 //! # Limits
 //! One clock a region: whoever orders the region's commits holds it.

@@ -1,14 +1,16 @@
-//! The `cure` plane (Akkoorath et al., "Cure", ICDCS 2016): a timestamp of every region per transaction, and a vector of stable times,
-//! computed every 5 ms. A baseline of the study.
+//! The `cure` plane (Akkoorath et al., "Cure", ICDCS 2016): a timestamp of every region per
+//! transaction, and a vector of stable times, computed every 5 ms. A baseline of the study.
 //!
 //! # Invariants
-//! A transaction of i is applied when region i is stable past its own timestamp and every other region past the entry it carries.
+//! A transaction of i is applied when region i is stable past its own timestamp and every other
+//! region past the entry it carries.
 //!
 //! # On failure
 //! A region that is cut off stops what depends on it.
 //!
 //! # Limits
-//! Those of its partitions (`lanes.rs`), which favour it. A migration carries the vector with a beat, as Cure's clients do.
+//! Those of its partitions (`lanes.rs`), which favour it. A migration carries the vector with a
+//! beat, as Cure's clients do.
 
 use std::collections::BTreeMap;
 
@@ -54,8 +56,8 @@ impl Cure {
     }
 
     fn pump(&mut self, out: &mut Output) {
-        // Timestamp order respects causality, and one pass is enough: what a transaction depends on has a lower timestamp, and
-        // stable times do not change meanwhile.
+        // Timestamp order respects causality, and one pass is enough: what a transaction depends on
+        // has a lower timestamp, and stable times do not change meanwhile.
         let due = self.waiting.iter().filter(|(_, (vector, _))| self.reached(vector));
         let due: Vec<_> = due.map(|(key, _)| *key).collect();
         for key in due {
@@ -134,7 +136,8 @@ impl CausalPlane for Cure {
 
     fn attach(&mut self, token: &Label) -> bool {
         let (at, vector) = &self.moved[usize::from(token.source.0)];
-        // By time alone it is not enough that time has passed: a vector's entries may be ahead of its own timestamp.
+        // By time alone it is not enough that time has passed: a vector's entries may be ahead of
+        // its own timestamp.
         let first = self.waiting.first_key_value().map(|((at, _), _)| *at);
         (*at >= token.timestamp && self.reached(vector))
             || (self.lanes.stable() >= token.timestamp

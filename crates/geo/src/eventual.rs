@@ -1,4 +1,5 @@
-//! The `eventual` plane: transactions are applied when they arrive. For the study, and as what the checker must find fault with.
+//! The `eventual` plane: transactions are applied when they arrive. For the study, and as what the
+//! checker must find fault with.
 //!
 //! # Invariants
 //! Each stream in its order; nothing between streams.

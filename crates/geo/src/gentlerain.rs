@@ -1,7 +1,9 @@
-//! The `gentlerain` plane (Du et al., "GentleRain", SoCC 2014): one stable time, computed every 5 ms. A baseline of the study.
+//! The `gentlerain` plane (Du et al., "GentleRain", SoCC 2014): one stable time, computed every 5
+//! ms. A baseline of the study.
 //!
 //! # Invariants
-//! A transaction is applied when the stable time, the least over all regions and partitions, has reached its timestamp.
+//! A transaction is applied when the stable time, the least over all regions and partitions, has
+//! reached its timestamp.
 //!
 //! # On failure
 //! A region that is cut off stops everybody's visibility.

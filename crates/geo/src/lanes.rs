@@ -1,4 +1,5 @@
-//! Partitions of a region and their stabilisation rounds, for the baselines (GentleRain §4; Cure §III).
+//! Partitions of a region and their stabilisation rounds, for the baselines (GentleRain §4; Cure
+//! §III).
 //!
 //! ```text
 //!  partition p of region i ── payloads and beats of p ──► partition p of region k: heard[p]
@@ -7,14 +8,15 @@
 //! ```
 //!
 //! # Invariants
-//! `stable[j]` is at most what every partition has heard of region j: no transaction of j with a lower timestamp can come.
+//! `stable[j]` is at most what every partition has heard of region j: no transaction of j with a
+//! lower timestamp can come.
 //!
 //! # On failure
 //! A region that is cut off stands still in `stable`.
 //!
 //! # Limits
-//! Favours the baselines: rounds take no time of their own, and every partition sees the newest stable time at once. The rounds'
-//! messages inside the region are counted, not sent.
+//! Favours the baselines: rounds take no time of their own, and every partition sees the newest
+//! stable time at once. The rounds' messages inside the region are counted, not sent.
 
 use telesto_common::{Label, RegionId, Timestamp};
 
@@ -92,7 +94,8 @@ impl Lanes {
         self.stable[usize::from(source.0)] = Timestamp::MAX;
     }
 
-    /// Runs the rounds that are due: beats, publication. Returns whether stable times may have grown.
+    /// Runs the rounds that are due: beats, publication. Returns whether stable times may have
+    /// grown.
     pub(crate) fn tick(&mut self, now_micros: u64, closed: Timestamp, out: &mut Output) -> bool {
         let mut ran = false;
         for lane in 0..self.partitions {

@@ -60,8 +60,8 @@ impl Latencies {
         Self::new(micros)
     }
 
-    /// The seven sites of Saturn's evaluation (Table 1), half round trips: N. Virginia, N. California, Oregon, Ireland, Frankfurt,
-    /// Tokyo, Sydney.
+    /// The seven sites of Saturn's evaluation (Table 1), half round trips: N. Virginia, N.
+    /// California, Oregon, Ireland, Frankfurt, Tokyo, Sydney.
     #[must_use]
     pub fn saturn() -> Self {
         const UPPER: [&[u64]; 6] = [

@@ -1,12 +1,14 @@
 //! Causal order between regions: planes, serializers, session tokens, and the solver for trees.
 //!
 //! # Purpose
-//! [`Region`] is the geo layer of one region as a state machine: local commits, messages and ticks go in; messages, transactions
-//! that may be applied now, and attached sessions come out. How causal order is kept is a [`CausalPlane`]; there are six. The
-//! protocols and why they are right are in `docs/architecture/geo.md`.
+//! [`Region`] is the geo layer of one region as a state machine: local commits, messages and ticks
+//! go in; messages, transactions that may be applied now, and attached sessions come out. How
+//! causal order is kept is a [`CausalPlane`]; there are six. The protocols and why they are right
+//! are in `docs/architecture/geo.md`.
 //!
 //! # Invariants
-//! - A transaction comes out of a region only after everything of its causal past that is placed there.
+//! - A transaction comes out of a region only after everything of its causal past that is placed
+//!   there.
 //! - Each stream (ordered pair of regions) comes out in its order, each transaction once.
 //! - No clock, socket, task or random number is taken here: the same inputs give the same outputs.
 //!
@@ -14,7 +16,8 @@
 //! Bytes of others are decoded with [`Error`]; what a caller does out of turn is refused with one.
 //!
 //! # Limits
-//! 64 regions ([`RegionSet`]); 16 for the `matrix` plane. Regions do not forget what they acknowledged: incarnations are not built.
+//! 64 regions ([`RegionSet`]); 16 for the `matrix` plane. Regions do not forget what they
+//! acknowledged: incarnations are not built.
 
 mod clock;
 mod cure;

@@ -10,11 +10,13 @@
 //! - The sender keeps a message until it is acknowledged.
 //!
 //! # On failure
-//! After a cut the receiver says what it expects, the sender sends again from there. A gap or a repeat is not handed out.
+//! After a cut the receiver says what it expects, the sender sends again from there. A gap or a
+//! repeat is not handed out.
 //!
 //! # Limits
-//! What is not acknowledged is kept in memory without bound here; whoever runs a link bounds it and slows its sources down.
-//! Neither end may forget its numbers: that is what incarnations will be for.
+//! What is not acknowledged is kept in memory without bound here; whoever runs a link bounds it and
+//! slows its sources down. Neither end may forget its numbers: that is what incarnations will be
+//! for.
 
 use std::collections::VecDeque;
 

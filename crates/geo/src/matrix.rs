@@ -1,15 +1,19 @@
-//! The `matrix` plane: a transaction waits for counted transactions of other streams, and for nothing else.
+//! The `matrix` plane: a transaction waits for counted transactions of other streams, and for
+//! nothing else.
 //!
 //! # Invariants
-//! - `known[j][l]` never exceeds the number of transactions of stream j→l in this region's past, and every one of them is either
-//!   counted or waited for by one that is (docs/architecture/geo.md has the proof).
-//! - An increment is relative to what the same stream told before; links keep the order, so both ends agree.
+//! - `known[j][l]` never exceeds the number of transactions of stream j→l in this region's past,
+//!   and every one of them is either counted or waited for by one that is (docs/architecture/geo.md
+//!   has the proof).
+//! - An increment is relative to what the same stream told before; links keep the order, so both
+//!   ends agree.
 //!
 //! # On failure
 //! A message that names a region that is no member is refused before anything of it is taken.
 //!
 //! # Limits
-//! 16 regions: a pair of regions is one byte on the wire. Memory is cubic in the regions: 16 of them, 96 KiB.
+//! 16 regions: a pair of regions is one byte on the wire. Memory is cubic in the regions: 16 of
+//! them, 96 KiB.
 
 use std::collections::VecDeque;
 
@@ -57,7 +61,8 @@ struct Element {
 pub(crate) struct Matrix {
     me: RegionId,
     members: usize,
-    /// How many transactions of each stream are in this region's past, as far as no other count stands for them.
+    /// How many transactions of each stream are in this region's past, as far as no other count
+    /// stands for them.
     known: Counts,
     /// What this region's own newest transaction to the target waits for already.
     covered: Counts,
@@ -203,7 +208,8 @@ impl CausalPlane for Matrix {
     fn commit(&mut self, now_micros: u64, commit: &Commit, out: &mut Output) {
         let me = usize::from(self.me.0);
         let targets = commit.placement.without(self.me);
-        // The new transaction stands for the columns of all its targets, except to each target itself.
+        // The new transaction stands for the columns of all its targets, except to each target
+        // itself.
         let before: Vec<u64> = self.covered.values.clone();
         for target in targets.iter().map(|target| usize::from(target.0)) {
             *self.known.at(me, target) += 1;

@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //! - The source of a stream's message is the stream's; it is not written again.
-//! - Everything but the write set of a payload is metadata: [`Envelope::encode`] tells how many bytes that is.
+//! - Everything but the write set of a payload is metadata: [`Envelope::encode`] tells how many
+//!   bytes that is.
 //! - A tree label has constant size (26 bytes, 34 with a floor), whatever the number of regions.
 //!
 //! # On failure
-//! [`Envelope::decode`] returns [`crate::Error::Malformed`]; it allocates no more than the message is long.
+//! [`Envelope::decode`] returns [`crate::Error::Malformed`]; it allocates no more than the message
+//! is long.
 //!
 //! # Limits
 //! Write sets are opaque bytes. Version 1 of the form: a first byte above 4 is refused.
@@ -36,8 +38,8 @@ pub enum Address {
     Serializer(SerializerId),
 }
 
-/// One entry of the matrix of counts: how many more transactions of the stream source→target are in the past than this stream had
-/// told before.
+/// One entry of the matrix of counts: how many more transactions of the stream source→target are in
+/// the past than this stream had told before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Count {
     /// The region that made them.
@@ -68,7 +70,8 @@ pub struct TreeLabel {
     pub label: Label,
     /// The regions it goes to.
     pub interest: RegionSet,
-    /// It is to be taken only when time is stable past this: its source has taken something by time, which no tree's order tells.
+    /// It is to be taken only when time is stable past this: its source has taken something by
+    /// time, which no tree's order tells.
     pub floor: Timestamp,
 }
 
@@ -86,7 +89,8 @@ pub enum Message {
     },
     /// The sender's stream has passed this time.
     Beat {
-        /// No later transaction of the sender (with lanes: of the lane) has this timestamp or a lower one.
+        /// No later transaction of the sender (with lanes: of the lane) has this timestamp or a
+        /// lower one.
         at: Timestamp,
         /// The plane's part.
         meta: Meta,

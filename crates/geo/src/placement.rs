@@ -2,14 +2,17 @@
 //!
 //! # Invariants
 //! - What no rule names is replicated nowhere: it stays in the region that wrote it.
-//! - A region's own rows of replication are never replicated, whatever the rules say; the row with the rules is, if they say so.
-//! - The rules that hold for a commit are those that stand before it in its region's log, so that a stream made again is the same.
+//! - A region's own rows of replication are never replicated, whatever the rules say; the row with
+//!   the rules is, if they say so.
+//! - The rules that hold for a commit are those that stand before it in its region's log, so that a
+//!   stream made again is the same.
 //!
 //! # On failure
 //! Stored rules that do not decode are told as such, and stop the streams of the region.
 //!
 //! # Limits
-//! Rules are key ranges: tables, and parts of them, as rows with one value of a column that leads every key.
+//! Rules are key ranges: tables, and parts of them, as rows with one value of a column that leads
+//! every key.
 
 use std::sync::Arc;
 
@@ -43,15 +46,16 @@ pub fn rules_row() -> Bytes {
     own_row(RULES)
 }
 
-/// The key of the row that a region which has joined others writes when it has everything that was to be sent to it at first: at a time
-/// before there are rows here which are not all of them.
+/// The key of the row that a region which has joined others writes when it has everything that was
+/// to be sent to it at first: at a time before there are rows here which are not all of them.
 #[must_use]
 pub fn complete_row() -> Bytes {
     own_row(COMPLETE)
 }
 
-/// The key of the row in which a region keeps, as u64 little endian, the number of its life (0, or none: the usual one): where columns
-/// merge it counts apart while it does not know whether it has lost commits that another region has.
+/// The key of the row in which a region keeps, as u64 little endian, the number of its life (0, or
+/// none: the usual one): where columns merge it counts apart while it does not know whether it has
+/// lost commits that another region has.
 #[must_use]
 pub fn life_row() -> Bytes {
     own_row(LIFE)
@@ -84,7 +88,8 @@ pub trait Placement: std::fmt::Debug + Send + Sync {
 pub struct Rules {
     /// By where they begin.
     rules: Arc<Vec<Rule>>,
-    /// No two of them name one key: the one that names a key is found without a look at all of them.
+    /// No two of them name one key: the one that names a key is found without a look at all of
+    /// them.
     disjoint: bool,
 }
 

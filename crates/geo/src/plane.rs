@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //! What every [`CausalPlane`] guarantees, except `eventual`, which guarantees only the second:
-//! - a transaction is put into [`Output::apply`] after everything of its causal past that is placed here was;
+//! - a transaction is put into [`Output::apply`] after everything of its causal past that is placed
+//!   here was;
 //! - each stream in its order, each transaction once;
-//! - `attach(token)` turns true only when everything that the token's region held at the token's time and that is placed here was
-//!   put out, and a local commit made from then on counts all of it as its past.
+//! - `attach(token)` turns true only when everything that the token's region held at the token's
+//!   time and that is placed here was put out, and a local commit made from then on counts all of
+//!   it as its past.
 //!
 //! # On failure
 //! A message that cannot come from a correct peer is refused with an error and changes nothing.
@@ -74,7 +76,8 @@ impl PlaneKind {
     pub const ALL: [Self; 6] =
         [Self::Matrix, Self::Tree, Self::Timestamp, Self::Eventual, Self::GentleRain, Self::Cure];
 
-    /// Its name, as the registry of a region and the study have it; `telesto region plane` takes those that a region runs by.
+    /// Its name, as the registry of a region and the study have it; `telesto region plane` takes
+    /// those that a region runs by.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -118,17 +121,19 @@ pub struct PlaneConfig {
     pub kind: PlaneKind,
     /// The tree, for the tree plane.
     pub tree: Option<Tree>,
-    /// How long a stream may be silent before a beat is sent, microseconds. The baselines' beats and stabilisation rounds run at
-    /// this interval too (5 ms in Saturn §7.3.1).
+    /// How long a stream may be silent before a beat is sent, microseconds. The baselines' beats
+    /// and stabilisation rounds run at this interval too (5 ms in Saturn §7.3.1).
     pub beat_micros: u64,
-    /// How long a payload waits for its label before the tree plane falls back to timestamp order, microseconds.
+    /// How long a payload waits for its label before the tree plane falls back to timestamp order,
+    /// microseconds.
     pub patience_micros: u64,
     /// Partitions of a region, for the baselines: 1 to 255.
     pub partitions: u8,
 }
 
 impl PlaneConfig {
-    /// The intervals the product would use: beats after 50 ms of silence (5 ms where a plane waits for time), a patience of half a second.
+    /// The intervals the product would use: beats after 50 ms of silence (5 ms where a plane waits
+    /// for time), a patience of half a second.
     #[must_use]
     pub fn new(kind: PlaneKind) -> Self {
         let beat_micros = match kind {
@@ -204,7 +209,8 @@ pub trait CausalPlane: fmt::Debug + Send {
         out: &mut Output,
     ) -> Result<()>;
 
-    /// No transaction of `source` will come any more in this plane; the last had at most timestamp `at`.
+    /// No transaction of `source` will come any more in this plane; the last had at most timestamp
+    /// `at`.
     fn close(&mut self, now_micros: u64, source: RegionId, at: Timestamp, out: &mut Output);
 
     /// Time has passed. No later local commit has timestamp `closed` or a lower one.
@@ -213,7 +219,8 @@ pub trait CausalPlane: fmt::Debug + Send {
     /// When it wants a tick at the latest.
     fn next_tick(&self) -> Option<u64>;
 
-    /// A session with this token (of this region) moves to region `token.target`: speed its attachment up.
+    /// A session with this token (of this region) moves to region `token.target`: speed its
+    /// attachment up.
     fn migrate(&mut self, now_micros: u64, token: &Label, out: &mut Output);
 
     /// Whether everything the token stands for is here. If so, a session with it goes on here.
@@ -225,7 +232,8 @@ pub trait CausalPlane: fmt::Debug + Send {
     /// Changes to another tree; `epoch` grows.
     ///
     /// # Errors
-    /// [`Error::NoTree`] on other planes; [`Error::ChangeRefused`] while a change is under way; [`Error::NotATree`].
+    /// [`Error::NoTree`] on other planes; [`Error::ChangeRefused`] while a change is under way;
+    /// [`Error::NotATree`].
     fn change_tree(
         &mut self,
         _now_micros: u64,

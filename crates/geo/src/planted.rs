@@ -1,7 +1,8 @@
 //! Bugs that the simulation plants, to prove that it would find them.
 //!
 //! # Invariants
-//! Only who makes a [`crate::RegionConfig`] or a serializer can plant: no setting, environment variable or build feature does.
+//! Only who makes a [`crate::RegionConfig`] or a serializer can plant: no setting, environment
+//! variable or build feature does.
 //!
 //! # On failure
 //! A name that is not known is refused with the list of those that are.
@@ -32,11 +33,14 @@ pub enum Bug {
     ResumeSkips,
     /// Between real regions: labels leave before those of their causes have come.
     UngatedLabels,
-    /// Between real regions: a tree's order is followed before everything is here that was committed before its epoch.
+    /// Between real regions: a tree's order is followed before everything is here that was
+    /// committed before its epoch.
     EarlyTree,
-    /// Between real regions: in the order of times a region from which nothing waits is taken to have none to come.
+    /// Between real regions: in the order of times a region from which nothing waits is taken to
+    /// have none to come.
     OpenTime,
-    /// Between real regions: a serializer lets labels of different regions overtake each other now and then.
+    /// Between real regions: a serializer lets labels of different regions overtake each other now
+    /// and then.
     SerializerReorders,
 }
 

@@ -6,9 +6,12 @@
 //! ```
 //!
 //! # Invariants
-//! - A label is greater than everything this region has committed, applied, or been shown by a session.
-//! - A session is attached only when everything that its token stands for was handed out to be applied.
-//! - The new plane takes nothing before the old one has handed out everything committed before any mark.
+//! - A label is greater than everything this region has committed, applied, or been shown by a
+//!   session.
+//! - A session is attached only when everything that its token stands for was handed out to be
+//!   applied.
+//! - The new plane takes nothing before the old one has handed out everything committed before any
+//!   mark.
 //!
 //! # On failure
 //! A message that does not decode changes nothing: its link is to be torn down and resumed.
@@ -137,7 +140,8 @@ impl Region {
         (self.generation, self.change.is_some())
     }
 
-    /// The epoch of the tree in use and whether a change of trees is under way; nothing on other planes.
+    /// The epoch of the tree in use and whether a change of trees is under way; nothing on other
+    /// planes.
     #[must_use]
     pub fn epoch(&self) -> Option<(u32, bool)> {
         self.plane.epoch()
@@ -152,7 +156,8 @@ impl Region {
         self.plane.pending() + held.chain(self.early.values().flatten()).filter(payload).count()
     }
 
-    /// Commits a local transaction that wrote what the regions of `placement` replicate; `target` is its table. Returns its label.
+    /// Commits a local transaction that wrote what the regions of `placement` replicate; `target`
+    /// is its table. Returns its label.
     pub fn commit(
         &mut self,
         now_micros: u64,
@@ -177,7 +182,8 @@ impl Region {
     /// Takes a message that came from `from`, in its link's order.
     ///
     /// # Errors
-    /// [`Error::Malformed`] or [`Error::UnknownRegion`] for what no correct peer sends; nothing has changed then.
+    /// [`Error::Malformed`] or [`Error::UnknownRegion`] for what no correct peer sends; nothing has
+    /// changed then.
     pub fn receive(
         &mut self,
         now_micros: u64,
@@ -187,7 +193,8 @@ impl Region {
     ) -> Result<()> {
         let Envelope { generation, message } = Envelope::decode(from, bytes)?;
         if generation < self.generation {
-            // A beat, or a label of a serializer that is behind: the plane it was for has handed everything out.
+            // A beat, or a label of a serializer that is behind: the plane it was for has handed
+            // everything out.
             return Ok(());
         }
         if generation > self.generation {
@@ -224,13 +231,15 @@ impl Region {
         self.plane.next_tick()
     }
 
-    /// The token of a session that has seen everything that is here now. Its time is one of its own: above every time that this
-    /// region has told others it has passed, so that nothing sent before answers for it.
+    /// The token of a session that has seen everything that is here now. Its time is one of its
+    /// own: above every time that this region has told others it has passed, so that nothing sent
+    /// before answers for it.
     pub fn token(&mut self, now_micros: u64) -> Label {
         Label::update(self.me, self.clock.next(now_micros))
     }
 
-    /// The token of a session that moves to region `to`, where it will be attached as soon as the network allows.
+    /// The token of a session that moves to region `to`, where it will be attached as soon as the
+    /// network allows.
     ///
     /// # Errors
     /// [`Error::UnknownRegion`].
@@ -256,7 +265,8 @@ impl Region {
         Ok(token)
     }
 
-    /// Attaches a session that brings `token`. Until it is attached, it must not read or write here.
+    /// Attaches a session that brings `token`. Until it is attached, it must not read or write
+    /// here.
     ///
     /// # Errors
     /// [`Error::UnknownRegion`] when the token is of no member: it will never be attached.
@@ -273,7 +283,8 @@ impl Region {
         Ok(Attach::Waiting(id))
     }
 
-    /// Changes to another plane, as generation `generation`: one more than the present one. Every region must be told.
+    /// Changes to another plane, as generation `generation`: one more than the present one. Every
+    /// region must be told.
     ///
     /// # Errors
     /// [`Error::ChangeRefused`], or those of [`PlaneConfig::make`].
@@ -305,8 +316,8 @@ impl Region {
         Ok(())
     }
 
-    /// Changes to another tree (the tree plane only). Every region must be told; the serializers of both trees must run meanwhile,
-    /// those of the old one unless it is lost.
+    /// Changes to another tree (the tree plane only). Every region must be told; the serializers of
+    /// both trees must run meanwhile, those of the old one unless it is lost.
     ///
     /// # Errors
     /// [`Error::NoTree`], [`Error::NotATree`], [`Error::ChangeRefused`].
@@ -336,7 +347,8 @@ impl Region {
     }
 
     fn is_here(&mut self, token: &Label) -> bool {
-        // What its region did behind its mark is held back here with the new plane; the old one knows nothing of it.
+        // What its region did behind its mark is held back here with the new plane; the old one
+        // knows nothing of it.
         let behind_mark = self.change.as_ref().is_some_and(|change| {
             let mark = change.marks.get(usize::from(token.source.0)).copied().flatten();
             mark.is_some_and(|mark| token.timestamp > mark)
@@ -344,7 +356,8 @@ impl Region {
         token.source == self.me || (!behind_mark && self.plane.attach(token))
     }
 
-    /// A message of the plane that comes: a mark closes the sender's stream in the old one, the rest waits.
+    /// A message of the plane that comes: a mark closes the sender's stream in the old one, the
+    /// rest waits.
     fn take_new(
         &mut self,
         now_micros: u64,
@@ -358,7 +371,8 @@ impl Region {
                 if usize::from(source.0) < self.members =>
             {
                 change.marks[usize::from(source.0)] = Some(at);
-                // A token made from here on is above every mark, so no old plane answers it too early.
+                // A token made from here on is above every mark, so no old plane answers it too
+                // early.
                 self.clock.show(at);
                 let mut output = Output::default();
                 self.plane.close(now_micros, source, at, &mut output);
@@ -369,7 +383,8 @@ impl Region {
         }
     }
 
-    /// After any input: the change of planes ends when the old plane is empty, and sessions go on when their past is here.
+    /// After any input: the change of planes ends when the old plane is empty, and sessions go on
+    /// when their past is here.
     fn settle(&mut self, now_micros: u64, out: &mut RegionOutput) {
         let all = |change: &Change| {
             others(self.me, self.members)
@@ -397,7 +412,8 @@ impl Region {
         self.plane.begin(&positions);
         for (from, message) in change.held {
             let mut output = Output::default();
-            // It was not looked at when it came, so a malformed one can only be left out: its sender is no correct peer.
+            // It was not looked at when it came, so a malformed one can only be left out: its
+            // sender is no correct peer.
             if self.plane.receive(now_micros, from, message, &mut output).is_ok() {
                 self.collect(output, self.generation, out);
             }

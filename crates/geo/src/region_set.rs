@@ -4,7 +4,8 @@
 //! A set is one 64-bit number, so a label that carries one has constant size.
 //!
 //! # On failure
-//! Inserting a region beyond the limit changes nothing; members are checked where a region is configured.
+//! Inserting a region beyond the limit changes nothing; members are checked where a region is
+//! configured.
 //!
 //! # Limits
 //! Regions 0 to 63.

@@ -1,13 +1,15 @@
 //! The `timestamp` plane: all transactions in label order. Saturn's P-configuration (§7.1).
 //!
 //! # Invariants
-//! A transaction is applied when the stream of every other region has passed its timestamp: then nothing with a lower label can come.
+//! A transaction is applied when the stream of every other region has passed its timestamp: then
+//! nothing with a lower label can come.
 //!
 //! # On failure
 //! A region that is cut off stops everybody's visibility until it is back: its time stands still.
 //!
 //! # Limits
-//! Visibility is that of the farthest region. Beats are sent on every stream, whoever replicates what.
+//! Visibility is that of the farthest region. Beats are sent on every stream, whoever replicates
+//! what.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
 //! Numbers on the wire between regions.
 //!
 //! # Invariants
-//! Variable-length numbers are little-endian groups of seven bits, at most ten bytes; fixed ones are big endian.
+//! Variable-length numbers are little-endian groups of seven bits, at most ten bytes; fixed ones
+//! are big endian.
 //!
 //! # On failure
 //! [`Reader`] returns [`Error::Malformed`] with the offset; it never panics on input.

@@ -40,7 +40,8 @@ fn labels(out: &RegionOutput) -> Vec<Label> {
     out.apply.iter().map(|transaction| transaction.label).collect()
 }
 
-/// x goes from 0 to 3 only; its effect goes 0, 1, 2 and from there to 3. No region on that way has x.
+/// x goes from 0 to 3 only; its effect goes 0, 1, 2 and from there to 3. No region on that way has
+/// x.
 fn around(kind: PlaneKind) -> (Vec<Label>, Vec<Label>, [Label; 2]) {
     let mut r = regions(4, kind);
     let (x, late) = commit(&mut r[0], START + 1, &[0, 3]);
@@ -74,7 +75,8 @@ fn matrix_waits_for_nothing_concurrent_and_says_each_count_once() {
     let (_, quick) = commit(&mut r[1], START + 2, &[1, 2]);
     assert_eq!(labels(&carry(1, &mut r[2], START + 3, &quick[0])).len(), 1);
     assert_eq!(labels(&carry(0, &mut r[2], START + 4, &slow[0])).len(), 1);
-    // What 1 has of 0's, 2 must have too: its next transaction to 2 says so, the one after that need not.
+    // What 1 has of 0's, 2 must have too: its next transaction to 2 says so, the one after that
+    // need not.
     let (_, both) = commit(&mut r[0], START + 5, &[0, 1, 2]);
     carry(0, &mut r[1], START + 6, &both[0]);
     let (_, first) = commit(&mut r[1], START + 7, &[1, 2]);

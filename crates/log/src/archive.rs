@@ -1,9 +1,10 @@
 //! The archive: committed entries of quorum loglets, shipped to the bucket in large objects.
 //!
 //! # Invariants
-//! - Two owners that overlap write the same entries: an LSN of a loglet has one possible content. Of an active loglet only what is
-//!   committed is shipped; of one that is being ended also what will be if the chain says so ([`Inner::recover_loglet`]). Should it
-//!   say otherwise, the archive has entries beyond the loglet's end, which nobody reads.
+//! - Two owners that overlap write the same entries: an LSN of a loglet has one possible content.
+//!   Of an active loglet only what is committed is shipped; of one that is being ended also what
+//!   will be if the chain says so ([`Inner::recover_loglet`]). Should it say otherwise, the archive
+//!   has entries beyond the loglet's end, which nobody reads.
 //! - A log server is told to release entries only after the object that holds them was created.
 //! - Nothing happens while nothing is appended.
 //!
@@ -101,8 +102,8 @@ type Objects = BTreeSet<(u64, Lsn, Lsn)>;
 /// What is known of a shard's archive.
 #[derive(Debug, Default)]
 pub(crate) struct Archive {
-    /// (loglet, first, last) of the objects, and the age in which they were listed; `None` before the
-    /// first listing.
+    /// (loglet, first, last) of the objects, and the age in which they were listed; `None` before
+    /// the first listing.
     objects: tokio::sync::Mutex<Option<(u64, Objects)>>,
     /// Counts up when what was listed may no longer be true.
     age: AtomicU64,
@@ -156,8 +157,8 @@ impl Archive {
         self.signal.wake.notify_one();
     }
 
-    /// Forgets the listing: others may have added or removed objects. One that is under way does not
-    /// count either.
+    /// Forgets the listing: others may have added or removed objects. One that is under way does
+    /// not count either.
     pub fn forget(&self) {
         self.age.fetch_add(1, Ordering::AcqRel);
     }
@@ -194,7 +195,8 @@ impl VirtualLog {
 }
 
 impl Inner {
-    /// Works on the objects of the archive as this process knows them, listing them when it does not.
+    /// Works on the objects of the archive as this process knows them, listing them when it does
+    /// not.
     pub async fn with_objects<T>(
         &self,
         cause: Cause,
@@ -227,8 +229,9 @@ impl Inner {
         if found.as_ref().is_none_or(|missing| missing.end.is_none()) {
             return Ok(found);
         }
-        // Another process may have trimmed past a loglet that has ended, its objects and all, and this one would look for
-        // them for as long as it knows nothing of it, and ship nothing of what comes behind.
+        // Another process may have trimmed past a loglet that has ended, its objects and all, and
+        // this one would look for them for as long as it knows nothing of it, and ship nothing of
+        // what comes behind.
         let chain = self.newest_chain(Cause::Archive, by).await?;
         if chain.trim.lsn == known.trim.lsn { Ok(found) } else { self.missing_by(&chain, by).await }
     }
@@ -372,9 +375,9 @@ impl Inner {
         }
     }
 
-    /// An object of the name that this process wanted to give is there already: its own (the reply to
-    /// an earlier attempt was lost) or that of an owner before. It counts as the archive of `entries`
-    /// only when it holds exactly them.
+    /// An object of the name that this process wanted to give is there already: its own (the reply
+    /// to an earlier attempt was lost) or that of an owner before. It counts as the archive of
+    /// `entries` only when it holds exactly them.
     pub async fn check_archived(&self, key: &str, entries: &[Bytes], by: Deadline) -> Result<()> {
         let shard = self.store.shard;
         let Some(object) = self.store.get(Cause::Archive, key, by).await? else {
@@ -395,7 +398,8 @@ impl Inner {
         })
     }
 
-    /// Tells the log servers what they need not keep any more: those of a cluster soon, without being waited for.
+    /// Tells the log servers what they need not keep any more: those of a cluster soon, without
+    /// being waited for.
     async fn release(
         &self,
         loglet: &Loglet,
@@ -406,7 +410,8 @@ impl Inner {
         let Medium::Quorum { token, servers, .. } = &loglet.medium else { return Ok(()) };
         let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         if let Some(sequencer) = self.sequencer().filter(|s| s.key() == key) {
-            // A candidate that found the owner dead may have shipped more than is committed: no server passes over that.
+            // A candidate that found the owner dead may have shipped more than is committed: no
+            // server passes over that.
             sequencer.archived(below.min(sequencer.next()));
         }
         let request = if end.is_some_and(|e| below >= e) {
@@ -430,10 +435,10 @@ impl Inner {
 
     /// Starts shipping in the background. Ends when the log is dropped or closed.
     ///
-    /// Each round takes the count back first and then ships everything that is committed. A commit that
-    /// was counted before is shipped by this round, one that is counted later finds the count at zero
-    /// and wakes the next. What is shipped meanwhile by others does not touch the count, so that no
-    /// interleaving leaves a count that nobody will take back.
+    /// Each round takes the count back first and then ships everything that is committed. A commit
+    /// that was counted before is shipped by this round, one that is counted later finds the count
+    /// at zero and wakes the next. What is shipped meanwhile by others does not touch the count, so
+    /// that no interleaving leaves a count that nobody will take back.
     pub fn start_archiver(self: &Arc<Self>) {
         let weak: Weak<Self> = Arc::downgrade(self);
         let signal = Arc::clone(&self.archive.signal);
@@ -477,7 +482,8 @@ impl Inner {
                 |l| matches!(&l.medium, Medium::Quorum { token, .. } if *token == key.token),
             );
             let needed = match place {
-                // One to come may yet be named: by a seal that nobody has read, or by a put of unknown outcome.
+                // One to come may yet be named: by a seal that nobody has read, or by a put of
+                // unknown outcome.
                 None => key.loglet > chain.active().id,
                 Some(index) => match chain.loglets.get(index + 1).map(|l| l.start) {
                     None => true,

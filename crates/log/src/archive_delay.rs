@@ -1,9 +1,9 @@
-//! The archive's delay has a bound: no acknowledged entry of a quorum log stays on one disk for longer, whatever the
-//! order in which entries are committed, counted and shipped.
+//! The archive's delay has a bound: no acknowledged entry of a quorum log stays on one disk for
+//! longer, whatever the order in which entries are committed, counted and shipped.
 //!
-//! On real threads an entry can be read, and shipped, before the thread that appended it has counted it. One thread in
-//! virtual time never meets that by itself, so here a commit and its note are two steps, with a time between them that
-//! a seed draws, as it draws everything else.
+//! On real threads an entry can be read, and shipped, before the thread that appended it has
+//! counted it. One thread in virtual time never meets that by itself, so here a commit and its note
+//! are two steps, with a time between them that a seed draws, as it draws everything else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -85,7 +85,8 @@ impl Play {
         self.log.inner.options.archive_interval * 2 + SHIPPING
     }
 
-    /// Commits an entry of a drawn size; the thread that did is held up for a drawn time before it counts it.
+    /// Commits an entry of a drawn size; the thread that did is held up for a drawn time before it
+    /// counts it.
     async fn commit(&mut self) {
         let size = self.world.draw([64, 4 << 10][self.world.draw(2) as usize]);
         let inner = Arc::clone(&self.log.inner);

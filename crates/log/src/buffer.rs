@@ -1,5 +1,5 @@
-//! The newest entries of a quorum loglet in memory: the sequencer's, for readers, the archive and servers that lag; and a log
-//! server's, for those who follow.
+//! The newest entries of a quorum loglet in memory: the sequencer's, for readers, the archive and
+//! servers that lag; and a log server's, for those who follow.
 //!
 //! # Invariants
 //! An entry that is not committed is never let go.

@@ -3,10 +3,11 @@
 //!
 //! # Invariants
 //! - LSNs are contiguous: a loglet ends where the next starts; the last one is active.
-//! - A loglet's id is one more than that of the one active before it; it never comes back. A trim drops loglets from
-//!   the front only.
-//! - The ids of a database are its own: those of one that is made, or restored, where another one was are others, so that a process
-//!   of that one, which does not know that its database is gone, writes where nobody reads (`first_id`).
+//! - A loglet's id is one more than that of the one active before it; it never comes back. A trim
+//!   drops loglets from the front only.
+//! - The ids of a database are its own: those of one that is made, or restored, where another one
+//!   was are others, so that a process of that one, which does not know that its database is gone,
+//!   writes where nobody reads (`first_id`).
 //! - The trim point only grows.
 //! - **Versions are never deleted.** A writer that slept holds version *n* and would create *n+1*
 //!   anew if that had been removed, forking the chain; put-if-absent fences only as long as the
@@ -29,8 +30,9 @@ use crate::keys;
 
 /// First bytes of a chain object.
 pub const MAGIC: [u8; 4] = *b"TLSC";
-/// Newest chain format this program reads: loglets with several log servers. It is written only where there are any, so
-/// that a program that does not know of them refuses those chains, and those only.
+/// Newest chain format this program reads: loglets with several log servers. It is written only
+/// where there are any, so that a program that does not know of them refuses those chains, and
+/// those only.
 pub const VERSION: u16 = 2;
 /// The format before: a quorum loglet has one log server.
 const ONE_SERVER: u16 = 1;
@@ -89,8 +91,9 @@ pub struct ServerInfo {
     pub node: NodeId,
     /// Where it can be reached; empty for the owner's own.
     pub address: String,
-    /// The server's incarnation before this loglet was in any chain: in another one it may have forgotten that the
-    /// loglet has ended, and is not let to begin it. 0: it was not reached, or is the owner's own on a single node.
+    /// The server's incarnation before this loglet was in any chain: in another one it may have
+    /// forgotten that the loglet has ended, and is not let to begin it. 0: it was not reached, or
+    /// is the owner's own on a single node.
     #[serde(default = "unknown", skip_serializing_if = "is_unknown")]
     pub incarnation: Incarnation,
 }
@@ -134,8 +137,8 @@ impl Medium {
 /// Loglets that a database may have before it comes to ids that another one may have begun at.
 const ID_BITS: u32 = 20;
 
-/// The id of the first loglet that follows `before` (0: nothing) in a database of its own: far from any other one's, which `random`
-/// sees to. Exact as a number of JavaScript.
+/// The id of the first loglet that follows `before` (0: nothing) in a database of its own: far from
+/// any other one's, which `random` sees to. Exact as a number of JavaScript.
 pub(crate) fn first_id(before: u64, random: u64) -> u64 {
     // A restored database takes less, so that it can be done again and again.
     let far = if before == 0 { random >> 32 } else { 1 + (before >> ID_BITS) + (random >> 36) };
@@ -232,7 +235,8 @@ impl Chain {
         next
     }
 
-    /// Moves the trim point to `trim`, in a version that is not stored yet. Loglets that lie wholly below it go.
+    /// Moves the trim point to `trim`, in a version that is not stored yet. Loglets that lie wholly
+    /// below it go.
     pub(crate) fn trim_to(&mut self, trim: TrimPoint) {
         let keep = self.loglets.iter().rposition(|loglet| loglet.start <= trim.lsn).unwrap_or(0);
         self.loglets.drain(..keep);

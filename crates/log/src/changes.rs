@@ -5,16 +5,17 @@
 //! why/<loglet>               the winner's reason, put once            (told beside it, if whoever won could put it)
 //! ```
 //! # Invariants
-//! - Reads decide nothing, and no reason does: a loglet without one is as good as any. What it says of a log in the bucket, for how long
-//!   it is to stay there, is a wish: it is the chain that says where the log is.
+//! - Reads decide nothing, and no reason does: a loglet without one is as good as any. What it says
+//!   of a log in the bucket, for how long it is to stay there, is a wish: it is the chain that says
+//!   where the log is.
 //! - A reason belongs to a loglet's id, which only the winner of a chain version has made active.
 //!
 //! # On failure
 //! A reason that could not be put is missing.
 //!
 //! # Limits
-//! The newest [`LOOKED`] versions of the chain: trims are versions too. A look costs a GET for each that this process has not read
-//! before, and one for each reason.
+//! The newest [`LOOKED`] versions of the chain: trims are versions too. A look costs a GET for each
+//! that this process has not read before, and one for each reason.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -153,11 +154,13 @@ impl VirtualLog {
         self.inner.changes(by).await
     }
 
-    /// Leaves for everybody why the loglet that is active now, which this process has made so, became active. Does not wait for it.
+    /// Leaves for everybody why the loglet that is active now, which this process has made so,
+    /// became active. Does not wait for it.
     pub fn explain(&self, why: &str, took: Option<Duration>) {
         let took_ms = took.map(|took| u64::try_from(took.as_millis()).unwrap_or(u64::MAX));
         let why = Why { took_ms, ..Why::because(why) };
-        // Of the bucket alone: a log that is closed meanwhile is not kept open for it. By then another loglet may be the active one.
+        // Of the bucket alone: a log that is closed meanwhile is not kept open for it. By then
+        // another loglet may be the active one.
         let store = self.inner.store.clone();
         let key = keys::why(store.shard, self.inner.chain().active().id);
         let by = store.env.deadline(PATIENCE);
@@ -168,8 +171,8 @@ impl VirtualLog {
         });
     }
 
-    /// Leaves why the bucket's loglet that is active now is, and when the log may leave the bucket. What was left for this loglet
-    /// before stays.
+    /// Leaves why the bucket's loglet that is active now is, and when the log may leave the bucket.
+    /// What was left for this loglet before stays.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it is not known whether that was left.
@@ -189,7 +192,8 @@ impl VirtualLog {
         let why = Why { stays, copies, ..Why::because(why) };
         let loglet = self.inner.chain().active().id;
         if stays {
-            // Beside what may be there already: a request counts whatever the log was put there for.
+            // Beside what may be there already: a request counts whatever the log was put there
+            // for.
             let key = keys::stays(self.inner.store.shard, loglet);
             put_note(&self.inner.store, &key, &why, by).await?;
         }

@@ -1,5 +1,5 @@
-//! A log whose newest part is kept by several nodes: on which servers a loglet is put, who takes over from a dead
-//! owner, and how lost servers are replaced.
+//! A log whose newest part is kept by several nodes: on which servers a loglet is put, who takes
+//! over from a dead owner, and how lost servers are replaced.
 //!
 //! ```text
 //! owner dead ─► candidates, each after its own delay: chain still the same? ─► seal a majority ─► repair
@@ -7,19 +7,21 @@
 //! server dead ─► its owner, when there is a spare one: the same move, with the spare in its place
 //! ```
 //! # Invariants
-//! - The chain decides who owns the log. A process takes over its own node's loglets by itself; another node's only when
-//!   it is told that this very loglet's owner is dead, and never the loglet that follows it.
-//! - A new loglet is made on a majority of its servers before the chain names it. It has as many servers as the one before
-//!   it, also when some of them are away: their number never shrinks unnoticed. It grows, in odd steps up to
-//!   [`Cluster::replicas`], when there are servers to grow to: a cluster that begins as one node needs no setting.
+//! - The chain decides who owns the log. A process takes over its own node's loglets by itself;
+//!   another node's only when it is told that this very loglet's owner is dead, and never the
+//!   loglet that follows it.
+//! - A new loglet is made on a majority of its servers before the chain names it. It has as many
+//!   servers as the one before it, also when some of them are away: their number never shrinks
+//!   unnoticed. It grows, in odd steps up to [`Cluster::replicas`], when there are servers to grow
+//!   to: a cluster that begins as one node needs no setting.
 //!
 //! # On failure
-//! Whoever loses the race for the chain version goes on as a follower of the winner. What it made is removed, or goes at
-//! the next start of the node that has it.
+//! Whoever loses the race for the chain version goes on as a follower of the winner. What it made
+//! is removed, or goes at the next start of the node that has it.
 //!
 //! # Limits
-//! Who is dead is decided above this crate. A majority that is gone for good blocks the log: going on without it is not
-//! built.
+//! Who is dead is decided above this crate. A majority that is gone for good blocks the log: going
+//! on without it is not built.
 
 use std::sync::Arc;
 use std::sync::Weak;
@@ -35,6 +37,7 @@ use telesto_common::{Deadline, Incarnation, Lsn, NodeId, WriterToken};
 
 use crate::chain::{Chain, Medium, Owner, ServerInfo};
 use crate::error::{Error, Result};
+use crate::holders::{Holders, Redundancy, Whose};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Cluster;
 use crate::quorum::{Fence, ServerState, Standing, majority};
@@ -50,53 +53,6 @@ const GRACE: Duration = Duration::from_millis(100);
 /// How often an owner looks after its servers.
 const TENDING: Duration = Duration::from_secs(1);
 
-/// Whose loglet is to be ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// This node's own, of this life or an earlier one.
-    Own,
-    /// This loglet's, whose owner was found dead.
-    Dead(u64),
-}
-
-/// Those who keep a loglet.
-#[derive(Debug)]
-pub(crate) struct Holders {
-    pub servers: Vec<Arc<dyn LogServer>>,
-    /// The only one, when it is this process's own under the lock of its directory.
-    pub alone: Option<Arc<LocalLogServer>>,
-}
-
-impl Holders {
-    pub fn alone(server: Arc<LocalLogServer>) -> Self {
-        let servers = vec![Arc::clone(&server) as Arc<dyn LogServer>];
-        Self { servers, alone: Some(server) }
-    }
-}
-
-/// How many copies of the newest log there are, as its owner knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redundancy {
-    /// Each log server of the active loglet, and how it stands.
-    pub servers: Vec<(ServerInfo, Standing)>,
-    /// Log servers that could be put in the place of a lost one.
-    pub spares: usize,
-}
-
-impl Redundancy {
-    /// Servers that take entries.
-    #[must_use]
-    pub fn following(&self) -> usize {
-        self.servers.iter().filter(|(_, s)| s.state == ServerState::Following).count()
-    }
-
-    /// Whether copies are missing and nobody can take their place.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
-        self.following() < self.servers.len() && self.spares == 0
-    }
-}
-
 impl VirtualLog {
     /// How many copies of the newest log there are; `None` unless this process owns a quorum log.
     #[must_use]
@@ -105,7 +61,8 @@ impl VirtualLog {
     }
 
     /// How long this node should wait, after it found the owner of the log dead, before it calls
-    /// [`VirtualLog::succeed`]: candidates come one after the other, and most find the matter settled.
+    /// [`VirtualLog::succeed`]: candidates come one after the other, and most find the matter
+    /// settled.
     #[must_use]
     pub fn succession_delay(&self) -> Duration {
         let inner = &self.inner;
@@ -119,12 +76,14 @@ impl VirtualLog {
         APART * u32::try_from(rank).unwrap_or(u32::MAX) + inner.store.env.jitter(APART / 3)
     }
 
-    /// Takes the log over from the owner of loglet `loglet`, which the caller has found dead: seals a majority of its
-    /// servers, which a living owner notices at its next append or look. Does nothing when the chain says that the log
-    /// goes on elsewhere already. Whether this process owns the log now.
+    /// Takes the log over from the owner of loglet `loglet`, which the caller has found dead: seals
+    /// a majority of its servers, which a living owner notices at its next append or look. Does
+    /// nothing when the chain says that the log goes on elsewhere already. Whether this process
+    /// owns the log now.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without a majority of the servers, those of the bucket. May be called again.
+    /// [`Error::Unavailable`] without a majority of the servers, those of the bucket. May be called
+    /// again.
     pub async fn succeed(&self, loglet: u64, by: Deadline) -> Result<bool> {
         let inner = &self.inner;
         let waiting = "waiting for a change of the log";
@@ -137,8 +96,9 @@ impl VirtualLog {
         Ok(self.sequences())
     }
 
-    /// Whether the newest loglet that this process knows is another node's and begins at or below `at`: no loglet of its own
-    /// has an entry there. Not so while one of its own has ended without a successor: what that holds is not decided.
+    /// Whether the newest loglet that this process knows is another node's and begins at or below
+    /// `at`: no loglet of its own has an entry there. Not so while one of its own has ended without
+    /// a successor: what that holds is not decided.
     #[must_use]
     pub fn goes_on_elsewhere_by(&self, at: Lsn) -> bool {
         let chain = self.chain();
@@ -148,22 +108,25 @@ impl VirtualLog {
             && matches!(&active.medium, Medium::Quorum { owner, .. } if owner.node != me)
     }
 
-    /// Looks for a newer version of the chain: who owns the log now. And whether the bucket has this database still: whoever is about to
-    /// change or delete what is beside the log there looks first. Two GETs at once.
+    /// Looks for a newer version of the chain: who owns the log now. And whether the bucket has
+    /// this database still: whoever is about to change or delete what is beside the log there looks
+    /// first. Two GETs at once.
     ///
     /// # Errors
-    /// Those of the bucket; [`Error::OtherDatabase`]; [`Error::Corrupt`] where what follows the chain that this process knows is not its own.
+    /// Those of the bucket; [`Error::OtherDatabase`]; [`Error::Corrupt`] where what follows the
+    /// chain that this process knows is not its own.
     pub async fn refresh(&self, by: Deadline) -> Result<()> {
         self.inner.newest_chain(Cause::Registry, by).await.map(|_| ())
     }
 
-    /// Ends this process's own loglet so that another node can take the log over at once ([`VirtualLog::succeed`]): no lease
-    /// has to be waited for. Commits wait meanwhile. The loglet that ended; `None` when this process does not own a quorum
-    /// log of a cluster. Who finds no successor takes it back with [`VirtualLog::take_back`].
+    /// Ends this process's own loglet so that another node can take the log over at once
+    /// ([`VirtualLog::succeed`]): no lease has to be waited for. Commits wait meanwhile. The loglet
+    /// that ended; `None` when this process does not own a quorum log of a cluster. Who finds no
+    /// successor takes it back with [`VirtualLog::take_back`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without a majority of the log servers, and [`Error::DeadlinePassed`]; this process then still
-    /// owns the log, or goes on in a new loglet with its next append.
+    /// [`Error::Unavailable`] without a majority of the log servers, and [`Error::DeadlinePassed`];
+    /// this process then still owns the log, or goes on in a new loglet with its next append.
     pub async fn resign(&self, by: Deadline) -> Result<Option<u64>> {
         let inner = &self.inner;
         let waiting = "waiting for a change of the log";
@@ -177,7 +140,8 @@ impl VirtualLog {
         if key.loglet != active.id {
             return Ok(None);
         }
-        // What is on this node's disk alone goes to the bucket first: nobody else could ship it once this node is gone.
+        // What is on this node's disk alone goes to the bucket first: nobody else could ship it
+        // once this node is gone.
         let alone = servers.len() == 1;
         if alone {
             inner.archive_through(sequencer.next().prev(), by).await?;
@@ -215,14 +179,14 @@ impl VirtualLog {
         Ok(Some(key.loglet))
     }
 
-    /// Nobody has taken over the loglet that [`VirtualLog::resign`] ended: this process may go on with the log itself, which
-    /// its next append does.
+    /// Nobody has taken over the loglet that [`VirtualLog::resign`] ended: this process may go on
+    /// with the log itself, which its next append does.
     pub fn take_back(&self) {
         self.inner.state.lock().resigned = None;
     }
 
-    /// Replaces log servers of the active loglet that are lost, if this process owns it and there are others; whether it
-    /// did. Happens by itself every second.
+    /// Replaces log servers of the active loglet that are lost, if this process owns it and there
+    /// are others; whether it did. Happens by itself every second.
     ///
     /// # Errors
     /// As [`VirtualLog::succeed`]; the log goes on at the servers it has.
@@ -281,8 +245,8 @@ impl Inner {
         }
     }
 
-    /// Makes a new quorum loglet, owned by this process. `before` has the servers of the one before it, `avoid` the
-    /// nodes that are to be used only if there are no others.
+    /// Makes a new quorum loglet, owned by this process. `before` has the servers of the one before
+    /// it, `avoid` the nodes that are to be used only if there are no others.
     pub async fn new_quorum(
         &self,
         loglet: u64,
@@ -352,9 +316,9 @@ impl Inner {
         Ok(chosen)
     }
 
-    /// Makes the loglet on a majority of `servers` at least, and notes which lives of them were met: those that were not
-    /// met before the chain names the loglet are left out of it, for they may have been told that it has ended, and
-    /// have forgotten it, when they are met later.
+    /// Makes the loglet on a majority of `servers` at least, and notes which lives of them were
+    /// met: those that were not met before the chain names the loglet are left out of it, for they
+    /// may have been told that it has ended, and have forgotten it, when they are met later.
     async fn make(
         &self,
         cluster: &Cluster,
@@ -439,7 +403,8 @@ impl Inner {
         self.remove(key, servers, false, by).await;
     }
 
-    /// Removes a loglet from `servers`; `over`: it has ended. What cannot be removed now goes at the next start.
+    /// Removes a loglet from `servers`; `over`: it has ended. What cannot be removed now goes at
+    /// the next start.
     pub async fn remove(&self, key: LogletKey, servers: &[ServerInfo], over: bool, by: Deadline) {
         let by = by.earlier(self.store.env.deadline(MAKING));
         let removed = async {
@@ -505,7 +470,8 @@ impl Inner {
             return Ok(false);
         }
         if redundancy.following() * 2 <= servers {
-            // Those whose disks fail may fail again: the loglet, of which reads are answered, is not ended for one that cannot begin.
+            // Those whose disks fail may fail again: the loglet, of which reads are answered, is
+            // not ended for one that cannot begin.
             self.could_begin(&chain, sequencer.next(), &away, by).await?;
         }
         tracing::warn!(
@@ -521,8 +487,9 @@ impl Inner {
         Ok(true)
     }
 
-    /// A loglet of this process that a failed change has ended, or that it has taken back, is nobody's to go on with but its own; a commit
-    /// here would, and there may be none: the other nodes, whose servers are sealed, begin none.
+    /// A loglet of this process that a failed change has ended, or that it has taken back, is
+    /// nobody's to go on with but its own; a commit here would, and there may be none: the other
+    /// nodes, whose servers are sealed, begin none.
     async fn go_on_with_own(self: &Arc<Self>, by: Deadline) -> Result<()> {
         let (chain, role) = self.view()?;
         let active = chain.active();
@@ -579,7 +546,8 @@ impl Inner {
                     let lag = redundancy.servers.iter().map(|(_, s)| s.lag).max().unwrap_or(0);
                     metrics::gauge!("telesto_log_server_lag_entries").set(lag as f64);
                 } else {
-                    // Only the owner knows: what this process said while it was the owner is not true for ever.
+                    // Only the owner knows: what this process said while it was the owner is not
+                    // true for ever.
                     metrics::gauge!("telesto_log_servers_following").set(0.0);
                     metrics::gauge!("telesto_log_redundancy_lost").set(0.0);
                     metrics::gauge!("telesto_log_server_lag_entries").set(0.0);

@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //! No fence rests on one clock. The monotonic clock counts while a process is frozen or its machine
-//! suspended, but stands still while a hypervisor pauses the machine; so may the wall clock, which also
-//! jumps. The bucket's own clock, told by its answers, is the one by which entries are aged, and goes on
-//! whatever happens to this machine. What is believed is believed only while all of them say that little
-//! time has passed.
+//! suspended, but stands still while a hypervisor pauses the machine; so may the wall clock, which
+//! also jumps. The bucket's own clock, told by its answers, is the one by which entries are aged,
+//! and goes on whatever happens to this machine. What is believed is believed only while all of
+//! them say that little time has passed.
 //!
 //! # Limits
-//! When the bucket tells no time (an intermediary strips `Date`) and a paused machine's wall clock was
-//! not set after the pause, no clock tells; then [`crate::log::Inner::is_sure`] bounds what can go wrong
-//! by the interval at which the chain is read again.
+//! When the bucket tells no time (an intermediary strips `Date`) and a paused machine's wall clock
+//! was not set after the pause, no clock tells; then [`crate::log::Inner::is_sure`] bounds what can
+//! go wrong by the interval at which the chain is read again.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl Moment {
         }
     }
 
-    /// Whether every clock says that at most `window` has passed from this moment to `now`, and this
-    /// machine's own two agree on how much, to an eighth of `window`.
+    /// Whether every clock says that at most `window` has passed from this moment to `now`, and
+    /// this machine's own two agree on how much, to an eighth of `window`.
     pub fn is_recent(&self, now: &Self, window: Duration) -> bool {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let own = now.monotonic.saturating_sub(self.monotonic);

@@ -106,7 +106,8 @@ pub enum Error {
         shard: ShardId,
         /// Who owns it, as the chain says.
         owner: Box<Owner>,
-        /// Whether the owner is known to be running (it holds the lock of this machine's directory).
+        /// Whether the owner is known to be running (it holds the lock of this machine's
+        /// directory).
         live: bool,
     },
     /// The position lies below the trim point: what was there is in the checkpoint only.
@@ -173,8 +174,8 @@ pub enum Error {
         /// What was being waited for.
         what: &'static str,
     },
-    /// The bucket has another database than the one that this process opened there, or none: somebody has removed that one. This process
-    /// writes nothing more there.
+    /// The bucket has another database than the one that this process opened there, or none:
+    /// somebody has removed that one. This process writes nothing more there.
     #[error(
         "{bucket} does not have the database any more that this process has opened there: it was removed, or another one was restored or made in its place; stop this process, and start one on what is there now with a --data-dir of its own"
     )]

@@ -7,18 +7,20 @@
 //! following:    Follow ── waits on the server until something is committed, or the loglet is sealed
 //! ```
 //! # Invariants
-//! - Only what the sequencer has said to be committed is read from an active loglet. What a majority of the servers has is committed,
-//!   too, but the sequencer may not know it yet, and its owner answers strict reads by what it knows: a reader here would have seen
-//!   what one there, later, does not see.
-//! - A tail is given only when a majority of the servers had accepted no seal, after the call began: then nobody had
-//!   gone on elsewhere.
+//! - Only what the sequencer has said to be committed is read from an active loglet. What a
+//!   majority of the servers has is committed, too, but the sequencer may not know it yet, and its
+//!   owner answers strict reads by what it knows: a reader here would have seen what one there,
+//!   later, does not see.
+//! - A tail is given only when a majority of the servers had accepted no seal, after the call
+//!   began: then nobody had gone on elsewhere.
 //! - This node's own server is read from while it has what there is: it costs no message.
-//! - A reader depends on no single server: where one has nothing new for a moment a second one is waited on too, and one that is
-//!   sealed or silent is left for the next one, and the chain is looked at.
+//! - A reader depends on no single server: where one has nothing new for a moment a second one is
+//!   waited on too, and one that is sealed or silent is left for the next one, and the chain is
+//!   looked at.
 //!
 //! # On failure
-//! Without a majority a strict read ends by its deadline. What is on the servers and was never committed is decided by
-//! whoever takes the log over.
+//! Without a majority a strict read ends by its deadline. What is on the servers and was never
+//! committed is decided by whoever takes the log over.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -45,11 +47,11 @@ const PARKED: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_millis(500);
 /// So many servers are waited on while one alone has no news.
 const ASKED: usize = 2;
-/// A reader that reads elsewhere tries its own log server again so often, microseconds: where that one is dead or lags, each time
-/// costs it the wait until a second one is asked.
+/// A reader that reads elsewhere tries its own log server again so often, microseconds: where that
+/// one is dead or lags, each time costs it the wait until a second one is asked.
 const HOME_MICROS: u64 = 1_000_000;
-/// How long the others are waited for when a majority has entries of which none of it was told that they are committed. The owner's own server
-/// is told at once.
+/// How long the others are waited for when a majority has entries of which none of it was told that
+/// they are committed. The owner's own server is told at once.
 const WORD: Duration = Duration::from_millis(10);
 /// Between two looks at a log that is being taken over.
 const SETTLING: Duration = Duration::from_millis(20);
@@ -70,9 +72,10 @@ impl VirtualLog {
         self.chain().loglet_at(lsn).map(|(loglet, _)| loglet.id)
     }
 
-    /// The log's owner has said that everything below `next` is committed in loglet `loglet`. This node's log server is told, so
-    /// that those who follow it here need not wait until the owner tells it. Of a loglet that is not the active one nothing is
-    /// believed: what its servers have beyond its end was never committed.
+    /// The log's owner has said that everything below `next` is committed in loglet `loglet`. This
+    /// node's log server is told, so that those who follow it here need not wait until the owner
+    /// tells it. Of a loglet that is not the active one nothing is believed: what its servers have
+    /// beyond its end was never committed.
     pub async fn learn_committed(&self, loglet: u64, next: Lsn, by: Deadline) {
         let chain = self.chain();
         if let Medium::Quorum { token, .. } = &chain.active().medium
@@ -83,9 +86,10 @@ impl VirtualLog {
         }
     }
 
-    /// The entries from `from` on, as [`VirtualLog::read`], but where there are none yet waits for some, at most for
-    /// `wait`: whoever follows the log asks no more often than there is something new. [`Batch::at_tail`] is not
-    /// promised. On a bucket loglet there is nobody to wait on: one look.
+    /// The entries from `from` on, as [`VirtualLog::read`], but where there are none yet waits for
+    /// some, at most for `wait`: whoever follows the log asks no more often than there is something
+    /// new. [`Batch::at_tail`] is not promised. On a bucket loglet there is nobody to wait on: one
+    /// look.
     ///
     /// # Errors
     /// As [`VirtualLog::read`].
@@ -143,7 +147,8 @@ impl Inner {
                 return self.read_through(&chain, from, max_bytes, cause, by).await;
             }
             let key = LogletKey { shard: chain.shard, loglet: active.id, token: *token };
-            // One look is enough, as long as the loglet is the same: whatever comes later was not acknowledged then.
+            // One look is enough, as long as the loglet is the same: whatever comes later was not
+            // acknowledged then.
             let furthest = match tail {
                 Some((loglet, furthest)) if loglet == active.id => furthest,
                 _ => match self.tails(key, servers, by).await? {
@@ -193,7 +198,8 @@ impl Inner {
         Ok(())
     }
 
-    /// How far a majority of the servers is, none of which is sealed. `None`: there is no such majority.
+    /// How far a majority of the servers is, none of which is sealed. `None`: there is no such
+    /// majority.
     async fn tails(
         &self,
         key: LogletKey,
@@ -237,7 +243,8 @@ impl Inner {
         Ok(Some(Tails { furthest, committed: told.min(furthest) }))
     }
 
-    /// Tells this node's own log server, if it has one of the loglet, that everything below `committed` is.
+    /// Tells this node's own log server, if it has one of the loglet, that everything below
+    /// `committed` is.
     async fn tell_own(&self, key: LogletKey, committed: Lsn, by: Deadline) {
         let Some(cluster) = &self.options.cluster else { return };
         let holder = WriterToken::default();
@@ -246,8 +253,8 @@ impl Inner {
         let _ = cluster.own.call(Request::Confirm { key, terms }, by).await;
     }
 
-    /// Committed entries of the active loglet from `from` on, once one server has some; none when it is sealed, silent,
-    /// or `wait` is over. The next call asks another server then.
+    /// Committed entries of the active loglet from `from` on, once one server has some; none when
+    /// it is sealed, silent, or `wait` is over. The next call asks another server then.
     async fn next_committed(
         &self,
         active: &Loglet,
@@ -284,7 +291,8 @@ impl Inner {
             Some(Ok(Reply::Followed { committed, .. })) if committed > from => {
                 let found = self.read_archived(active.id, from, Cause::Read, by).await?;
                 let mut found = found.unwrap_or_default();
-                // The archive may have more of it, which a candidate shipped that took nothing over.
+                // The archive may have more of it, which a candidate shipped that took nothing
+                // over.
                 found.truncate(usize::try_from(committed.0 - from.0).unwrap_or(usize::MAX));
                 return Ok(found);
             }
@@ -296,8 +304,9 @@ impl Inner {
         Ok(Vec::new())
     }
 
-    /// Whether it is time to read from this node's own log server again, after there was news from the one whose turn was `turn`: that
-    /// one is left while nothing is written, and whenever it is slower, and each entry from another costs two messages.
+    /// Whether it is time to read from this node's own log server again, after there was news from
+    /// the one whose turn was `turn`: that one is left while nothing is written, and whenever it is
+    /// slower, and each entry from another costs two messages.
     fn goes_home(&self, servers: &[ServerInfo], turn: usize) -> bool {
         let me = self.options.identity.node;
         if turn.checked_rem(servers.len()) == Some(0) || servers.iter().all(|s| s.node != me) {

@@ -13,15 +13,18 @@
 //! # Invariants
 //! - Nothing that the archive or a survivor has is given up: the log ends where neither goes on.
 //! - Entries of a survivor are taken over only as they follow each other by their hashes.
-//! - It never ends before an entry that the checkpoint holds. Where what is left of the log ends before one, it begins anew behind
-//!   the checkpoint: nobody needs to read what that holds, and no commit of it is lost.
+//! - It never ends before an entry that the checkpoint holds. Where what is left of the log ends
+//!   before one, it begins anew behind the checkpoint: nobody needs to read what that holds, and no
+//!   commit of it is lost.
 //!
 //! # On failure
-//! Nothing was changed but objects that were added to the archive, all of which hold entries of the log.
+//! Nothing was changed but objects that were added to the archive, all of which hold entries of the
+//! log.
 //!
 //! # Limits
-//! **What was acknowledged and is on lost servers only is lost**, and no trace tells how much it was: an operator has to say that
-//! this is accepted. An owner that lives after all, with a majority, goes on acknowledging until it sees the chain.
+//! **What was acknowledged and is on lost servers only is lost**, and no trace tells how much it
+//! was: an operator has to say that this is accepted. An owner that lives after all, with a
+//! majority, goes on acknowledging until it sees the chain.
 
 use std::sync::Arc;
 
@@ -48,10 +51,11 @@ pub struct Forsaken {
     pub end: Lsn,
     /// Entries that a survivor had and the archive had not.
     pub salvaged: u64,
-    /// Entries up to this position certainly were in the log, and are lost; none when not beyond `end`.
+    /// Entries up to this position certainly were in the log, and are lost; none when not beyond
+    /// `end`.
     pub known_lost_below: Lsn,
-    /// The first and the last entry that are in the checkpoint only: no commit of theirs is lost, but no moment between them can be
-    /// told any more.
+    /// The first and the last entry that are in the checkpoint only: no commit of theirs is lost,
+    /// but no moment between them can be told any more.
     pub only_in_checkpoint: Option<(Lsn, Lsn)>,
 }
 
@@ -64,12 +68,12 @@ struct Left {
     hash: [u8; 16],
 }
 
-/// Ends the log of `shard` where the archive and the `survivors` (directories of log servers, which no process uses) end, and lets it go on
-/// in the bucket.
+/// Ends the log of `shard` where the archive and the `survivors` (directories of log servers, which
+/// no process uses) end, and lets it go on in the bucket.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when its newest part is in the bucket already; [`Error::LocalDisk`] when a process uses a survivor; those of
-/// the bucket.
+/// [`Error::Unavailable`] when its newest part is in the bucket already; [`Error::LocalDisk`] when
+/// a process uses a survivor; those of the bucket.
 pub async fn forsake_majority(
     bucket: Arc<dyn Bucket>,
     env: Env,
@@ -133,8 +137,8 @@ pub async fn forsake_majority(
 }
 
 impl Inner {
-    /// What is left of the log from `from` on, which is not below the trim point; the hash before it, where it is not what the chain
-    /// says. What a survivor has is shipped.
+    /// What is left of the log from `from` on, which is not below the trim point; the hash before
+    /// it, where it is not what the chain says. What a survivor has is shipped.
     async fn left(
         &self,
         chain: &Chain,
@@ -184,8 +188,8 @@ impl Inner {
         Ok(decoded.map(|entry| entry.previous_hash).next())
     }
 
-    /// Where `loglet`, from `from` on and not beyond `end`, ends as far as anything is left of it, and the hash before that. What a
-    /// survivor has is shipped.
+    /// Where `loglet`, from `from` on and not beyond `end`, ends as far as anything is left of it,
+    /// and the hash before that. What a survivor has is shipped.
     async fn salvage(
         &self,
         key: LogletKey,
@@ -247,7 +251,8 @@ async fn read(disk: &Arc<dyn Disk>, key: LogletKey, from: Lsn) -> Result<Vec<Byt
     stored.read(from, PIECE_BYTES).await
 }
 
-/// Those of `entries` that follow `hash`, which becomes that of the last of them; none beyond `end`.
+/// Those of `entries` that follow `hash`, which becomes that of the last of them; none beyond
+/// `end`.
 fn follow(
     key: LogletKey,
     first: Lsn,

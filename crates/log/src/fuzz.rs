@@ -1,8 +1,9 @@
 //! What the fuzz targets call: every decoder of the log's stored bytes, and what must hold of it.
 //!
 //! # Invariants
-//! For any bytes at all: no panic; memory within a small multiple of the input; what decodes is encoded to bytes that decode to
-//! the same. Checksums would turn nearly all inputs away, so each input is also tried with its envelope made good.
+//! For any bytes at all: no panic; memory within a small multiple of the input; what decodes is
+//! encoded to bytes that decode to the same. Checksums would turn nearly all inputs away, so each
+//! input is also tried with its envelope made good.
 //!
 //! # On failure
 //! A function here panics: that is the finding.

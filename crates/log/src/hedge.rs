@@ -1,8 +1,8 @@
 //! Asking one of several log servers that can all tell the same.
 //!
 //! # Invariants
-//! The next server is asked when one could not tell, or has not answered for [`HEDGE`]: none that is dead, cut off or frozen is
-//! waited for while another one answers.
+//! The next server is asked when one could not tell, or has not answered for [`HEDGE`]: none that
+//! is dead, cut off or frozen is waited for while another one answers.
 //!
 //! # On failure
 //! Every answer that did not fit is given to the caller.
@@ -21,8 +21,8 @@ use telesto_common::{Deadline, Env};
 use crate::error::Result;
 use crate::server::{LogServer, Reply, Request};
 
-/// How long a server may take before the next one is asked too: longer than an answer takes, and far shorter than it takes to
-/// know that somebody is dead.
+/// How long a server may take before the next one is asked too: longer than an answer takes, and
+/// far shorter than it takes to know that somebody is dead.
 const HEDGE: Duration = Duration::from_millis(50);
 
 /// What became of it.

@@ -1,12 +1,12 @@
 //! A structured report of everything a log has stored, for `telesto log inspect`.
 //!
 //! # Invariants
-//! Reads only: no lock is taken, nothing is healed, sealed or cut. Damage becomes part of the report
-//! instead of an error.
+//! Reads only: no lock is taken, nothing is healed, sealed or cut. Damage becomes part of the
+//! report instead of an error.
 //!
 //! # Limits
-//! One call reports at most `limit` entries from `from` on. While the owner writes, the end of a local
-//! segment may be seen unfinished.
+//! One call reports at most `limit` entries from `from` on. While the owner writes, the end of a
+//! local segment may be seen unfinished.
 
 use std::sync::Arc;
 

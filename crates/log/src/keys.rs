@@ -1,4 +1,5 @@
-//! Names of the log's bucket objects. Numbers have 20 digits, so that listing order is numeric order.
+//! Names of the log's bucket objects. Numbers have 20 digits, so that listing order is numeric
+//! order.
 //!
 //! ```text
 //! shards/<shard>/chain/<version>
@@ -10,8 +11,8 @@
 
 use telesto_common::{Lsn, ShardId, WriterToken};
 
-/// A number as keys have it: 20 digits, one form only. The greatest is none, so that there is always one
-/// after it.
+/// A number as keys have it: 20 digits, one form only. The greatest is none, so that there is
+/// always one after it.
 fn number(text: &str) -> Option<u64> {
     let digits = text.len() == 20 && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().filter(|n| *n != u64::MAX)

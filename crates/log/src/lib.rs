@@ -26,6 +26,7 @@ mod forsake;
 #[doc(hidden)]
 pub mod fuzz;
 mod hedge;
+mod holders;
 mod inspect;
 mod keys;
 mod log;
@@ -48,9 +49,9 @@ mod trim;
 
 pub use chain::{LogKind, Owner};
 pub use changes::{Change, LeavesBucket};
-pub use cluster::Redundancy;
 pub use error::{DiskFault, Error, Result};
 pub use forsake::{Forsaken, forsake_majority};
+pub use holders::Redundancy;
 pub use inspect::{ChainReport, EntryReport, InspectOptions, Report, inspect};
 pub use log::VirtualLog;
 pub use open::{chain_version, newest_chain};

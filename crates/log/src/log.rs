@@ -8,14 +8,16 @@
 //!
 //! # Late writers
 //! `contact` is the start of the last request that proved this process to be at the tail, and that
-//! position. Entries at or after it came later and are deleted, at the earliest, one retention after
-//! they came. So within half a retention, at or after that position, an empty slot is the tail, a full
-//! one an entry and a created one an entry. Otherwise the slot could be one that was trimmed away, or
-//! hold what another late writer left there, and the chain is read again before it is believed.
+//! position. Entries at or after it came later and are deleted, at the earliest, one retention
+//! after they came. So within half a retention, at or after that position, an empty slot is the
+//! tail, a full one an entry and a created one an entry. Otherwise the slot could be one that was
+//! trimmed away, or hold what another late writer left there, and the chain is read again before it
+//! is believed.
 //!
-//! How much time has passed, every clock at hand is asked, the bucket's own first of all (`contact.rs`),
-//! after the slot was seen. And the chain is read again every eighth of a retention in any case, so that
-//! contact is never renewed for ever by nothing but what this process itself has put into the slots.
+//! How much time has passed, every clock at hand is asked, the bucket's own first of all
+//! (`contact.rs`), after the slot was seen. And the chain is read again every eighth of a retention
+//! in any case, so that contact is never renewed for ever by nothing but what this process itself
+//! has put into the slots.
 //!
 //! # On failure
 //! See [`crate::Error`]. Every call ends by its deadline.
@@ -116,39 +118,41 @@ impl VirtualLog {
         self.inner.chain()
     }
 
-    /// Whether this process sequences the log and nobody else can have appended: reads at the tail make
-    /// no request. Never so from the moment on at which it begins to give the log away, and in a cluster only while a
-    /// majority of the log servers has promised it (a lease); without that, [`VirtualLog::read`] asks them.
+    /// Whether this process sequences the log and nobody else can have appended: reads at the tail
+    /// make no request. Never so from the moment on at which it begins to give the log away, and in
+    /// a cluster only while a majority of the log servers has promised it (a lease); without that,
+    /// [`VirtualLog::read`] asks them.
     #[must_use]
     pub fn is_local_sequencer(&self) -> bool {
         let role = self.inner.state.lock().role.clone();
         role.owner().is_some_and(|sequencer| sequencer.is_safe())
     }
 
-    /// Whether this process sequences the log, as far as it knows: what is appended here goes to its log servers. It may
-    /// have been succeeded without knowing; its appends then fail.
+    /// Whether this process sequences the log, as far as it knows: what is appended here goes to
+    /// its log servers. It may have been succeeded without knowing; its appends then fail.
     #[must_use]
     pub fn sequences(&self) -> bool {
         self.inner.state.lock().role.owner().is_some()
     }
 
-    /// Where the owner's next append goes while earlier ones are under way: the LSN after the last entry it has ordered,
-    /// and that entry's hash. `None` unless this process owns a quorum log.
+    /// Where the owner's next append goes while earlier ones are under way: the LSN after the last
+    /// entry it has ordered, and that entry's hash. `None` unless this process owns a quorum log.
     #[must_use]
     pub fn ordered(&self) -> Option<(Lsn, [u8; 16])> {
         let role = self.inner.state.lock().role.clone();
         role.owner().and_then(|sequencer| sequencer.ordered())
     }
 
-    /// Whether this process was proved to be at the tail less than half a retention ago: only then may
-    /// it go by what it has without a look. Always so for a local sequencer.
+    /// Whether this process was proved to be at the tail less than half a retention ago: only then
+    /// may it go by what it has without a look. Always so for a local sequencer.
     #[must_use]
     pub fn in_contact(&self) -> bool {
         self.is_local_sequencer() || self.inner.is_trusted(Lsn(u64::MAX))
     }
 
-    /// Whether this process was proved to be at the tail less than `within` ago, and the tail was not beyond `next` then: whoever has applied
-    /// everything below `next` has all that was acknowledged before that moment.
+    /// Whether this process was proved to be at the tail less than `within` ago, and the tail was
+    /// not beyond `next` then: whoever has applied everything below `next` has all that was
+    /// acknowledged before that moment.
     #[must_use]
     pub fn knew_all_within(&self, next: Lsn, within: Duration) -> bool {
         let now = self.inner.now();
@@ -163,18 +167,20 @@ impl VirtualLog {
         self.chain().trim.lsn
     }
 
-    /// Appends one entry at exactly `at`. `previous_hash` is [`Entry::hash`] of the entry before (see
-    /// [`VirtualLog::hash_before`]): the caller has applied everything below `at`. `records` may be
-    /// empty. On a bucket loglet this is exactly one PUT (and a GET when the slot is taken: an object that
-    /// is there may be this attempt's own, and is told from others by its token); on a quorum loglet one write and one sync
-    /// on a majority of log servers, shared with whoever appends at the same time.
+    /// Appends one entry at exactly `at`. `previous_hash` is [`Entry::hash`] of the entry before
+    /// (see [`VirtualLog::hash_before`]): the caller has applied everything below `at`. `records`
+    /// may be empty. On a bucket loglet this is exactly one PUT (and a GET when the slot is taken:
+    /// an object that is there may be this attempt's own, and is told from others by its token); on
+    /// a quorum loglet one write and one sync on a majority of log servers, shared with whoever
+    /// appends at the same time.
     ///
     /// # Errors
     /// - [`Error::Indeterminate`]: the entry may be there, or may still appear. To learn it, append
     ///   again at `at` (anything, also nothing): `Committed` means the first attempt is lost for
     ///   ever; `Taken` means compare the writer in the slot with the tokens of all such errors.
     /// - [`Error::Trimmed`]: this process slept past the retention. Whether the entry was ever part
-    ///   of the log is unknown here; reopen from the checkpoint and ask for the transaction's outcome.
+    ///   of the log is unknown here; reopen from the checkpoint and ask for the transaction's
+    ///   outcome.
     /// - Everything else: nothing was appended.
     pub async fn append(
         &self,
@@ -280,8 +286,8 @@ impl Inner {
         metrics::histogram!("telesto_log_append_seconds").record(took.as_secs_f64());
     }
 
-    /// Called before a request goes out that may let other processes append: from here on this process
-    /// does not know the tail without a look.
+    /// Called before a request goes out that may let other processes append: from here on this
+    /// process does not know the tail without a look.
     pub fn hand_over(&self, sequencer: &Arc<Sequencer>) {
         if self.store.env.planted(Bug::OwnsWhileHandingOver) {
             return;
@@ -353,8 +359,8 @@ impl Inner {
         Ok(Append::Committed(Entry { lsn: at, writer, previous_hash, hash, records }))
     }
 
-    /// Token of the entry in the slot `place`, which is taken. The object is kept for the reader that
-    /// comes next, so that it costs one request in all.
+    /// Token of the entry in the slot `place`, which is taken. The object is kept for the reader
+    /// that comes next, so that it costs one request in all.
     async fn holder(&self, place: Place, key: &str, by: Deadline) -> Result<WriterToken> {
         let Some(object) = self.store.get(Cause::Commit, key, by).await? else {
             self.refresh_chain(Cause::Commit, place.lsn, by).await?;
@@ -376,9 +382,9 @@ impl Inner {
         state.contact.is_some_and(|(at, tail)| tail <= position && at.is_recent(&now, window))
     }
 
-    /// Whether what was found at `position` may be believed, and renew the contact, without reading the
-    /// chain again: also not when nothing but this process's own requests to slots has renewed it for an
-    /// eighth of a retention.
+    /// Whether what was found at `position` may be believed, and renew the contact, without reading
+    /// the chain again: also not when nothing but this process's own requests to slots has renewed
+    /// it for an eighth of a retention.
     pub fn is_sure(&self, position: Lsn) -> bool {
         let now = self.now();
         let chain_read = {
@@ -394,8 +400,9 @@ impl Inner {
         Moment::now(&self.store)
     }
 
-    /// When what this process has seen contradicts the chain's trim point, it is this process that has gone
-    /// on by itself below it, unnoticed by any clock, and has to begin again from the checkpoint.
+    /// When what this process has seen contradicts the chain's trim point, it is this process that
+    /// has gone on by itself below it, unnoticed by any clock, and has to begin again from the
+    /// checkpoint.
     pub fn gone_astray(&self, asked: Lsn) -> Option<Error> {
         let mut state = self.state.lock();
         let trim = state.chain.trim;
@@ -412,8 +419,8 @@ impl Inner {
         self.state.lock().trail.note(next, hash);
     }
 
-    /// Notes that this process's sequencer has committed the entry before `next`. Everybody sees it already, and
-    /// the thread that notes it may have been held up since.
+    /// Notes that this process's sequencer has committed the entry before `next`. Everybody sees it
+    /// already, and the thread that notes it may have been held up since.
     pub fn sequenced(&self, next: Lsn, hash: [u8; 16], bytes: usize) {
         self.reached(next, hash);
         self.archive.committed(bytes, self.options.archive_bytes);
@@ -440,8 +447,9 @@ impl Inner {
         Arc::clone(&state.chain)
     }
 
-    /// The newest chain. Whether the bucket has this database still is looked at beside it: before whatever may change the chain each
-    /// time, before commits and reads, and as it is opened, each eighth of a retention.
+    /// The newest chain. Whether the bucket has this database still is looked at beside it: before
+    /// whatever may change the chain each time, before commits and reads, and as it is opened, each
+    /// eighth of a retention.
     pub async fn newest_chain(&self, cause: Cause, by: Deadline) -> Result<Arc<Chain>> {
         let (started, known) = (self.now(), self.chain());
         let newer = self.store.newer_chain(cause, Chain::clone(&known), by);
@@ -467,8 +475,9 @@ impl Inner {
         state.database_seen.is_some_and(|at| at.is_recent(&now, window))
     }
 
-    /// Makes sure that the bucket has the version of the chain that this process knows. Versions are never deleted: where it is not there, or
-    /// another one stands in its place, somebody has removed the database, and nothing of what is there is this process's to change.
+    /// Makes sure that the bucket has the version of the chain that this process knows. Versions
+    /// are never deleted: where it is not there, or another one stands in its place, somebody has
+    /// removed the database, and nothing of what is there is this process's to change.
     async fn check_database(&self, cause: Cause, by: Deadline) -> Result<()> {
         let chain = self.chain();
         let found = self.store.chain_version(cause, chain.version, by).await?;

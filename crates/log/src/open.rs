@@ -23,10 +23,10 @@ use telesto_common::{Deadline, Env, Lsn, NodeId, ShardId};
 
 use crate::archive::Archive;
 use crate::chain::{Chain, LogKind, Loglet, Medium, Owner, TrimPoint, first_id};
-use crate::cluster::{Holders, Whose};
 use crate::contact::Moment;
 use crate::disk::Disk;
 use crate::error::{DiskFault, Error, Result};
+use crate::holders::{Holders, Whose};
 use crate::log::{Inner, State, VirtualLog};
 use crate::options::LogOptions;
 use crate::quorum::Sequencer;
@@ -69,8 +69,8 @@ impl VirtualLog {
     /// Makes the log of a new shard and opens it.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] when there is one (a race of creators has one winner; the others get
-    /// this and may `open`), and those of the bucket and the local disk.
+    /// [`Error::AlreadyExists`] when there is one (a race of creators has one winner; the others
+    /// get this and may `open`), and those of the bucket and the local disk.
     pub async fn create(
         bucket: Arc<dyn Bucket>,
         env: Env,
@@ -119,12 +119,13 @@ impl VirtualLog {
     }
 
     /// Opens the log of an existing shard. When its newest loglet is a quorum loglet whose owner on
-    /// this machine is gone, this process takes it over; in a cluster, when its owner was this node. Another node's is
-    /// followed.
+    /// this machine is gone, this process takes it over; in a cluster, when its owner was this
+    /// node. Another node's is followed.
     ///
     /// # Errors
-    /// [`Error::NotFound`] when there is none, [`Error::NotOwner`] when, outside of a cluster, another process sequences
-    /// it or has its newest entries, and those of the bucket, the local disk and the log servers.
+    /// [`Error::NotFound`] when there is none, [`Error::NotOwner`] when, outside of a cluster,
+    /// another process sequences it or has its newest entries, and those of the bucket, the local
+    /// disk and the log servers.
     pub async fn open(
         bucket: Arc<dyn Bucket>,
         env: Env,
@@ -150,7 +151,8 @@ impl VirtualLog {
             done => done?,
         }
         drop(changing);
-        // Also where another node owns it: a chain may come to name this one without its knowing, when what it wrote was never answered.
+        // Also where another node owns it: a chain may come to name this one without its knowing,
+        // when what it wrote was never answered.
         log.inner.start_tending();
         Ok(log)
     }
@@ -324,8 +326,8 @@ impl Inner {
         }
         self.start_tending();
         if chain.loglets.len() > 1 {
-            // Entries of closed loglets may wait for the archive, also those that were found committed
-            // after the append that wrote them had failed: nobody counted them.
+            // Entries of closed loglets may wait for the archive, also those that were found
+            // committed after the append that wrote them had failed: nobody counted them.
             self.archive.wake();
         }
         if let Err(error) = self.clean_local(chain, by).await {
@@ -334,8 +336,9 @@ impl Inner {
         Ok(())
     }
 
-    /// When the active loglet is a quorum loglet: ends it and goes on with one of our own. The caller
-    /// holds the reconfiguration lock. Servers on the nodes `avoid` are used only if there are no others.
+    /// When the active loglet is a quorum loglet: ends it and goes on with one of our own. The
+    /// caller holds the reconfiguration lock. Servers on the nodes `avoid` are used only if there
+    /// are no others.
     ///
     /// # Errors
     /// [`Error::NotOwner`] when it is not ours to end.
@@ -375,7 +378,8 @@ impl Inner {
                     Err(error) => return Err(error),
                 },
             };
-            // Whoever held the lock before us may have changed the chain, and removed the files of what it took over.
+            // Whoever held the lock before us may have changed the chain, and removed the files of
+            // what it took over.
             let newest = self.newest_chain(Cause::Open, by).await?;
             if newest.version != chain.version {
                 continue;
@@ -397,9 +401,9 @@ impl Inner {
         }
     }
 
-    /// The active loglet is a quorum loglet that nobody sequences here: takes it over when its files
-    /// are here and its owner is gone (also when that was this process: a seal of ours was found to
-    /// have succeeded after all).
+    /// The active loglet is a quorum loglet that nobody sequences here: takes it over when its
+    /// files are here and its owner is gone (also when that was this process: a seal of ours was
+    /// found to have succeeded after all).
     ///
     /// # Errors
     /// [`Error::NotOwner`] otherwise.

@@ -46,14 +46,16 @@ impl KnownCommitted for Lsn {
 /// How a process takes part in a cluster, whose nodes keep the newest log for each other.
 #[derive(Clone, Debug)]
 pub struct Cluster {
-    /// Log servers that a loglet gets once there are as many; odd. An entry is committed at a majority of those it has.
+    /// Log servers that a loglet gets once there are as many; odd. An entry is committed at a
+    /// majority of those it has.
     pub replicas: usize,
     /// Where log servers are.
     pub servers: Arc<dyn Servers>,
     /// This node's own, opened with [`LocalLogServer::open_shared`].
     pub own: Arc<LocalLogServer>,
-    /// For how long log servers are asked to accept no seal, so that strict reads on the owner cost nothing; it delays
-    /// a fail-over by as much. At most [`MAX_LEASE`]. Zero: every look at the tail asks a majority.
+    /// For how long log servers are asked to accept no seal, so that strict reads on the owner cost
+    /// nothing; it delays a fail-over by as much. At most [`MAX_LEASE`]. Zero: every look at the
+    /// tail asks a majority.
     pub lease: Duration,
     /// A log server that has been away for so long is replaced when there is another one.
     pub replace_after: Duration,
@@ -72,7 +74,8 @@ impl Cluster {
         }
     }
 
-    /// How many log servers a loglet gets where `known` are there: an odd number, at most [`Cluster::replicas`].
+    /// How many log servers a loglet gets where `known` are there: an odd number, at most
+    /// [`Cluster::replicas`].
     pub(crate) fn wanted(&self, known: usize) -> usize {
         let most = known.min(self.replicas);
         if most.is_multiple_of(2) { most.saturating_sub(1) } else { most }
@@ -88,14 +91,15 @@ pub struct LogOptions {
     pub identity: Identity,
     /// The local log directory; needed by quorum loglets only.
     pub disk: Option<Arc<dyn Disk>>,
-    /// The cluster this process belongs to; `None`: it is alone, and its quorum loglets are on its own disk.
+    /// The cluster this process belongs to; `None`: it is alone, and its quorum loglets are on its
+    /// own disk.
     pub cluster: Option<Cluster>,
     /// How long entries are kept at least after the checkpoint has passed them; used by `create`
     /// only and fixed from then on (the chain carries it).
     pub retention: Duration,
-    /// Who tells the last LSN that is known to be committed (the checkpoint holds it). A local directory
-    /// that ends before it has forgotten entries: it is refused. Asked when a loglet is taken over whose
-    /// files an earlier life of this machine wrote.
+    /// Who tells the last LSN that is known to be committed (the checkpoint holds it). A local
+    /// directory that ends before it has forgotten entries: it is refused. Asked when a loglet is
+    /// taken over whose files an earlier life of this machine wrote.
     pub known_committed: Arc<dyn KnownCommitted>,
     /// Bound on each wait of opening and of background work.
     pub timeout: Duration,
@@ -140,8 +144,9 @@ pub enum Append {
     /// Another entry holds the position, and it is not the one this attempt wrote: read on from it,
     /// validate again, append at the new tail.
     Taken {
-        /// Token of the entry that holds it, when it was seen: the caller compares it with the tokens
-        /// of its earlier attempts at this position whose outcome was unknown. `None`: read it.
+        /// Token of the entry that holds it, when it was seen: the caller compares it with the
+        /// tokens of its earlier attempts at this position whose outcome was unknown. `None`: read
+        /// it.
         writer: Option<WriterToken>,
     },
 }

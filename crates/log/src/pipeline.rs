@@ -5,13 +5,15 @@
 //! begin(n+1) ───► in order ─► under way ──────────────────────► committed(n+1)     never before n
 //! ```
 //! # Invariants
-//! - What is under way is committed in the order in which it was begun: when one is not, none behind it is, either, as an
-//!   entry of this process.
-//! - Whoever begins at `n + 1` has not applied `n` yet. It knows what `n` holds, because it has begun it, and its hash.
+//! - What is under way is committed in the order in which it was begun: when one is not, none
+//!   behind it is, either, as an entry of this process.
+//! - Whoever begins at `n + 1` has not applied `n` yet. It knows what `n` holds, because it has
+//!   begun it, and its hash.
 //!
 //! # On failure
-//! [`Error::Indeterminate`] for all that are under way: the first of them is settled by [`VirtualLog::append`] at its position, and only
-//! when that says that the position is its own may the next one be settled.
+//! [`Error::Indeterminate`] for all that are under way: the first of them is settled by
+//! [`VirtualLog::append`] at its position, and only when that says that the position is its own may
+//! the next one be settled.
 //!
 //! # Limits
 //! Only the owner of a log with several log servers begins appends; see [`Begun::NotNow`].
@@ -34,8 +36,9 @@ use crate::record::Record;
 pub enum Begun {
     /// The entry is in order behind all others.
     UnderWay(AppendUnderWay),
-    /// Nothing was begun: the log is in the bucket, or kept by this process's own log server alone, this process does not own it, its sequencer
-    /// has stopped, or another entry is there. [`VirtualLog::append`] does what is to be done then. The records come back, unless another
+    /// Nothing was begun: the log is in the bucket, or kept by this process's own log server alone,
+    /// this process does not own it, its sequencer has stopped, or another entry is there.
+    /// [`VirtualLog::append`] does what is to be done then. The records come back, unless another
     /// entry is there.
     NotNow(Option<Vec<Record>>),
 }
@@ -50,22 +53,23 @@ pub struct AppendUnderWay {
 }
 
 impl VirtualLog {
-    /// Whether the next append can be begun while others are under way: this process owns a log with several log servers.
+    /// Whether the next append can be begun while others are under way: this process owns a log
+    /// with several log servers.
     #[must_use]
     pub fn is_pipelined(&self) -> bool {
         let role = self.inner.state.lock().role.clone();
         role.owner().is_some_and(|sequencer| sequencer.is_pipelined())
     }
 
-    /// First position that is not committed yet, as the sequencer of this process knows it; `None` when it has none. What lies below it, other
-    /// nodes may show already.
+    /// First position that is not committed yet, as the sequencer of this process knows it; `None`
+    /// when it has none. What lies below it, other nodes may show already.
     #[must_use]
     pub fn committed(&self) -> Option<Lsn> {
         self.inner.sequencer().map(|sequencer| sequencer.next())
     }
 
-    /// Begins to append one entry at exactly `at`, as [`VirtualLog::append`]: `previous_hash` is that of the entry before, which
-    /// may be under way still ([`AppendUnderWay::hash`]).
+    /// Begins to append one entry at exactly `at`, as [`VirtualLog::append`]: `previous_hash` is
+    /// that of the entry before, which may be under way still ([`AppendUnderWay::hash`]).
     ///
     /// # Errors
     /// Nothing was appended.

@@ -1,8 +1,8 @@
 //! Reading the virtual log, across its loglets.
 //!
 //! # Invariants
-//! - Entries come in order, without gaps, each checked, chained to the one before, and to the one after
-//!   where its hash is known: also those that are read again.
+//! - Entries come in order, without gaps, each checked, chained to the one before, and to the one
+//!   after where its hash is known: also those that are read again.
 //! - A seal is returned only after the chain says what follows it.
 
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl VirtualLog {
     /// about `max_bytes` of stored entries.
     ///
     /// Costs on a bucket loglet: one GET when nothing is new; when behind, the slots are fetched
-    /// ahead in parallel; until a handle has once been at the tail, one LIST a call besides. A local
-    /// sequencer makes no bucket request at the tail.
+    /// ahead in parallel; until a handle has once been at the tail, one LIST a call besides. A
+    /// local sequencer makes no bucket request at the tail.
     ///
     /// # Errors
     /// [`Error::Trimmed`] when `from` is below the trim point, [`Error::NotOwner`] when the newest
@@ -70,8 +70,8 @@ impl VirtualLog {
         }
         let found = inner.read_through(&chain, from, max_bytes, cause, by).await;
         match found {
-            // A closed loglet whose entries only the owner of the newest one has, which may be gone by now:
-            // then they are ours to take over.
+            // A closed loglet whose entries only the owner of the newest one has, which may be gone
+            // by now: then they are ours to take over.
             Err(Error::NotOwner { .. }) if !self.sequences() => {
                 inner.claim(by).await?;
                 inner.read_through(&inner.chain(), from, max_bytes, cause, by).await
@@ -115,7 +115,8 @@ impl VirtualLog {
 }
 
 impl Inner {
-    /// Makes sure that nobody had gone on elsewhere at some moment after the call; `false`: somebody has.
+    /// Makes sure that nobody had gone on elsewhere at some moment after the call; `false`:
+    /// somebody has.
     async fn still_owns(
         &self,
         sequencer: &Arc<Sequencer>,
@@ -136,8 +137,9 @@ impl Inner {
                 None => return Ok(false),
                 // It has gone on with a loglet of its own, about which the servers can be asked.
                 Some(own) if !Arc::ptr_eq(own, &sequencer) => sequencer = Arc::clone(own),
-                // Its servers are sealed, and nobody has gone on: whoever sealed them, this process perhaps, which finds no server for what
-                // is to follow, has told nobody of anything. All that anybody was told, this sequencer has told.
+                // Its servers are sealed, and nobody has gone on: whoever sealed them, this process
+                // perhaps, which finds no server for what is to follow, has told nobody of
+                // anything. All that anybody was told, this sequencer has told.
                 Some(own) if own.is_stopped() => {
                     self.at_tail(own.next(), started);
                     return Ok(true);
@@ -180,8 +182,8 @@ impl Inner {
         state.chain.loglets.iter().find(|l| l.start == at).map(|l| l.start_hash)
     }
 
-    /// Decodes the entry at `lsn` and checks that it follows what came before: `before`, the entry read
-    /// just now, and what this process knows of the hash chain on either side.
+    /// Decodes the entry at `lsn` and checks that it follows what came before: `before`, the entry
+    /// read just now, and what this process knows of the hash chain on either side.
     pub fn accept(
         &self,
         object: &str,
@@ -273,7 +275,8 @@ impl Inner {
         let mut failed = None;
         for error in asked.others.into_iter().filter_map(Result::err) {
             match error {
-                // What this disk, or this server, cannot tell any more, another one or the archive may.
+                // What this disk, or this server, cannot tell any more, another one or the archive
+                // may.
                 Error::Corrupt { .. } | Error::LocalDisk { .. } => failed = Some(error),
                 error if shared => failed = Some(error),
                 error => return Err(error),
@@ -296,9 +299,10 @@ impl Inner {
         }
     }
 
-    /// What the archive has of a loglet from `from` on. An entry that it has not may have gone there, or been
-    /// trimmed, since it was listed: another process that took the loglet over ships it before the chain says that
-    /// the log went on elsewhere. So the chain is read again, and then the archive once more.
+    /// What the archive has of a loglet from `from` on. An entry that it has not may have gone
+    /// there, or been trimmed, since it was listed: another process that took the loglet over ships
+    /// it before the chain says that the log went on elsewhere. So the chain is read again, and
+    /// then the archive once more.
     async fn archived(
         &self,
         loglet: &Loglet,

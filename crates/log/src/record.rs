@@ -1,11 +1,13 @@
 //! Typed log records. Their stored form is in `docs/reference/formats.md`.
 //!
 //! # Invariants
-//! - A log may serve several shards: what a record says of a shard, it says of the one it names; what is
-//!   said of the log itself (a seal, a node that joined) names none.
-//! - Among the records of one shard, commit timestamps grow strictly with (LSN, position in the entry).
+//! - A log may serve several shards: what a record says of a shard, it says of the one it names;
+//!   what is said of the log itself (a seal, a node that joined) names none.
+//! - Among the records of one shard, commit timestamps grow strictly with (LSN, position in the
+//!   entry).
 //! - A commit's writes are sorted by key, each key at most once.
-//! - A transaction's messages follow its commit in the same entry: they are committed with it or not at all.
+//! - A transaction's messages follow its commit in the same entry: they are committed with it or
+//!   not at all.
 
 use bytes::Bytes;
 use telesto_common::{Incarnation, Label, Lsn, NodeId, ShardId, Timestamp, TxnId};
@@ -23,7 +25,8 @@ pub enum Record {
     RemoteCommit(Commit),
     /// Something about the log, or a shard's checkpoint.
     Config(Config),
-    /// What the transaction committed just before says to whoever listens. No state: nothing keeps it but the log.
+    /// What the transaction committed just before says to whoever listens. No state: nothing keeps
+    /// it but the log.
     Messages(Messages),
 }
 

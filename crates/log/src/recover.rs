@@ -6,24 +6,25 @@
 //!  trim point           ^                  everything below it was committed, and is in the checkpoint
 //!  the loglet ends at the furthest of the three
 //! ```
-//! Entries at the end that too few log servers have go to the archive first, for they are committed once the chain says so.
+//! Entries at the end that too few log servers have go to the archive first, for they are committed
+//! once the chain says so.
 //!
 //! # Invariants
 //! - A loglet never ends before an entry that the archive has, or below the trim point: those were
 //!   committed, whatever the local directory remembers. A directory that this process did not write
-//!   itself may be older than it was: a restored backup, a machine put back to a snapshot, a disk that
-//!   lost what it had acknowledged.
-//! - A directory that ends before an entry the caller knows to be committed, and that is not archived
-//!   either, is refused before the chain is changed.
+//!   itself may be older than it was: a restored backup, a machine put back to a snapshot, a disk
+//!   that lost what it had acknowledged.
+//! - A directory that ends before an entry the caller knows to be committed, and that is not
+//!   archived either, is refused before the chain is changed.
 //! - The hash of the last entry comes from whoever still has that entry.
 //!
 //! # On failure
 //! [`Error::Corrupt`], naming the directory, and nothing was changed but the seal of the loglet.
 //!
 //! # Limits
-//! Entries that were acknowledged after the last archived one and that the directory forgot are gone
-//! (one log server, one disk): they can be up to the archive's delay old. That some may be missing is
-//! logged and counted.
+//! Entries that were acknowledged after the last archived one and that the directory forgot are
+//! gone (one log server, one disk): they can be up to the archive's delay old. That some may be
+//! missing is logged and counted.
 
 use std::sync::Arc;
 
@@ -33,9 +34,9 @@ use telesto_common::{Deadline, Lsn};
 
 use crate::archive::covered;
 use crate::chain::Loglet;
-use crate::cluster::Holders;
 use crate::codec::{self, Place, hash16};
 use crate::error::{Error, Result};
+use crate::holders::Holders;
 use crate::log::Inner;
 use crate::quorum::{self, Recovered};
 use crate::server::{LogServer, LogletKey, Reply, Request, loglet_directory};
@@ -51,8 +52,8 @@ impl Holders {
 }
 
 impl Inner {
-    /// Seals `loglet` and gives the LSN after its last entry, with that entry's hash. The caller holds
-    /// the reconfiguration lock.
+    /// Seals `loglet` and gives the LSN after its last entry, with that entry's hash. The caller
+    /// holds the reconfiguration lock.
     pub async fn recover_loglet(
         &self,
         key: LogletKey,
@@ -162,8 +163,9 @@ impl Inner {
         }
     }
 
-    /// Ships what the archive lacks of a loglet that ends at `end`, of which too few servers have copies. An entry has one possible
-    /// content, so that what is shipped is right wherever the chain will say that the loglet ends.
+    /// Ships what the archive lacks of a loglet that ends at `end`, of which too few servers have
+    /// copies. An entry has one possible content, so that what is shipped is right wherever the
+    /// chain will say that the loglet ends.
     async fn keep(
         &self,
         key: LogletKey,
@@ -201,8 +203,8 @@ impl Inner {
         Ok(())
     }
 
-    /// What those above the log know to be committed. Files that this very process has made are what they were, and
-    /// what a majority of servers knows is more than one directory does.
+    /// What those above the log know to be committed. Files that this very process has made are
+    /// what they were, and what a majority of servers knows is more than one directory does.
     async fn known_committed(
         &self,
         holders: &Holders,
@@ -222,7 +224,8 @@ impl Inner {
         known.map_err(|reason| Error::Unavailable { shard: self.store.shard, reason })
     }
 
-    /// What the archive has at `at` must follow what the directory has before it, whose hash is `hash`.
+    /// What the archive has at `at` must follow what the directory has before it, whose hash is
+    /// `hash`.
     async fn check_joint(
         &self,
         loglet: &Loglet,

@@ -1,12 +1,13 @@
-//! Telling the log servers of a cluster what they need not keep any more, behind whoever has put it into the bucket: no commit waits for
-//! a server that is away, frozen, or whose disk hangs.
+//! Telling the log servers of a cluster what they need not keep any more, behind whoever has put it
+//! into the bucket: no commit waits for a server that is away, frozen, or whose disk hangs.
 //!
 //! # Invariants
 //! - A server is told one thing at a time, and of a loglet the newest alone.
 //! - What waits to be told is bounded: one request for each loglet and server.
 //!
 //! # On failure
-//! A server that cannot be told keeps its entries until it is told of later ones, or looks at its next start.
+//! A server that cannot be told keeps its entries until it is told of later ones, or looks at its
+//! next start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

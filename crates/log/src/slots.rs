@@ -1,17 +1,17 @@
 //! Reading the slots of a bucket loglet.
 //!
 //! # Invariants
-//! - A listing is a hint, on every store: it may leave out what is there and be in any order. It says
-//!   how far the log reaches at least; what is there, and where the tail is, GETs say.
-//! - A slot that a GET does not find although a later one is there, or although the loglet is closed, is
-//!   damage, unless it was trimmed meanwhile.
+//! - A listing is a hint, on every store: it may leave out what is there and be in any order. It
+//!   says how far the log reaches at least; what is there, and where the tail is, GETs say.
+//! - A slot that a GET does not find although a later one is there, or although the loglet is
+//!   closed, is damage, unless it was trimmed meanwhile.
 //! - An empty slot is believed to be the tail only within half a retention of the last contact, or
 //!   after the chain has been read again (`crate::log`, Late writers).
 //! - A seal is returned only after the chain says what follows it.
 //!
 //! # On failure
-//! Whatever looks like damage is called so only after the chain was read again: below the trim point
-//! nothing is.
+//! Whatever looks like damage is called so only after the chain was read again: below the trim
+//! point nothing is.
 //!
 //! # Limits
 //! Up to `fetch_ahead` slots are fetched together.
@@ -30,7 +30,8 @@ use crate::read::seal_of;
 use crate::store::LIST_LIMIT;
 
 impl Inner {
-    /// The object in a slot, if there is one. Slots never change, so one that was met is not fetched again.
+    /// The object in a slot, if there is one. Slots never change, so one that was met is not
+    /// fetched again.
     async fn slot_object(&self, cause: Cause, key: &str, by: Deadline) -> Result<Option<Object>> {
         let met = self.met.lock().take_if(|(at, _)| at == key);
         match met {
@@ -39,7 +40,8 @@ impl Inner {
         }
     }
 
-    /// Entries of a bucket loglet from `from` on; `end` is where the next loglet starts, if one does.
+    /// Entries of a bucket loglet from `from` on; `end` is where the next loglet starts, if one
+    /// does.
     pub async fn read_slots(
         &self,
         loglet: &Loglet,
@@ -152,7 +154,8 @@ impl<'a> SlotReader<'a> {
             let entry = match inner.accept(key, self.loglet.id, self.next, before, &object.body) {
                 Ok(entry) => entry,
                 Err(error) => {
-                    // Unless it, or the one before, is what a late writer left below the trim point.
+                    // Unless it, or the one before, is what a late writer left below the trim
+                    // point.
                     inner.refresh_chain(self.cause, self.from, self.by).await?;
                     return Err(inner.gone_astray(self.next).unwrap_or(error));
                 }
@@ -183,7 +186,8 @@ impl<'a> SlotReader<'a> {
         Ok(self.batch)
     }
 
-    /// How far the slots reach at least, as a listing hints, and whether it may have been all of it.
+    /// How far the slots reach at least, as a listing hints, and whether it may have been all of
+    /// it.
     async fn listed(&self) -> Result<(Lsn, bool)> {
         let store = &self.inner.store;
         let prefix = keys::loglet_prefix(store.shard, self.loglet.id);

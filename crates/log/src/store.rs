@@ -114,8 +114,9 @@ impl Store {
     }
 
     /// The newest chain version as of a moment inside the call; `None` when the shard has no log.
-    /// Versions are contiguous and never deleted, so it is found by probing: in doubling steps upwards,
-    /// then between the last one that was there and the first that was not, [`PROBES`] at a time.
+    /// Versions are contiguous and never deleted, so it is found by probing: in doubling steps
+    /// upwards, then between the last one that was there and the first that was not, [`PROBES`] at
+    /// a time.
     pub async fn newest_chain(&self, cause: Cause, by: Deadline) -> Result<Option<Chain>> {
         let mut newest: Option<(u64, Object)> = None;
         // Not there at some moment inside this call.
@@ -148,7 +149,8 @@ impl Store {
             }
         }
         let Some((version, object)) = newest else {
-            // Whoever takes this for an empty bucket makes a new log: certainly not over an old one.
+            // Whoever takes this for an empty bucket makes a new log: certainly not over an old
+            // one.
             let prefix = keys::chain_prefix(self.shard);
             let listed = self.list(cause, &prefix, None, 1, by).await?;
             let later = listed.iter().find_map(|o| keys::chain_version(&o.key)).filter(|n| *n > 1);
@@ -181,8 +183,8 @@ impl Store {
         object.map(|o| Chain::decode(self.shard, version, &o.body)).transpose()
     }
 
-    /// Puts `chain` as the version it says; whether it stands there now. What stands there may be this
-    /// very one though the store says "taken" or nothing: it is told by its token.
+    /// Puts `chain` as the version it says; whether it stands there now. What stands there may be
+    /// this very one though the store says "taken" or nothing: it is told by its token.
     ///
     /// # Errors
     /// The outcome is unknown: it may stand there, or may still come to.
@@ -219,8 +221,8 @@ impl Store {
     }
 }
 
-/// Which versions to look for next, ascending: all above `known`, which is there (0: nothing is known),
-/// and below `missing`, which is not.
+/// Which versions to look for next, ascending: all above `known`, which is there (0: nothing is
+/// known), and below `missing`, which is not.
 fn probes(known: u64, missing: Option<u64>) -> Vec<u64> {
     let Some(missing) = missing else {
         // 1, 2, 4, 8; 16, 32, … The first look goes so far that a lost version is seen.

@@ -1,14 +1,18 @@
-//! The log as it stands in a bucket, without a process that serves it: for backups, which read it from the database's bucket, and for
-//! restoring, which reads it from the bucket of the backups and writes the chain of the new database.
+//! The log as it stands in a bucket, without a process that serves it: for backups, which read it
+//! from the database's bucket, and for restoring, which reads it from the bucket of the backups and
+//! writes the chain of the new database.
 //!
 //! # Invariants
-//! - Reads only, and only the bucket: no lock is taken, nothing is healed or sealed. What is on nodes' disks alone is not seen.
+//! - Reads only, and only the bucket: no lock is taken, nothing is healed or sealed. What is on
+//!   nodes' disks alone is not seen.
 //! - Each entry is checked: its checksum, its place, and that it follows the one before it.
-//! - A cut chain names entries up to the cut and no others; what is appended to it goes into a loglet of its own, in the bucket.
+//! - A cut chain names entries up to the cut and no others; what is appended to it goes into a
+//!   loglet of its own, in the bucket.
 //!
 //! # On failure
-//! Damage is [`Error::Corrupt`]. A walk ends where the bucket has no more ([`Walk::position`] says where); whether that is the log's end,
-//! or entries were trimmed meanwhile, or are still on disks, is for the caller to tell from the newest chain.
+//! Damage is [`Error::Corrupt`]. A walk ends where the bucket has no more ([`Walk::position`] says
+//! where); whether that is the log's end, or entries were trimmed meanwhile, or are still on disks,
+//! is for the caller to tell from the newest chain.
 //!
 //! # Limits
 //! A listing that leaves out an archive object ends a walk early; nothing behind the gap is used.
@@ -137,7 +141,8 @@ impl StoredLog {
         self.chain.loglet_at(lsn).is_some_and(|(_, end)| end.is_some())
     }
 
-    /// Who has entry `lsn` on disk, if its stretch of the log is kept on disks until it is archived.
+    /// Who has entry `lsn` on disk, if its stretch of the log is kept on disks until it is
+    /// archived.
     #[must_use]
     pub fn kept_by(&self, lsn: Lsn) -> Option<String> {
         match &self.chain.loglet_at(lsn)?.0.medium {
@@ -151,9 +156,9 @@ impl StoredLog {
         chain_keys(self.store.shard, self.chain.version)
     }
 
-    /// This log, going on as `later` does: what a later version of the chain says of newer stretches, with what this one says of
-    /// older ones, which the later one may have left out. Stretches that begin behind one that came later were given up with what was
-    /// in them.
+    /// This log, going on as `later` does: what a later version of the chain says of newer
+    /// stretches, with what this one says of older ones, which the later one may have left out.
+    /// Stretches that begin behind one that came later were given up with what was in them.
     #[must_use]
     pub fn continued_by(&self, later: &Self) -> Self {
         let last = self.chain.active().id;
@@ -192,8 +197,8 @@ impl StoredLog {
         }
     }
 
-    /// Version 1 of the chain as of a database of its own: made by `writer`. A node that knows the other database by who made its
-    /// version 1 does not take this one for it.
+    /// Version 1 of the chain as of a database of its own: made by `writer`. A node that knows the
+    /// other database by who made its version 1 does not take this one for it.
     ///
     /// # Errors
     /// As [`at_version`](Self::at_version).
@@ -205,9 +210,10 @@ impl StoredLog {
         Ok(CutChain { key, body: first.encode(), version: first.version })
     }
 
-    /// The version after this one, of a log that begins behind `before` and ends with `last`, each an entry and its hash. Stretches that are
-    /// wholly outside are left out. `first_version`: what version 1 will be. It is linked to that one, which is the new database's own: to
-    /// a process of the old database, which may know the version before, it is nothing that follows.
+    /// The version after this one, of a log that begins behind `before` and ends with `last`, each
+    /// an entry and its hash. Stretches that are wholly outside are left out. `first_version`: what
+    /// version 1 will be. It is linked to that one, which is the new database's own: to a process
+    /// of the old database, which may know the version before, it is nothing that follows.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when what the versions of the chain say does not fit together.
@@ -233,7 +239,8 @@ impl StoredLog {
             .map(|(loglet, _)| loglet)
             .collect();
         for loglet in &mut chain.loglets {
-            // What was shipped of them is all there is: the old database's log servers are not to be asked.
+            // What was shipped of them is all there is: the old database's log servers are not to
+            // be asked.
             if let Medium::Quorum { servers, .. } = &mut loglet.medium {
                 servers.clear();
             }
@@ -255,7 +262,8 @@ pub struct Walk {
     chain: Chain,
     next: Lsn,
     previous: Option<[u8; 16]>,
-    /// Of which loglet, and its archive objects by their first entry: the last entry of the longest one.
+    /// Of which loglet, and its archive objects by their first entry: the last entry of the longest
+    /// one.
     archived: Option<(u64, BTreeMap<Lsn, Lsn>)>,
     /// Slots of this loglet, asked for ahead.
     slots: (u64, VecDeque<(Lsn, Option<Object>)>),
@@ -264,14 +272,16 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// The first entry that was not walked over, and the hash of the one before it, where it is known.
+    /// The first entry that was not walked over, and the hash of the one before it, where it is
+    /// known.
     #[must_use]
     pub fn position(&self) -> (Lsn, Option<[u8; 16]>) {
         (self.next, self.previous)
     }
 
-    /// Goes on by another version of the chain, from where it is; whether that version has what was walked over. One that has not ended a
-    /// stretch before entries that had been shipped, but were never committed.
+    /// Goes on by another version of the chain, from where it is; whether that version has what was
+    /// walked over. One that has not ended a stretch before entries that had been shipped, but were
+    /// never committed.
     pub fn go_on_by(&mut self, log: &StoredLog) -> bool {
         self.chain.clone_from(&log.chain);
         self.archived = None;
@@ -284,7 +294,8 @@ impl Walk {
     /// The object with the next entry; `None` when the bucket has none.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Corrupt`], [`Error::TooNew`]; [`Error::Trimmed`] below the chain's trim point.
+    /// [`Error::Unavailable`], [`Error::Corrupt`], [`Error::TooNew`]; [`Error::Trimmed`] below the
+    /// chain's trim point.
     pub async fn next(&mut self, by: Deadline) -> Result<Option<StoredObject>> {
         if self.next < self.chain.trim.lsn {
             let (shard, start) = (self.store.shard, self.chain.trim.lsn);

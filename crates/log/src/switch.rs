@@ -8,20 +8,23 @@
 //! # Invariants
 //! - A bucket loglet ends at its one seal entry, put in the next slot like any other entry: whoever
 //!   reads it makes sure that the chain says what follows before going on.
-//! - What follows a seal is decided by the seal. Its loglet is appended to the newest chain, so that
-//!   a trim that comes between loses nothing.
-//! - The seal says where the loglet behind it begins, and so do that loglet's files: they are made for one slot, before it is the
-//!   next. Where others append faster than files are made, files for [`FOLLOWERS`] slots are made, as far ahead of the tail as
-//!   others were found to go meanwhile; a slot costs one put then, as it costs the others. Those that are not used are removed.
-//! - A seal names a loglet as its files are named: where the chain has gone on since they were made, they are of no use.
+//! - What follows a seal is decided by the seal. Its loglet is appended to the newest chain, so
+//!   that a trim that comes between loses nothing.
+//! - The seal says where the loglet behind it begins, and so do that loglet's files: they are made
+//!   for one slot, before it is the next. Where others append faster than files are made, files for
+//!   [`FOLLOWERS`] slots are made, as far ahead of the tail as others were found to go meanwhile; a
+//!   slot costs one put then, as it costs the others. Those that are not used are removed.
+//! - A seal names a loglet as its files are named: where the chain has gone on since they were
+//!   made, they are of no use.
 //! - A quorum loglet is wholly in the bucket before a bucket loglet follows it.
-//! - A loglet that is left for the bucket has nothing undecided: what this process finds on the servers beyond what it has told counts
-//!   nowhere before the chain says so.
+//! - A loglet that is left for the bucket has nothing undecided: what this process finds on the
+//!   servers beyond what it has told counts nowhere before the chain says so.
 //!
 //! # On failure
 //! A crash after the seal is healed by the next reader. A failure after the sequencer was stopped
-//! is healed by the next append, or in a cluster by who looks after the log servers, with a new quorum loglet; reads go on meanwhile. When the outcome of the chain
-//! put is unknown this process is handing over (`crate::role`) until it has found out.
+//! is healed by the next append, or in a cluster by who looks after the log servers, with a new
+//! quorum loglet; reads go on meanwhile. When the outcome of the chain put is unknown this process
+//! is handing over (`crate::role`) until it has found out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,8 +34,8 @@ use telesto_common::{Deadline, Lsn};
 
 use crate::chain::{Chain, LogKind, Loglet, Medium, ServerInfo};
 use crate::changes::LeavesBucket;
-use crate::cluster::Whose;
 use crate::error::{Error, Result};
+use crate::holders::Whose;
 use crate::log::{Inner, VirtualLog};
 use crate::options::Append;
 use crate::quorum::Sequencer;
@@ -40,7 +43,8 @@ use crate::read::seal_of;
 use crate::record::{Config, Entry, Record};
 use crate::server::LogletKey;
 
-/// Loglets that are made for one race: of one slot in so many a process wins one almost always, whatever its neighbours append.
+/// Loglets that are made for one race: of one slot in so many a process wins one almost always,
+/// whatever its neighbours append.
 const FOLLOWERS: u64 = 8;
 /// How many slots ahead of the tail the first of them may begin.
 const MOST_AHEAD: u64 = 4000;
@@ -50,19 +54,19 @@ const LOOK: Duration = Duration::from_millis(5);
 const QUIET: Duration = Duration::from_millis(300);
 /// Bound on the removal of loglets that were not used.
 const REMOVING: Duration = Duration::from_secs(10);
-/// From the making of a loglet to its seal at most: a node that leaves waits for not much longer until it takes a loglet that the chain
-/// does not name for one that it never will.
+/// From the making of a loglet to its seal at most: a node that leaves waits for not much longer
+/// until it takes a loglet that the chain does not name for one that it never will.
 const AGE: Duration = Duration::from_millis(2500);
 
 impl VirtualLog {
-    /// Goes on with the other medium. Appenders need not stop: those of this process continue on the
-    /// new loglet; other processes meet the seal and then get [`Error::NotOwner`] (to `quorum`) or
-    /// may open the log (to `bucket`). No-op when the log is of that kind already.
+    /// Goes on with the other medium. Appenders need not stop: those of this process continue on
+    /// the new loglet; other processes meet the seal and then get [`Error::NotOwner`] (to `quorum`)
+    /// or may open the log (to `bucket`). No-op when the log is of that kind already.
     ///
     /// # Errors
-    /// [`Error::NoLocalDisk`] and [`Error::LocalDisk`] (to `quorum`), [`Error::NotOwner`] when another
-    /// process owns the log, those of the bucket. After an error the log may be of either kind; it
-    /// is usable, and the call may be repeated.
+    /// [`Error::NoLocalDisk`] and [`Error::LocalDisk`] (to `quorum`), [`Error::NotOwner`] when
+    /// another process owns the log, those of the bucket. After an error the log may be of either
+    /// kind; it is usable, and the call may be repeated.
     pub async fn switch(&self, to: LogKind, by: Deadline) -> Result<()> {
         self.switch_because(
             to,
@@ -73,12 +77,12 @@ impl VirtualLog {
         .await
     }
 
-    /// As [`Self::switch`], for the reason `why`. To the bucket: to leave it again as `leaves` says. To disks: of so many log servers at
-    /// least as `leaves` says.
+    /// As [`Self::switch`], for the reason `why`. To the bucket: to leave it again as `leaves`
+    /// says. To disks: of so many log servers at least as `leaves` says.
     ///
     /// # Errors
-    /// As [`Self::switch`]; [`Error::Unavailable`] also when the log is in the bucket now but it could not be left there when it
-    /// may leave it.
+    /// As [`Self::switch`]; [`Error::Unavailable`] also when the log is in the bucket now but it
+    /// could not be left there when it may leave it.
     pub async fn switch_because(
         &self,
         to: LogKind,
@@ -148,8 +152,9 @@ impl VirtualLog {
         }
     }
 
-    /// Appends a seal to the bucket loglet that one of `followers` follows: the one that begins behind the slot that this process
-    /// wins, until `ends`. Those that it leaves in `followers` are in no chain.
+    /// Appends a seal to the bucket loglet that one of `followers` follows: the one that begins
+    /// behind the slot that this process wins, until `ends`. Those that it leaves in `followers`
+    /// are in no chain.
     async fn seal_before(
         &self,
         followers: &mut Vec<Follower>,
@@ -241,7 +246,8 @@ struct Follower {
 enum Race {
     /// The chain goes on with one of our loglets.
     Won,
-    /// Others have filled all slots that a seal of ours could stand in, or the loglets are too old; the tail when they had been made.
+    /// Others have filled all slots that a seal of ours could stand in, or the loglets are too old;
+    /// the tail when they had been made.
     Lost { made: Lsn },
     /// Another process has changed the log meanwhile: nothing follows as it was thought.
     Changed,
@@ -258,8 +264,8 @@ fn servers_of(medium: &Medium) -> Vec<ServerInfo> {
 }
 
 impl Inner {
-    /// Makes `many` loglets on log servers, which begin at `start` and at the entries behind it; gives those that could be made, one at
-    /// least.
+    /// Makes `many` loglets on log servers, which begin at `start` and at the entries behind it;
+    /// gives those that could be made, one at least.
     async fn followers(
         self: &Arc<Self>,
         start: Lsn,
@@ -361,10 +367,11 @@ impl Inner {
         }
     }
 
-    /// Stops this process's sequencer with everything in the archive but a little, and nothing undecided: what it gives is all that
-    /// the loglet has, and all of it was told. What an append has left undecided no count of this process decides: another one may have
-    /// gone on without it, and only the chain knows. So the log goes on in a loglet of this process first. `None`: the log is in the
-    /// bucket.
+    /// Stops this process's sequencer with everything in the archive but a little, and nothing
+    /// undecided: what it gives is all that the loglet has, and all of it was told. What an append
+    /// has left undecided no count of this process decides: another one may have gone on without
+    /// it, and only the chain knows. So the log goes on in a loglet of this process first. `None`:
+    /// the log is in the bucket.
     async fn stop_decided(
         self: &Arc<Self>,
         by: Deadline,

@@ -1,11 +1,12 @@
-//! What this process has seen of the hash chain lately: the hash before each of the newest positions.
+//! What this process has seen of the hash chain lately: the hash before each of the newest
+//! positions.
 //!
 //! # Invariants
 //! Positions are contiguous and end at the furthest one reached by reading or appending.
 //!
 //! # Limits
-//! The newest [`KEPT`] positions, 16 bytes each. What lies before them is bound by the entries of one
-//! batch to each other, and by the chain's own hashes at loglet starts and the trim point.
+//! The newest [`KEPT`] positions, 16 bytes each. What lies before them is bound by the entries of
+//! one batch to each other, and by the chain's own hashes at loglet starts and the trim point.
 
 use std::collections::VecDeque;
 
@@ -35,8 +36,8 @@ impl Trail {
         self.hashes.get(index).copied()
     }
 
-    /// Notes that everything below `next` was seen, the last of it with `hash`. What lies behind the
-    /// furthest position changes nothing.
+    /// Notes that everything below `next` was seen, the last of it with `hash`. What lies behind
+    /// the furthest position changes nothing.
     pub fn note(&mut self, next: Lsn, hash: [u8; 16]) {
         match self.reached() {
             Some(reached) if next <= reached => return,

@@ -7,20 +7,21 @@
 //! - The trim point moves in the chain first; only objects below it are deleted.
 //! - Age is measured on the bucket's own clock: an object's modification time against that of an
 //!   object written just before. No process's clock matters.
-//! - The trim point passes an entry only when its object is older than the retention. So a slot that a writer saw empty
-//!   stays as it is for a whole retention after it was filled, and a writer that believes an empty or
-//!   created slot within half a retention of its last contact is right (`crate::log`, Late writers).
-//!   A stray object that a later one leaves below the trim point is never read, and a later trim
-//!   collects it.
+//! - The trim point passes an entry only when its object is older than the retention. So a slot
+//!   that a writer saw empty stays as it is for a whole retention after it was filled, and a writer
+//!   that believes an empty or created slot within half a retention of its last contact is right
+//!   (`crate::log`, Late writers). A stray object that a later one leaves below the trim point is
+//!   never read, and a later trim collects it.
 //!
-//! - Every step makes progress, however many objects there are and however short the time: looking ends
-//!   after a third of it.
+//! - Every step makes progress, however many objects there are and however short the time: looking
+//!   ends after a third of it.
 //!
 //! # On failure
 //! A crash between chain and deletes leaves objects that a later trim collects.
 //!
 //! # Limits
-//! One step looks at [`MAX_OBJECTS`] objects at most, of each kind, and holds their names in memory.
+//! One step looks at [`MAX_OBJECTS`] objects at most, of each kind, and holds their names in
+//! memory.
 
 use futures::future::try_join_all;
 use telesto_bucket::{Cause, ListedObject};
@@ -54,12 +55,12 @@ struct Step {
 
 impl VirtualLog {
     /// Deletes entries below `below` that are older than the retention. The caller vouches that the
-    /// checkpoint durably holds everything below `below`. Costs a few requests even when nothing can
-    /// go: call it seldom.
+    /// checkpoint durably holds everything below `below`. Costs a few requests even when nothing
+    /// can go: call it seldom.
     ///
-    /// Works in steps, each of which moves the trim point and deletes what lies below it, for about half
-    /// of the time until `by`. A deadline that comes sooner than everything is done leaves the rest for
-    /// the next call; what was done counts.
+    /// Works in steps, each of which moves the trim point and deletes what lies below it, for about
+    /// half of the time until `by`. A deadline that comes sooner than everything is done leaves the
+    /// rest for the next call; what was done counts.
     ///
     /// # Errors
     /// Those of the bucket, when not even one step could be done.
@@ -121,8 +122,9 @@ impl VirtualLog {
         Ok(Step { trimmed: Trimmed { start, deleted }, more })
     }
 
-    /// Moves the trim point in the chain as far as the listed objects allow; gives where it is. Only
-    /// this holds the reconfiguration lock: a recovery does not wait for listings and deletions.
+    /// Moves the trim point in the chain as far as the listed objects allow; gives where it is.
+    /// Only this holds the reconfiguration lock: a recovery does not wait for listings and
+    /// deletions.
     async fn move_trim_point(
         &self,
         slots: &[ListedObject],
@@ -167,8 +169,8 @@ fn reach(
 ) -> Lsn {
     let mut next = chain.trim.lsn;
     for (index, loglet) in chain.loglets.iter().enumerate() {
-        // An object may go on beyond the end of its loglet: of a cut log, or of a candidate that took nothing over. What it has there is
-        // nobody's.
+        // An object may go on beyond the end of its loglet: of a cut log, or of a candidate that
+        // took nothing over. What it has there is nobody's.
         let stop = chain.loglets.get(index + 1).map(|next| next.start);
         let end = stop.map_or(below, |stop| stop.min(below));
         let quorum = matches!(loglet.medium, Medium::Quorum { .. });
@@ -232,8 +234,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Objects under `prefix` with entries below `below`, in order, and whether there are more: at most
-    /// [`MAX_OBJECTS`], and none asked for after `enough`.
+    /// Objects under `prefix` with entries below `below`, in order, and whether there are more: at
+    /// most [`MAX_OBJECTS`], and none asked for after `enough`.
     async fn list_old(
         &self,
         prefix: &str,

@@ -1,10 +1,11 @@
-//! The protocol of a quorum log as a model, every interleaving of which is tried within small bounds: ordering, storing,
-//! acknowledging, leases and rounds, succession (seal, repair, a new loglet, the chain), servers that come late, forget,
-//! and let go what is archived.
+//! The protocol of a quorum log as a model, every interleaving of which is tried within small
+//! bounds: ordering, storing, acknowledging, leases and rounds, succession (seal, repair, a new
+//! loglet, the chain), servers that come late, forget, and let go what is archived.
 //!
-//! What an entry says is decided by its place (one sequencer orders a loglet), so the model counts entries and leaves
-//! contents out. Time is left out too: an owner's belief in a promise ends before the promise does, and that is all.
-//! The storm in `tests/cluster` looks at the code; this looks at the idea.
+//! What an entry says is decided by its place (one sequencer orders a loglet), so the model counts
+//! entries and leaves contents out. Time is left out too: an owner's belief in a promise ends
+//! before the promise does, and that is all. The storm in `tests/cluster` looks at the code; this
+//! looks at the idea.
 
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
@@ -70,7 +71,8 @@ struct Process {
     /// Which servers it believes bound.
     leased: [bool; SERVERS],
     succession: Option<Succession>,
-    /// A read at the tail: what was acknowledged when it began, and who has said that it is unsealed.
+    /// A read at the tail: what was acknowledged when it began, and who has said that it is
+    /// unsealed.
     round: Option<(u8, [bool; SERVERS])>,
 }
 
@@ -386,7 +388,8 @@ impl Protocol {
                 world.forgetful = true;
                 let life = world.servers[s].life + 1;
                 world.servers[s] = Server { life, ..Server::default() };
-                // A promise is kept without being remembered: after its start a server accepts no seal for a while.
+                // A promise is kept without being remembered: after its start a server accepts no
+                // seal for a while.
                 for p in 0..PROCESSES {
                     world.processes[p].leased[s] = false;
                 }
@@ -448,7 +451,8 @@ impl Model for Protocol {
         }
         all.extend(of_processes.into_iter().flat_map(|step| each(PROCESSES, step)));
         all.extend(of_slots.into_iter().flat_map(|step| each(SLOTS, step)));
-        // Those that change nothing for want of what they need are left out by their outcome, most of them before.
+        // Those that change nothing for want of what they need are left out by their outcome, most
+        // of them before.
         let busy =
             |p: usize| world.processes[p].owns.is_some() || world.processes[p].succession.is_some();
         let is_there = |slot: usize, s: usize| world.servers[s].logs[slot].is_some();

@@ -1,8 +1,9 @@
 //! Limits on spending.
 //!
 //! # Purpose
-//! A [`Cap`] says how many dollars a subject may spend in an hour, a day or a month. Each process spends from a [`Purse`] that it
-//! fills with slices of the cap, so that all processes together stay below it without asking each other at every statement.
+//! A [`Cap`] says how many dollars a subject may spend in an hour, a day or a month. Each process
+//! spends from a [`Purse`] that it fills with slices of the cap, so that all processes together
+//! stay below it without asking each other at every statement.
 //!
 //! ```text
 //!  cap, stored:   granted so far in this window ──slice──> purse of node A ──> statements
@@ -12,8 +13,8 @@
 //! ```
 //!
 //! # Invariants
-//! - What is spent between two slices was granted before; beyond the last one only what was let go when it ended can come:
-//!   less than a slice ([`Cap::slice`]).
+//! - What is spent between two slices was granted before; beyond the last one only what was let go
+//!   when it ended can come: less than a slice ([`Cap::slice`]).
 //! - A window that is over gives nothing to the next one.
 //! - A purse in [`Mode::Warn`] never slows and never refuses; it counts what it would have done.
 //!
@@ -21,8 +22,8 @@
 //! A process that dies leaves the rest of its slice unspent: the cap errs on the cheap side.
 //!
 //! # Limits
-//! Dollars here are those of requests and bytes. Processors and memory are paid by the hour whether they are used or not:
-//! refusing what is done in memory would save nothing.
+//! Dollars here are those of requests and bytes. Processors and memory are paid by the hour whether
+//! they are used or not: refusing what is done in memory would save nothing.
 
 use std::time::Duration;
 
@@ -36,7 +37,8 @@ use crate::rates::Dollars;
 const SLICES: u64 = 16;
 /// A slice is worth its own commit: at least this, where the cap is not smaller (attodollars).
 const LEAST_SLICE: u128 = 100_000_000_000_000;
-/// A cold read waits so long at first, and twice as long each time up to [`LONGEST`], when nine tenths are spent.
+/// A cold read waits so long at first, and twice as long each time up to [`LONGEST`], when nine
+/// tenths are spent.
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(640);
 
@@ -83,7 +85,8 @@ impl Subject {
     pub fn covers(&self, payer: &Payer<'_>) -> bool {
         match self {
             Self::Database(name) => payer.database == name,
-            // Whoever logged in pays whatever it acts as since: SET ROLE leaves no cap behind, and meets those of the role.
+            // Whoever logged in pays whatever it acts as since: SET ROLE leaves no cap behind, and
+            // meets those of the role.
             Self::Role(name) => payer.login == name || payer.role == name,
             Self::Application(name) => payer.application == name,
             Self::Statement(pattern) => like(pattern, payer.text),
@@ -91,8 +94,8 @@ impl Subject {
     }
 }
 
-/// Who is about to spend. Not the principal of its account: where the books are full an account is that of `(others)`, and whoever
-/// filled them would have no cap any more.
+/// Who is about to spend. Not the principal of its account: where the books are full an account is
+/// that of `(others)`, and whoever filled them would have no cap any more.
 #[derive(Clone, Copy, Debug)]
 pub struct Payer<'a> {
     /// The role of the session (`session_user`).
@@ -107,7 +110,8 @@ pub struct Payer<'a> {
     pub text: &'a str,
 }
 
-/// Whether `text` is LIKE `pattern`, letters in either case: `%` for anything, `_` for one character.
+/// Whether `text` is LIKE `pattern`, letters in either case: `%` for anything, `_` for one
+/// character.
 fn like(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.to_lowercase().chars().collect();
     let text: Vec<char> = text.to_lowercase().chars().collect();
@@ -202,9 +206,10 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window whose slices are handed out when the clock says this one and `stored` was the last that anybody handed slices out of.
-    /// None is begun again: of two clocks on two sides of a border, the one behind takes its slices from the window that the other one
-    /// has begun. Else each would wipe out what the other one took.
+    /// The window whose slices are handed out when the clock says this one and `stored` was the
+    /// last that anybody handed slices out of. None is begun again: of two clocks on two sides of a
+    /// border, the one behind takes its slices from the window that the other one has begun. Else
+    /// each would wipe out what the other one took.
     #[must_use]
     pub fn or_begun(self, stored: Self, per: Per) -> Self {
         let newer = stored.begin_micros > self.begin_micros;
@@ -275,7 +280,8 @@ impl Cap {
         self.limit().less(self.limit().part(u64::from(self.reserve_percent.min(100)), 100))
     }
 
-    /// How much a process takes at a time: a sixteenth, or $0.0001 where that is more and the cap allows it.
+    /// How much a process takes at a time: a sixteenth, or $0.0001 where that is more and the cap
+    /// allows it.
     #[must_use]
     pub fn slice(&self) -> Dollars {
         let sixteenth = self.usable().part(1, SLICES);
@@ -464,7 +470,8 @@ impl Purse {
         !held.dry && held.spent > held.granted
     }
 
-    /// How much to ask for, if it is time to: less than half a slice is left, or than `price`, which is to be spent.
+    /// How much to ask for, if it is time to: less than half a slice is left, or than `price`,
+    /// which is to be spent.
     #[must_use]
     pub fn wants(&self, price: Dollars, now_micros: u64) -> Option<Dollars> {
         let mut held = self.held.lock();
@@ -476,7 +483,8 @@ impl Purse {
         (!held.dry && left < price.max(slice.part(1, 2))).then_some(price.max(slice) + missing)
     }
 
-    /// A slice came: `amount` for this process, `all` for all of them in this window. Nothing means that nothing is left.
+    /// A slice came: `amount` for this process, `all` for all of them in this window. Nothing means
+    /// that nothing is left.
     pub fn grant(&self, window: Window, amount: Dollars, all: Dollars, now_micros: u64) {
         let mut held = self.held.lock();
         self.turn(&mut held, now_micros);
@@ -546,7 +554,8 @@ mod tests {
         let day = Per::Day.window(HOUR);
         assert_eq!(day.or_begun(after, Per::Day), day, "the cap was per hour then");
 
-        // Two processes, an hour apart by their clocks, take turns: both together get what two windows allow.
+        // Two processes, an hour apart by their clocks, take turns: both together get what two
+        // windows allow.
         let cap = cap(Mode::Enforce, 1000, 0);
         let purses = [Purse::new(cap.clone()), Purse::new(cap.clone())];
         let (mut stored, mut granted) = (Window::default(), Dollars::ZERO);

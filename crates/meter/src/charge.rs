@@ -1,8 +1,9 @@
 //! Quantities of what is paid for, and how they are shared out.
 //!
 //! # Purpose
-//! A [`Charge`] says how much of each [`Resource`] something used, in units so small that shares of one request are whole
-//! numbers. Dollars are a linear function of quantities ([`crate::Rates`]), so whatever conserves quantities conserves dollars.
+//! A [`Charge`] says how much of each [`Resource`] something used, in units so small that shares of
+//! one request are whole numbers. Dollars are a linear function of quantities ([`crate::Rates`]),
+//! so whatever conserves quantities conserves dollars.
 //!
 //! # Invariants
 //! - Shares add up to what was shared, unit by unit ([`Charge::share_out`]).
@@ -40,7 +41,8 @@ pub enum Resource {
     Peers,
     /// Memory set aside, bytes times seconds.
     Memory,
-    /// Bytes of transactions in the log: priced at nothing by themselves, and what background work is shared out by.
+    /// Bytes of transactions in the log: priced at nothing by themselves, and what background work
+    /// is shared out by.
     Logged,
 }
 
@@ -139,8 +141,9 @@ impl Charge {
         self.0 == [0; COUNT]
     }
 
-    /// Shares for as many as there are weights: of requests in equal parts, of everything else in proportion to the
-    /// weights (in equal parts where all weigh nothing). The shares add up to the whole, exactly.
+    /// Shares for as many as there are weights: of requests in equal parts, of everything else in
+    /// proportion to the weights (in equal parts where all weigh nothing). The shares add up to the
+    /// whole, exactly.
     #[must_use]
     pub fn share_out(&self, weights: &[u64]) -> Vec<Self> {
         let mut shares = vec![Self::ZERO; weights.len()];
@@ -161,7 +164,8 @@ impl Charge {
     }
 }
 
-/// `whole` in parts in proportion to `weights`, not all of which are zero; the parts add up to it, exactly.
+/// `whole` in parts in proportion to `weights`, not all of which are zero; the parts add up to it,
+/// exactly.
 #[must_use]
 pub fn split(whole: u128, weights: &[u64]) -> Vec<u128> {
     let total: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
@@ -172,8 +176,8 @@ pub fn split(whole: u128, weights: &[u64]) -> Vec<u128> {
     let shift = (u128::BITS - total.leading_zeros()).saturating_sub(63);
     let weights: Vec<u128> = weights.iter().map(|weight| u128::from(*weight) >> shift).collect();
     let total: u128 = weights.iter().sum();
-    // Where the parts up to each one end; neighbours differ by the part. Quotient and rest are multiplied
-    // apart: their product with a sum of weights fits, that of the whole may not.
+    // Where the parts up to each one end; neighbours differ by the part. Quotient and rest are
+    // multiplied apart: their product with a sum of weights fits, that of the whole may not.
     let end = |upto: u128| whole / total * upto + whole % total * upto / total;
     let mut upto = 0;
     let mut begin = 0;

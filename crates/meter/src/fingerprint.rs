@@ -1,8 +1,9 @@
 //! Which statements are the same but for their values.
 //!
 //! # Purpose
-//! [`fingerprint`] gives statements that differ in literals, white space, comments and the case of words one number;
-//! [`normalized`] is the text to show for it: with `$1`, `$2` in place of literals.
+//! [`fingerprint`] gives statements that differ in literals, white space, comments and the case of
+//! words one number; [`normalized`] is the text to show for it: with `$1`, `$2` in place of
+//! literals.
 //!
 //! # Invariants
 //! - Both go over the same pieces, in one pass without allocation for the number.
@@ -12,9 +13,10 @@
 //! Nothing fails.
 //!
 //! # Limits
-//! Told by the text, not by the tree: `SELECT a FROM t` and `SELECT a FROM public.t` are two statements, and so are lists
-//! of different lengths, as in PostgreSQL 15. Of a text only the first [`READ_BYTES`] are looked at: what is asked of every statement before
-//! anything else may not take long.
+//! Told by the text, not by the tree: `SELECT a FROM t` and `SELECT a FROM public.t` are two
+//! statements, and so are lists of different lengths, as in PostgreSQL 15. Of a text only the first
+//! [`READ_BYTES`] are looked at: what is asked of every statement before anything else may not take
+//! long.
 
 use std::hash::Hasher as _;
 
@@ -44,7 +46,8 @@ enum Piece<'a> {
     Sign(&'a str),
 }
 
-/// The number that statements have in common which differ in values only; what `pg_stat_statements` calls `queryid`.
+/// The number that statements have in common which differ in values only; what `pg_stat_statements`
+/// calls `queryid`.
 #[must_use]
 pub fn fingerprint(sql: &str) -> i64 {
     let mut hasher = FxHasher::default();
@@ -65,7 +68,8 @@ pub fn fingerprint(sql: &str) -> i64 {
     i64::from_ne_bytes(hasher.finish().to_ne_bytes())
 }
 
-/// The statement with parameters in place of its literals, comments and needless white space left out.
+/// The statement with parameters in place of its literals, comments and needless white space left
+/// out.
 #[must_use]
 pub fn normalized(sql: &str) -> String {
     let sql = looked_at(sql);

@@ -1,14 +1,14 @@
 //! Accounts: who used how much.
 //!
 //! # Purpose
-//! One [`Entry`] for each statement of each [`Principal`] (role, database, application, tag). What any of these used is a sum over
-//! entries, so one addition a statement serves all views.
+//! One [`Entry`] for each statement of each [`Principal`] (role, database, application, tag). What
+//! any of these used is a sum over entries, so one addition a statement serves all views.
 //!
 //! # Invariants
-//! - What was recorded stays: an entry that is evicted or reset moves what it holds to its principal's rest, under one lock, and
-//!   passes on what comes later.
-//! - Bounded: [`ENTRIES`] statements and [`PRINCIPALS`] principals; what finds no place counts for its role, and for the rest of all
-//!   where as many roles again have none.
+//! - What was recorded stays: an entry that is evicted or reset moves what it holds to its
+//!   principal's rest, under one lock, and passes on what comes later.
+//! - Bounded: [`ENTRIES`] statements and [`PRINCIPALS`] principals; what finds no place counts for
+//!   its role, and for the rest of all where as many roles again have none.
 //!
 //! # On failure
 //! Nothing fails.
@@ -33,7 +33,8 @@ pub const PRINCIPALS: usize = 1000;
 const EVICTED: usize = 20;
 /// Bytes of a plan that are kept.
 const PLAN: usize = 2048;
-/// What takes the place of a name there is no room for, and of the text of statements no longer kept.
+/// What takes the place of a name there is no room for, and of the text of statements no longer
+/// kept.
 pub const OTHERS: &str = "(others)";
 
 /// Who a statement is run for.
@@ -68,7 +69,8 @@ pub struct Stats {
     pub spread: f64,
     /// Executions that ended with an error.
     pub failures: u64,
-    /// Times that another transaction was in the way: executions that were done again, and those that failed for it.
+    /// Times that another transaction was in the way: executions that were done again, and those
+    /// that failed for it.
     pub conflicts: u64,
 }
 
@@ -183,7 +185,8 @@ impl Entry {
         *self.plan.lock() = Some(plan[..end].into());
     }
 
-    /// Whether a plan that is made for each execution should be told now: at the first, and ever more seldom.
+    /// Whether a plan that is made for each execution should be told now: at the first, and ever
+    /// more seldom.
     #[must_use]
     pub fn wants_plan(&self) -> bool {
         !self.is_rest() && (self.stats.lock().calls.is_power_of_two() || self.plan.lock().is_none())
@@ -266,7 +269,8 @@ impl Ledger {
         self.0.lock().evicted
     }
 
-    /// Begins the accounts of the statements that `which` accepts anew; what they hold stays in their principals' rests.
+    /// Begins the accounts of the statements that `which` accepts anew; what they hold stays in
+    /// their principals' rests.
     pub fn reset(&self, which: impl Fn(&Entry) -> bool) {
         let mut books = self.0.lock();
         let keys: Vec<_> = books
@@ -300,8 +304,9 @@ impl Books {
         Arc::clone(self.rests.entry(Arc::clone(&principal)).or_insert_with(made))
     }
 
-    /// Whom it counts for while the books are this full. Tags and names of applications are whatever clients say: who makes up
-    /// ever new ones fills the books, and so a role stays told apart from others for as many again.
+    /// Whom it counts for while the books are this full. Tags and names of applications are
+    /// whatever clients say: who makes up ever new ones fills the books, and so a role stays told
+    /// apart from others for as many again.
     fn told_apart(&self, principal: &Principal) -> Principal {
         if self.rests.len() < PRINCIPALS {
             return principal.clone();

@@ -1,11 +1,13 @@
 //! What work costs and who pays for it.
 //!
 //! # Purpose
-//! The price of everything as plain data: quantities ([`Charge`]), prices ([`Rates`]), accounts ([`Ledger`]), tables of costs
-//! ([`report`]), limits on spending ([`caps`]). `docs/architecture/cost.md` has the whole.
+//! The price of everything as plain data: quantities ([`Charge`]), prices ([`Rates`]), accounts
+//! ([`Ledger`]), tables of costs ([`report`]), limits on spending ([`caps`]).
+//! `docs/architecture/cost.md` has the whole.
 //!
 //! # Invariants
-//! Nothing is rounded when it is shared: parts add up to the bill in whole units, and so in whole attodollars.
+//! Nothing is rounded when it is shared: parts add up to the bill in whole units, and so in whole
+//! attodollars.
 //!
 //! # On failure
 //! Nothing here fails; whoever is refused by a cap gets a [`caps::Refusal`].

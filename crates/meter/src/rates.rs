@@ -1,16 +1,19 @@
 //! Prices of units, and dollars.
 //!
 //! # Purpose
-//! A sheet's prices in attodollars a unit of each [`Resource`]; a bill is the sum of quantities times rates.
+//! A sheet's prices in attodollars a unit of each [`Resource`]; a bill is the sum of quantities
+//! times rates.
 //!
 //! # Invariants
-//! Dollars are whole attodollars (10^-18): linear in quantities, so that parts of a quantity cost the parts of its price.
+//! Dollars are whole attodollars (10^-18): linear in quantities, so that parts of a quantity cost
+//! the parts of its price.
 //!
 //! # On failure
 //! Nothing fails.
 //!
 //! # Limits
-//! A rate is rounded to a whole attodollar: the price of a byte at $0.0006 a gigabyte is off by one part in a million at most.
+//! A rate is rounded to a whole attodollar: the price of a byte at $0.0006 a gigabyte is off by one
+//! part in a million at most.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -129,7 +132,9 @@ impl Rates {
     }
 
     /// A charge in words, with what it costs:
-    /// `1 get, 0.5 put, 0 list, 0 delete; 206 bytes sent, 9117 received, 0 to nodes; 0.31 ms computed; $0.0000029`.
+    /// ```text
+    /// 1 get, 0.5 put, 0 list, 0 delete; 206 bytes sent, 9117 received, 0 to nodes; 0.31 ms computed; $0.0000029
+    /// ```
     #[must_use]
     pub fn describe(&self, charge: &Charge) -> String {
         let requests = |resource: Resource| {

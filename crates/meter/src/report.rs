@@ -1,14 +1,16 @@
-//! Tables of costs: accounts summed up by a dimension, with their part of the work that is done for all.
+//! Tables of costs: accounts summed up by a dimension, with their part of the work that is done for
+//! all.
 //!
 //! # Invariants
-//! In every dimension the lines add up to the bill, exactly: each account is in one line of it, and background work is either in
-//! a line of its own or shared out, never both.
+//! In every dimension the lines add up to the bill, exactly: each account is in one line of it, and
+//! background work is either in a line of its own or shared out, never both.
 //!
 //! # On failure
 //! Nothing fails.
 //!
 //! # Limits
-//! Background work is shared out as it stands when it is asked for: by all log bytes since the start.
+//! Background work is shared out as it stands when it is asked for: by all log bytes since the
+//! start.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -85,8 +87,8 @@ pub struct Line {
 /// What stands for work that no account has caused.
 pub const BACKGROUND: &str = "(background)";
 
-/// The lines of one dimension, by name. Jobs that are not shared out, and all of them while nothing was written, stand in
-/// the line [`BACKGROUND`].
+/// The lines of one dimension, by name. Jobs that are not shared out, and all of them while nothing
+/// was written, stand in the line [`BACKGROUND`].
 #[must_use]
 pub fn lines(dimension: Dimension, entries: &[(Arc<Entry>, Stats)], jobs: &[Job]) -> Vec<Line> {
     let mut by_name: BTreeMap<Arc<str>, Stats> = BTreeMap::new();

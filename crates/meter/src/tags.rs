@@ -11,7 +11,8 @@
 //! A comment that is not of this form has no tags.
 //!
 //! # Limits
-//! Tags that differ with every statement (traces) are left out: they would be accounts of one statement each.
+//! Tags that differ with every statement (traces) are left out: they would be accounts of one
+//! statement each.
 
 /// Longest text of tags kept, bytes.
 const KEPT_BYTES: usize = 256;

@@ -6,14 +6,16 @@
 //!    ◄───────────────── reader ◄── frames ◄──
 //! ```
 //! # Invariants
-//! - Calls of one client are sent in the order in which they were made, those that wait together with one flush.
-//! - At most `calls` calls of `bytes` bytes in all are under way; further ones wait, by their deadlines.
-//! - While a connection is open a tick goes out every [`TICK`] with nothing else to say; one that is not heard from for
-//!   `silence` is broken.
+//! - Calls of one client are sent in the order in which they were made, those that wait together
+//!   with one flush.
+//! - At most `calls` calls of `bytes` bytes in all are under way; further ones wait, by their
+//!   deadlines.
+//! - While a connection is open a tick goes out every [`TICK`] with nothing else to say; one that
+//!   is not heard from for `silence` is broken.
 //!
 //! # On failure
-//! See the crate's page. After a failed attempt to connect the next is made after a pause of up to [`PAUSE`]; calls that
-//! come meanwhile fail at once rather than wait for an unreachable node.
+//! See the crate's page. After a failed attempt to connect the next is made after a pause of up to
+//! [`PAUSE`]; calls that come meanwhile fail at once rather than wait for an unreachable node.
 //!
 //! # Limits
 //! The reply to a call that gave up is dropped when it comes.
@@ -141,8 +143,9 @@ impl Client {
     /// Asks `service` of the peer and waits for the answer.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], [`Error::TooLarge`], [`Error::NotServed`], [`Error::Refused`]: nothing was done.
-    /// [`Error::Broken`], [`Error::DeadlinePassed`]: the request may have been carried out, and may still be.
+    /// [`Error::Unreachable`], [`Error::TooLarge`], [`Error::NotServed`], [`Error::Refused`]:
+    /// nothing was done. [`Error::Broken`], [`Error::DeadlinePassed`]: the request may have been
+    /// carried out, and may still be.
     pub async fn call(&self, service: Service, body: Bytes, by: Deadline) -> Result<Bytes> {
         let shared = &self.shared;
         let limit = MAX_FRAME_BYTES - Frame::OVERHEAD_BYTES;

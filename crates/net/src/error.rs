@@ -3,7 +3,8 @@
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What can go wrong between two nodes. Cheap to clone: one broken connection fails every call on it.
+/// What can go wrong between two nodes. Cheap to clone: one broken connection fails every call on
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// No connection could be made: nothing was sent.

@@ -66,7 +66,8 @@ impl Frame {
         out.freeze()
     }
 
-    /// The frame for the connection that it is fed to, counted as sent. Its length stands before it, in 4 bytes.
+    /// The frame for the connection that it is fed to, counted as sent. Its length stands before
+    /// it, in 4 bytes.
     pub fn sent(&self) -> Bytes {
         let bytes = self.encode();
         metrics::counter!("telesto_net_sent_messages_total").increment(1);

@@ -5,13 +5,14 @@
 //! server: TLSN | oldest 2 | newest 2 | node 16 | incarnation 8 | class 1 | spoken 2 | reason
 //! ```
 //! # Invariants
-//! - Both sides speak the newest version that both know. A program speaks its own version and the one before, so that a
-//!   cluster is upgraded node by node.
-//! - Later versions may add bytes behind these fields, never change them; so even a refusal can be read by every version.
+//! - Both sides speak the newest version that both know. A program speaks its own version and the
+//!   one before, so that a cluster is upgraded node by node.
+//! - Later versions may add bytes behind these fields, never change them; so even a refusal can be
+//!   read by every version.
 //!
 //! # On failure
-//! No version in common, another node than the one that was called, or one that may not speak for the name it gives:
-//! `spoken` is 0, the reason says why, and the connection ends.
+//! No version in common, another node than the one that was called, or one that may not speak for
+//! the name it gives: `spoken` is 0, the reason says why, and the connection ends.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_string};
@@ -49,7 +50,8 @@ pub struct Caller {
     pub incarnation: Incarnation,
 }
 
-/// What a connection is for. What waits behind one another in one of them holds up nothing in the others.
+/// What a connection is for. What waits behind one another in one of them holds up nothing in the
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
     /// Small and urgent: seals, leases, positions.

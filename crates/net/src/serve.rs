@@ -1,13 +1,15 @@
 //! The answering side of a connection.
 //!
 //! # Invariants
-//! - Requests begin in the order in which they came: each is run until it first waits before the next one is looked at.
-//! - At most [`MAX_RUNNING`] run at a time; while so many do, nothing more is read, and the other side's queue fills up. It hears every
-//!   [`TOCKS`] that this side lives, though its ticks are not read.
+//! - Requests begin in the order in which they came: each is run until it first waits before the
+//!   next one is looked at.
+//! - At most [`MAX_RUNNING`] run at a time; while so many do, nothing more is read, and the other
+//!   side's queue fills up. It hears every [`TOCKS`] that this side lives, though its ticks are not
+//!   read.
 //!
 //! # On failure
-//! A request whose deadline passed is not answered: nobody waits for it. A connection that says nothing for [`SILENCE`]
-//! is closed, as is one that sends what is no frame.
+//! A request whose deadline passed is not answered: nobody waits for it. A connection that says
+//! nothing for [`SILENCE`] is closed, as is one that sends what is no frame.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -1,11 +1,13 @@
-//! The network of the simulation: frames between processes of one world, delayed, lost, repeated, reordered and cut off
-//! as a seed says.
+//! The network of the simulation: frames between processes of one world, delayed, lost, repeated,
+//! reordered and cut off as a seed says.
 //!
 //! # Invariants
 //! - Everything is drawn from the world's own hand, so that a seed gives the same run.
-//! - A frame that was handed over is on its way whatever becomes of its sender: a killed process does not take it back.
+//! - A frame that was handed over is on its way whatever becomes of its sender: a killed process
+//!   does not take it back.
 //! - A cut is one-way; what is under way when it falls is lost too.
-//! - A process that listens again is another one: connections to the one before end, as its machine would reset them.
+//! - A process that listens again is another one: connections to the one before end, as its machine
+//!   would reset them.
 //!
 //! # Limits
 //! Nothing models bandwidth: a frame takes its delay however long it is.
@@ -123,7 +125,8 @@ impl SimNet {
         incoming
     }
 
-    /// As [`SimNet::listen`], but whoever listened there before goes on with the connections that it has, and makes others.
+    /// As [`SimNet::listen`], but whoever listened there before goes on with the connections that
+    /// it has, and makes others.
     #[must_use]
     pub fn succeed(&self, address: &str) -> Incoming {
         let before = self.inner.lock().listeners.get(address).map(|(turn, _)| *turn);

@@ -1,11 +1,13 @@
 //! How a connection to a peer is made: the seam between real sockets and the simulated network.
 //!
 //! # Invariants an implementation keeps
-//! What is received was sent by the other side, frame by frame, whole. A real connection also keeps their order and loses
-//! none before it ends; the simulated one may break both, and the layers above bear it.
+//! What is received was sent by the other side, frame by frame, whole. A real connection also keeps
+//! their order and loses none before it ends; the simulated one may break both, and the layers
+//! above bear it.
 //!
 //! # On failure
-//! [`Error::Unreachable`] when no connection is made; a receiver that ends, or gives an error, has ended for good.
+//! [`Error::Unreachable`] when no connection is made; a receiver that ends, or gives an error, has
+//! ended for good.
 
 use std::fmt;
 use std::pin::Pin;
@@ -38,7 +40,8 @@ pub struct Pipe {
     pub sender: Pin<Box<dyn Sink<Bytes, Error = Error> + Send>>,
     /// Frames from the other side.
     pub receiver: Pin<Box<dyn Stream<Item = Result<Bytes>> + Send>>,
-    /// Whether the other side may speak for a node: what its certificate says. `None`: it was not asked for one.
+    /// Whether the other side may speak for a node: what its certificate says. `None`: it was not
+    /// asked for one.
     pub vouches: Option<Box<dyn Fn(NodeId) -> bool + Send + Sync>>,
 }
 

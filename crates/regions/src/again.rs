@@ -5,14 +5,16 @@
 //! └─► i ──► k     k asks i for them, numbered as in j's stream
 //! ```
 //! # Invariants
-//! - Only transactions of which the other region got the very same part are asked for and taken, each in its place in the stream.
+//! - Only transactions of which the other region got the very same part are asked for and taken,
+//!   each in its place in the stream.
 //!
 //! # On failure
 //! Asked again a moment later; in the end the region's own stream brings them.
 //!
 //! # Limits
-//! What the other region does not have in memory any more, or got another part of, is waited for; so is what may stand behind a
-//! definition that the region's own link has not brought, and all of the region that makes definitions.
+//! What the other region does not have in memory any more, or got another part of, is waited for;
+//! so is what may stand behind a definition that the region's own link has not brought, and all of
+//! the region that makes definitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +27,8 @@ use crate::question::Question;
 use crate::shared::Shared;
 use crate::wire::Batch;
 
-/// How long a transaction has waited for its past before others are asked for it: longer than links usually differ.
+/// How long a transaction has waited for its past before others are asked for it: longer than links
+/// usually differ.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Looks now and then whether something is missing.

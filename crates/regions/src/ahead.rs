@@ -5,10 +5,10 @@
 //!                                ──────────────── definitions 7 ────────────────────────────► region 2
 //! ```
 //! # Invariants
-//! - A row remembers the number of the newest definitions by which rows were sent here. It is committed with them, also when all of
-//!   them are here already.
-//! - While the definitions here are older, nothing is removed because it is placed elsewhere. Whoever removes writes the row too, so
-//!   that neither of the two can decide beside the other.
+//! - A row remembers the number of the newest definitions by which rows were sent here. It is
+//!   committed with them, also when all of them are here already.
+//! - While the definitions here are older, nothing is removed because it is placed elsewhere.
+//!   Whoever removes writes the row too, so that neither of the two can decide beside the other.
 //!
 //! # On failure
 //! A number that cannot be read is an error, and nothing is removed.

@@ -8,8 +8,8 @@
 //! The asker is refused with the reason; nothing was changed.
 //!
 //! # Limits
-//! Each piece of a list is of a snapshot of its own. Deleted keys are those that the log still has; it is read once for all pieces, a stretch
-//! for each, however long that takes in all.
+//! Each piece of a list is of a snapshot of its own. Deleted keys are those that the log still has;
+//! it is read once for all pieces, a stretch for each, however long that takes in all.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed};
@@ -93,7 +93,8 @@ impl Question {
     }
 }
 
-/// Whether what is known of `of` here does not grow any more. A region that asks for itself sends nothing meanwhile.
+/// Whether what is known of `of` here does not grow any more. A region that asks for itself sends
+/// nothing meanwhile.
 fn final_of(shared: &Shared, of: RegionId, from: RegionId) -> Result<()> {
     if of == from || !shared.peers.contains_key(&of) {
         return Ok(());
@@ -151,7 +152,8 @@ async fn have(
 struct Stretch {
     /// Everything before is told.
     from: Lsn,
-    /// Of a stretch that has more deletes than a piece: its end, and the key behind which it goes on.
+    /// Of a stretch that has more deletes than a piece: its end, and the key behind which it goes
+    /// on.
     part: Option<(Lsn, Bytes)>,
 }
 
@@ -169,7 +171,8 @@ impl Stretch {
         out.freeze()
     }
 
-    /// The beginning of the log, where it is another thing: nothing, or a key, from when this node was of an older version.
+    /// The beginning of the log, where it is another thing: nothing, or a key, from when this node
+    /// was of an older version.
     fn decode(place: Bytes) -> Self {
         let mut cursor = Cursor::new(place);
         let mut read = || -> std::result::Result<Self, Malformed> {
@@ -232,7 +235,8 @@ async fn keys_of(store: &Store, range: KeyRange) -> Result<Vec<Bytes>> {
     Ok(found?.into_iter().take_while(fits).map(|row| row.key).take(PIECE).collect())
 }
 
-/// Those of `keys` that `of` wrote last, with their labels; where columns merge, what it has written of them.
+/// Those of `keys` that `of` wrote last, with their labels; where columns merge, what it has
+/// written of them.
 async fn rows_of(shared: &Shared, of: RegionId, keys: Vec<Bytes>) -> Result<Vec<LabelledRow>> {
     let mut rows = Vec::new();
     let (reads, meaning) = read_meant(&shared.store, &shared.tables, keys.clone()).await?;

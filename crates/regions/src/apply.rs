@@ -1,23 +1,29 @@
-//! Applies what the inbox gives out: many remote transactions in one entry, and with them how far the sources have come.
+//! Applies what the inbox gives out: many remote transactions in one entry, and with them how far
+//! the sources have come.
 //!
 //! ```text
 //! inbox ─ due, defined ─► versions here ─► winners by label ─► one entry: transactions with their labels, then progress
 //!                                               ▲── something was changed meanwhile: again ──┘
 //! ```
 //! # Invariants
-//! - Transactions and the progress that counts them are in the same entry: after a crash nothing is applied twice or left out.
-//! - The entry's timestamps are greater than every label in it, so what is committed here later wins over what it has seen.
-//! - A session is attached only when its past is in the log, so that what it writes here carries that past.
+//! - Transactions and the progress that counts them are in the same entry: after a crash nothing is
+//!   applied twice or left out.
+//! - The entry's timestamps are greater than every label in it, so what is committed here later
+//!   wins over what it has seen.
+//! - A session is attached only when its past is in the log, so that what it writes here carries
+//!   that past.
 //!
 //! # On failure
-//! A conflict is sorted out again; what the store cannot do now is tried again until it can. What is not defined yet is not begun with, and
-//! looked at again when the definitions have changed. Of what cannot be computed here nothing is applied, nor what comes behind it in its
-//! stream; the others go on, the status tells it, and it is tried again every [`HELD`]. Only another runner of the same
-//! region stops it: what came is then to be asked for again, from where that one has come ([`crate::Regions::is_superseded`]).
+//! A conflict is sorted out again; what the store cannot do now is tried again until it can. What
+//! is not defined yet is not begun with, and looked at again when the definitions have changed. Of
+//! what cannot be computed here nothing is applied, nor what comes behind it in its stream; the
+//! others go on, the status tells it, and it is tried again every [`HELD`]. Only another runner of
+//! the same region stops it: what came is then to be asked for again, from where that one has come
+//! ([`crate::Regions::is_superseded`]).
 //!
 //! # Limits
-//! One task: the order in which streams are applied is one. Where something was taken from peers in the same entry with what cannot be computed,
-//! it is tried until it can.
+//! One task: the order in which streams are applied is one. Where something was taken from peers in
+//! the same entry with what cannot be computed, it is tried until it can.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +46,8 @@ use crate::shared::{Shared, Taken, Then};
 use crate::sort_out::{self, INLINE_BYTES, meaning, sort_out};
 use crate::store::checked;
 
-/// Bytes of remote transactions in one entry, about; and the fewest, where much more follows from them.
+/// Bytes of remote transactions in one entry, about; and the fewest, where much more follows from
+/// them.
 const ENTRY_BYTES: usize = 2 << 20;
 const FEWEST_BYTES: usize = 64 << 10;
 /// How long a transaction is left alone of which something cannot be computed.
@@ -141,7 +148,8 @@ impl Applier {
             let makes = |all: &[Remote]| all.iter().any(|one| defined.is_made_by(&one.writes));
             let (work, passed, undefined, lacking) = {
                 let mut inbox = shared.inbox.lock();
-                // What was taken from peers comes first, and what waited for it in the same entry: nobody sees one without the other.
+                // What was taken from peers comes first, and what waited for it in the same entry:
+                // nobody sees one without the other.
                 let (part, waits) = self.taken(&mut inbox, &defined);
                 let Part { mut transactions, ends } = part.unwrap_or_default();
                 let taken = ends.is_some() || !transactions.is_empty();
@@ -157,7 +165,8 @@ impl Applier {
                 let lacking = inbox.lacking();
                 let known = inbox.known().clone();
                 let wanted = shared.wanted.lock().take();
-                // Sessions that wait carry what came without a transaction; else it can wait for the next one.
+                // Sessions that wait carry what came without a transaction; else it can wait for
+                // the next one.
                 let must = taken
                     || !transactions.is_empty()
                     || (wanted.is_some() && known != self.logged)
@@ -201,7 +210,8 @@ impl Applier {
         }
     }
 
-    /// The definitions that decide what can be applied: those looked at last, and the newest where something waits for newer ones.
+    /// The definitions that decide what can be applied: those looked at last, and the newest where
+    /// something waits for newer ones.
     async fn defined(&mut self) -> Result<Defined> {
         if let (Some(defined), None) = (&self.defined, self.undefined) {
             return Ok(defined.clone());
@@ -227,7 +237,8 @@ impl Applier {
         Defined { unreadable: self.held.keys().copied().collect(), ..defined }
     }
 
-    /// Rows of `region` wait for definitions alone, or nothing does any more; `looked`: by the newest ones.
+    /// Rows of `region` wait for definitions alone, or nothing does any more; `looked`: by the
+    /// newest ones.
     fn wait_for_definitions(&mut self, region: Option<RegionId>, looked: bool) {
         let before = std::mem::replace(&mut self.undefined, region);
         let mut trouble = self.shared.trouble.lock();
@@ -245,8 +256,9 @@ impl Applier {
         }
     }
 
-    /// What can be applied of what was taken from peers, and whose rows in it wait for definitions. What waits lets what was taken later
-    /// pass: that may bring the definitions, or what they wait for.
+    /// What can be applied of what was taken from peers, and whose rows in it wait for definitions.
+    /// What waits lets what was taken later pass: that may bring the definitions, or what they wait
+    /// for.
     fn taken(&self, inbox: &mut Inbox, defined: &Defined) -> (Option<Part>, Option<RegionId>) {
         let mut work = self.shared.work.lock();
         let mut waits = None;
@@ -281,7 +293,8 @@ impl Applier {
         (None, waits)
     }
 
-    /// Finds out, when definitions were applied, who makes them now, until it is known; `false` when this runner has ended.
+    /// Finds out, when definitions were applied, who makes them now, until it is known; `false`
+    /// when this runner has ended.
     async fn learn(&self, work: &Work) -> bool {
         let shared = &self.shared;
         let mut pause = FIRST_PAUSE;
@@ -300,7 +313,8 @@ impl Applier {
         true
     }
 
-    /// Leaves alone what cannot be computed, and gives back the rest of what was to be committed with it; whether that can be done.
+    /// Leaves alone what cannot be computed, and gives back the rest of what was to be committed
+    /// with it; whether that can be done.
     fn give_back(&mut self, work: &Work, error: &Error) -> bool {
         let (Error::Unreadable { label, .. }, false) = (error, work.taken) else { return false };
         let Some(stored) = self.stored.clone() else { return false };
@@ -320,7 +334,8 @@ impl Applier {
     async fn insist(&mut self, work: &Work) -> Done {
         let shared = &Arc::clone(&self.shared);
         let mut pause = FIRST_PAUSE;
-        // What this process has will do: what it does not know of makes the commit fail. A look at the tail is a request on a bucket log.
+        // What this process has will do: what it does not know of makes the commit fail. A look at
+        // the tail is a request on a bucket log.
         let mut freshness = Freshness::Applied;
         loop {
             let committed = self.commit(work, freshness).await;
@@ -357,7 +372,8 @@ impl Applier {
         }
     }
 
-    /// Less is taken for an entry where so much follows from its rows that the next ones might have to lie in parts.
+    /// Less is taken for an entry where so much follows from its rows that the next ones might have
+    /// to lie in parts.
     fn note_size(&mut self, bytes: usize) {
         self.takes = match bytes > INLINE_BYTES / 4 {
             true => (self.takes / 2).max(FEWEST_BYTES),
@@ -373,7 +389,8 @@ impl Applier {
         let sorted = async {
             let present =
                 store.get(vec![rows::inbox()], at).await?.pop().and_then(Read::into_value);
-            // What was taken from peers may leave the state as it was: then it says nothing, and the labels tell what is here already.
+            // What was taken from peers may leave the state as it was: then it says nothing, and
+            // the labels tell what is here already.
             if present != self.stored && present.as_ref() == Some(&work.state) {
                 // An attempt of unknown outcome has committed.
                 return Ok(None);

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - What has arrived is in this region's log, with its past.
-//! - What depends on it and is committed here has its label behind those of what has arrived, also of what is not placed here, where it
-//!   was taken up by [`Shared::take_up`]. [`Shared::wait_for`] alone is for what commits nothing here afterwards.
+//! - What depends on it and is committed here has its label behind those of what has arrived, also
+//!   of what is not placed here, where it was taken up by [`Shared::take_up`]. [`Shared::wait_for`]
+//!   alone is for what commits nothing here afterwards.
 //!
 //! # On failure
 //! [`Error::NotHereYet`] at the deadline.
@@ -22,12 +23,12 @@ use crate::shared::{Shared, Then};
 use crate::token;
 
 impl Regions {
-    /// Waits until everything that `token` stands for and that is replicated here is here. Returns the label with which the
-    /// session goes on here ([`telesto_txn::TxnOptions::session`]).
+    /// Waits until everything that `token` stands for and that is replicated here is here. Returns
+    /// the label with which the session goes on here ([`telesto_txn::TxnOptions::session`]).
     ///
     /// # Errors
-    /// [`Error::Token`], [`Error::UnknownRegion`]; [`Error::NotHereYet`] at `by`: the session must not go on here, or without
-    /// what it has seen; [`Error::LostWith`] when some of that is lost.
+    /// [`Error::Token`], [`Error::UnknownRegion`]; [`Error::NotHereYet`] at `by`: the session must
+    /// not go on here, or without what it has seen; [`Error::LostWith`] when some of that is lost.
     pub async fn attach(&self, token: &str, by: Deadline) -> Result<Label> {
         let shared = self.shared();
         let config = &shared.config;
@@ -37,7 +38,8 @@ impl Regions {
             shared.check_kept(region, wanted, by).await?;
         }
         if region == config.me && shared.engine.applied().1 >= wanted {
-            // It has not moved, or is back. No look at the log's tail: what is begun with this label is new enough.
+            // It has not moved, or is back. No look at the log's tail: what is begun with this
+            // label is new enough.
             return Ok(token);
         }
         if region != config.me {
@@ -71,8 +73,9 @@ impl Regions {
 }
 
 impl Shared {
-    /// Waits as [`Shared::wait_for`] does, for somebody who commits here afterwards: a session that has seen that state of `region`, or a
-    /// transaction of that region. Returns up to where this region's log is then; what depends on it is committed behind that.
+    /// Waits as [`Shared::wait_for`] does, for somebody who commits here afterwards: a session that
+    /// has seen that state of `region`, or a transaction of that region. Returns up to where this
+    /// region's log is then; what depends on it is committed behind that.
     pub(crate) async fn take_up(
         &self,
         region: RegionId,
@@ -85,9 +88,10 @@ impl Shared {
         Ok(here)
     }
 
-    /// What another region is to wait for, so that it has all that somebody has seen who stands at `seen` of this region's log. What was
-    /// taken up holds labels behind the place where that was; up to the place itself this region may have told long ago how far its labels
-    /// are. So a place behind it is told, and made where there is none.
+    /// What another region is to wait for, so that it has all that somebody has seen who stands at
+    /// `seen` of this region's log. What was taken up holds labels behind the place where that was;
+    /// up to the place itself this region may have told long ago how far its labels are. So a place
+    /// behind it is told, and made where there is none.
     pub(crate) async fn place_of(&self, seen: Timestamp) -> Result<Timestamp> {
         let Some(held) = self.trees.held_from(seen) else { return Ok(seen) };
         if self.engine.applied().1 <= held {

@@ -1,4 +1,5 @@
-//! What regions say to each other of statements that one has the other execute, as bytes. `docs/reference/formats/regions.md` has the tables.
+//! What regions say to each other of statements that one has the other execute, as bytes.
+//! `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
 //! - A statement is told by the number that the asker has drawn for it, and by the asker.

@@ -1,10 +1,12 @@
-//! Answers the other nodes of this region, whose sessions reach other regions through the node that carries the streams.
+//! Answers the other nodes of this region, whose sessions reach other regions through the node that
+//! carries the streams.
 //!
 //! # Invariants
 //! Nothing is decided here: what is asked is done as for a session of this node.
 //!
 //! # On failure
-//! [`Relayed::Refused`] with the reason. A node whose streams were ended, or started anew, does not answer for those: it is asked again.
+//! [`Relayed::Refused`] with the reason. A node whose streams were ended, or started anew, does not
+//! answer for those: it is asked again.
 //!
 //! # Limits
 //! Who asks waits no longer than it says.

@@ -6,16 +6,18 @@
 //! node that carries ── row names another one ─► stands by
 //! ```
 //! # Invariants
-//! - The row is changed by a transaction that has read it: of two nodes that want to carry at once, one is told that the other was first.
-//! - Two that carry for a while, because one has not read the row yet, do no harm: what is sent is a function of the log, and what is applied
-//!   is validated against the row that says how far it was applied.
+//! - The row is changed by a transaction that has read it: of two nodes that want to carry at once,
+//!   one is told that the other was first.
+//! - Two that carry for a while, because one has not read the row yet, do no harm: what is sent is
+//!   a function of the log, and what is applied is validated against the row that says how far it
+//!   was applied.
 //!
 //! # On failure
 //! The engine's errors: without a majority of the log nobody begins to carry.
 //!
 //! # Limits
-//! Whether a node carries is asked over the cluster's connections. A node that answers there and is not reached by the other regions goes
-//! on carrying.
+//! Whether a node carries is asked over the cluster's connections. A node that answers there and is
+//! not reached by the other regions goes on carrying.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +76,8 @@ fn store(env: &Env, engine: &Arc<Engine>) -> Store {
     }
 }
 
-/// Lets columns that merge count apart, since clients are to write before anybody has heard of the other regions. Whoever carries the
-/// streams next, and hears of all of them, ends that.
+/// Lets columns that merge count apart, since clients are to write before anybody has heard of the
+/// other regions. Whoever carries the streams next, and hears of all of them, ends that.
 ///
 /// # Errors
 /// The engine's.
@@ -142,7 +144,8 @@ impl Claims {
         answers.into_iter().find_map(|(node, answer)| yes(answer).then_some(node))
     }
 
-    /// Whether `node`, which carries, lets clients write. One that does not know the question is of an older version, and does not say.
+    /// Whether `node`, which carries, lets clients write. One that does not know the question is of
+    /// an older version, and does not say.
     pub async fn opens(&self, node: NodeId) -> bool {
         let Some(peers) = self.engine.peers() else { return true };
         let said = peers.ask_one(node, Relay::Opens.encode(), ASKED).await;

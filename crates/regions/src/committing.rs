@@ -1,11 +1,14 @@
-//! Transactions that other regions have asked this one to commit: those under way, and those of a moment ago.
+//! Transactions that other regions have asked this one to commit: those under way, and those of a
+//! moment ago.
 //!
 //! # Invariants
-//! - One request of a transaction is worked on at a time; whoever asks meanwhile waits for its answer. Else the second could be told that it
-//!   conflicts with the first, before that is known to have committed.
+//! - One request of a transaction is worked on at a time; whoever asks meanwhile waits for its
+//!   answer. Else the second could be told that it conflicts with the first, before that is known
+//!   to have committed.
 //! - That it is committed, or in conflict, is said again as it was said first.
-//! - A first request that was refused stays refused, however often the network brings it: who was told so runs the transaction
-//!   again, under another id. Only who never heard an answer asks again as such, and may still be served.
+//! - A first request that was refused stays refused, however often the network brings it: who was
+//!   told so runs the transaction again, under another id. Only who never heard an answer asks
+//!   again as such, and may still be served.
 //!
 //! # On failure
 //! Work that ended without an answer is of unknown outcome.

@@ -1,8 +1,9 @@
 //! What a region's replication is configured with.
 //!
 //! # Invariants
-//! All regions of a deployment have the same deployment number and secret; each has its own number, below 16.
-//! Each may have a plane of its own: it says how the region applies what others send, not what it sends.
+//! All regions of a deployment have the same deployment number and secret; each has its own number,
+//! below 16. Each may have a plane of its own: it says how the region applies what others send, not
+//! what it sends.
 //!
 //! # On failure
 //! [`crate::Error::Config`] names what does not fit.
@@ -60,15 +61,18 @@ pub struct RegionsConfig {
     pub lost: Vec<RegionId>,
     /// Of those, which region makes the definitions if they made them.
     pub heirs: BTreeMap<RegionId, RegionId>,
-    /// How causal order is kept: `matrix`, `tree`, `timestamp` (in one order over all regions), or `eventual` (none but of definitions).
+    /// How causal order is kept: `matrix`, `tree`, `timestamp` (in one order over all regions), or
+    /// `eventual` (none but of definitions).
     pub plane: PlaneKind,
     /// The tree of serializers that this region tells the others.
     pub tree: Option<Plan>,
-    /// On `tree`: how long a transaction waits for its label, and a label for its transaction, before pasts decide.
+    /// On `tree`: how long a transaction waits for its label, and a label for its transaction,
+    /// before pasts decide.
     pub patience: Duration,
     /// Who this node is to others.
     pub caller: Caller,
-    /// How long a position without anything for a peer may wait before it is told, and how often a shared log is looked at.
+    /// How long a position without anything for a peer may wait before it is told, and how often a
+    /// shared log is looked at.
     pub beat: Duration,
     /// Bytes that wait to be applied, about, in equal shares for the peers; who sends more waits.
     pub inbox_bytes: usize,
@@ -76,19 +80,22 @@ pub struct RegionsConfig {
     pub timeout: Duration,
     /// The text with which this region is accepted: said to peers that do not know it.
     pub introduction: Option<String>,
-    /// The same of other regions that have joined, those that have left included: each peer is told of all others, since two that joined by
-    /// texts of before each other know nothing of one another.
+    /// The same of other regions that have joined, those that have left included: each peer is told
+    /// of all others, since two that joined by texts of before each other know nothing of one
+    /// another.
     pub others: Vec<(RegionId, String)>,
     /// Who takes in regions that introduce themselves, or others.
     pub introductions: Option<tokio::sync::mpsc::Sender<Introduction>>,
-    /// Clients may write: this region has heard of all others, or counts apart. It outlasts streams that are started anew.
+    /// Clients may write: this region has heard of all others, or counts apart. It outlasts streams
+    /// that are started anew.
     pub opened: Arc<AtomicBool>,
     /// For tests only.
     pub planted: Option<Bug>,
 }
 
 impl RegionsConfig {
-    /// The defaults: `matrix`, beats of 50 ms, 64 MiB of inbox, waits of at most 30 s, for labels of 1 s.
+    /// The defaults: `matrix`, beats of 50 ms, 64 MiB of inbox, waits of at most 30 s, for labels
+    /// of 1 s.
     #[must_use]
     pub fn new(me: RegionId, deployment: u128, secret: [u8; 32], caller: Caller) -> Self {
         Self {

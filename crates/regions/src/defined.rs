@@ -1,8 +1,8 @@
 //! Which transactions can be read by the definitions that are here.
 //!
 //! # Invariants
-//! - What can be read once can be read by all later definitions: numbers of what is defined are given out in order. So definitions that
-//!   are not the newest hold something back at worst.
+//! - What can be read once can be read by all later definitions: numbers of what is defined are
+//!   given out in order. So definitions that are not the newest hold something back at worst.
 //! - A transaction that defines something may hold rows of what it defines.
 //!
 //! # On failure
@@ -37,7 +37,8 @@ impl Defined {
         writes.iter().any(|write| write.key == *stamp && write.value.is_some())
     }
 
-    /// Whether a transaction of a region can be read: all of it is defined, and nothing of it is known not to be computable.
+    /// Whether a transaction of a region can be read: all of it is defined, and nothing of it is
+    /// known not to be computable.
     pub fn reads(&self, from: RegionId, at: Timestamp, writes: &[KeyWrite]) -> bool {
         !self.unreadable.contains(&(from, at)) && self.has(writes)
     }

@@ -1,10 +1,13 @@
-//! From the log of this region to the stream of one other: what it replicates, with the past of each transaction.
+//! From the log of this region to the stream of one other: what it replicates, with the past of
+//! each transaction.
 //!
 //! # Invariants
-//! - A fold is a function of the log from its position on: made again, it gives the same elements with the same numbers.
-//! - Only transactions that this region committed first go into a stream; of them only keys that the receiver replicates. Of a
-//!   transaction that brings rules, only what it replicates by those too: what has just been taken from it is not sent any more.
-//!   (A region that is no member any more is told so by the rules before.)
+//! - A fold is a function of the log from its position on: made again, it gives the same elements
+//!   with the same numbers.
+//! - Only transactions that this region committed first go into a stream; of them only keys that
+//!   the receiver replicates. Of a transaction that brings rules, only what it replicates by those
+//!   too: what has just been taken from it is not sent any more. (A region that is no member any
+//!   more is told so by the rules before.)
 //!
 //! # On failure
 //! Damage in the log, and parts that cannot be read, are reported; the position stays.
@@ -54,7 +57,8 @@ pub(crate) struct Folded {
     pub elements: Vec<Element>,
     /// Ranges that the receiver replicates from here on.
     pub gained: Vec<KeyRange>,
-    /// Each commit of this region, whoever gets something of it: when, and which regions replicate what it wrote.
+    /// Each commit of this region, whoever gets something of it: when, and which regions replicate
+    /// what it wrote.
     pub labels: Vec<(Timestamp, RegionSet)>,
 }
 

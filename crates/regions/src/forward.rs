@@ -8,13 +8,16 @@
 //!  waits until the home's stream has passed t ◄──── t ───────── and its stream
 //! ```
 //! # Invariants
-//! - P is what this region had applied of the home's log *at the snapshot*: it is read there, from the row that is committed with what it counts.
-//! - A request that may have been carried out is sent again only as such, and then nothing but a commit, a conflict or a broken constraint ends it.
+//! - P is what this region had applied of the home's log *at the snapshot*: it is read there, from
+//!   the row that is committed with what it counts.
+//! - A request that may have been carried out is sent again only as such, and then nothing but a
+//!   commit, a conflict or a broken constraint ends it.
 //! - After a conflict what was in the way is waited for here, so that the next try sees it.
 //!
 //! # On failure
-//! [`telesto_txn::Error::Elsewhere`] when certainly nothing was committed: at once when the home refuses, after [`UNREACHABLE`] when it cannot be
-//! reached. [`telesto_txn::Error::OutcomeUnknown`] when a lost answer could not be had again until the deadline.
+//! [`telesto_txn::Error::Elsewhere`] when certainly nothing was committed: at once when the home
+//! refuses, after [`UNREACHABLE`] when it cannot be reached. [`telesto_txn::Error::OutcomeUnknown`]
+//! when a lost answer could not be had again until the deadline.
 //!
 //! # Limits
 //! [`crate::forwarded::MAX_BYTES`]. What is committed is waited for [`ARRIVAL`] long.

@@ -1,4 +1,5 @@
-//! Transactions that one region asks another to commit, and its answers, as bytes. `docs/reference/formats/regions.md` has the table.
+//! Transactions that one region asks another to commit, and its answers, as bytes.
+//! `docs/reference/formats/regions.md` has the table.
 //!
 //! # Invariants
 //! - Times are those of the home's log, but for the snapshot, which is the asker's.
@@ -60,7 +61,8 @@ pub(crate) enum Answer {
         at: Timestamp,
         key: Bytes,
     },
-    /// Under this key something is that was not to be (`there` is what was asked for: `false`), or nothing is.
+    /// Under this key something is that was not to be (`there` is what was asked for: `false`), or
+    /// nothing is.
     Unexpected {
         key: Bytes,
         there: bool,

@@ -1,4 +1,5 @@
-//! Times of a region's log of which commits were lost: a session that has seen something of then must not go on as if it were there.
+//! Times of a region's log of which commits were lost: a session that has seen something of then
+//! must not go on as if it were there.
 //!
 //! ```text
 //! commits   ....ooooo xxx                 ooooo....     x: gone, with a lost disk or in a restored bucket
@@ -6,19 +7,21 @@
 //!            newest one kept       opened again         a token of a time between the two has seen what is nowhere
 //! ```
 //! # Invariants
-//! - A token's time is that of a commit in its region's log. What is committed after an opening has a greater time than the opening, so
-//!   no token of what is there has a time in a gap.
-//! - Every start of the streams since all peers were known to stand in this log is a *suspect*: what a peer shows to be lost was lost at one
-//!   of them. A suspect alone refuses nothing: mostly nothing was lost, and other nodes of the region may commit as the streams start.
+//! - A token's time is that of a commit in its region's log. What is committed after an opening has
+//!   a greater time than the opening, so no token of what is there has a time in a gap.
+//! - Every start of the streams since all peers were known to stand in this log is a *suspect*:
+//!   what a peer shows to be lost was lost at one of them. A suspect alone refuses nothing: mostly
+//!   nothing was lost, and other nodes of the region may commit as the streams start.
 //!
 //! # On failure
-//! [`Error::LostWith`] names up to where it is there. A region that is asked for its gaps and does not answer lets the session wait until its
-//! deadline; one of an older version keeps none.
+//! [`Error::LostWith`] names up to where it is there. A region that is asked for its gaps and does
+//! not answer lets the session wait until its deadline; one of an older version keeps none.
 //!
 //! # Limits
-//! What no peer has seen of a loss is not known. [`MOST`] gaps: older ones are joined, with what is between them. A clock that is behind its
-//! log as the region opens makes no gap; other regions know of a gap when they know of the incarnation that it began. Conservative: what
-//! had reached the region where the session goes on is told to be lost, too.
+//! What no peer has seen of a loss is not known. [`MOST`] gaps: older ones are joined, with what is
+//! between them. A clock that is behind its log as the region opens makes no gap; other regions
+//! know of a gap when they know of the incarnation that it began. Conservative: what had reached
+//! the region where the session goes on is told to be lost, too.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
@@ -153,7 +156,8 @@ impl Shared {
         self.store.commit(writes, Reads::default(), Timestamp::ZERO).await.map(|_| ())
     }
 
-    /// Refuses what somebody has seen up to `seen` of `region`, where that region has lost some of it.
+    /// Refuses what somebody has seen up to `seen` of `region`, where that region has lost some of
+    /// it.
     pub(crate) async fn check_kept(
         &self,
         region: RegionId,
@@ -191,7 +195,8 @@ impl Shared {
                     self.gaps_elsewhere.lock().insert(region, (incarnation, gaps.clone()));
                     return Ok(gaps);
                 }
-                // Any other refusal, as of a region that is about to stop, says nothing of what it has lost.
+                // Any other refusal, as of a region that is about to stop, says nothing of what it
+                // has lost.
                 Ok(Err(Error::Refused { reason, .. })) if reason.contains(&unknown(GAPS)) => {
                     tracing::warn!(%region, reason, "a region of an older version does not say what it has lost");
                     return Ok(Gaps::default());

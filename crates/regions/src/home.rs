@@ -4,17 +4,22 @@
 //! request ─► committed already? ─► what the asker had seen is here ─► same definitions, home ─► validated from P on, committed
 //! ```
 //! # Invariants
-//! - What is committed here carries the past of its transaction: everything that its region had at the snapshot is in this log before it.
-//! - Validation is that of a transaction of this region with a snapshot at P, the position of this log that the asker had applied. So P is of this
-//!   log as it is now: of this incarnation, within what is kept, and told by a region that was found to stand in this log.
-//! - What the asker could not read, since it does not have it, is read here, and validated from then on.
+//! - What is committed here carries the past of its transaction: everything that its region had at
+//!   the snapshot is in this log before it.
+//! - Validation is that of a transaction of this region with a snapshot at P, the position of this
+//!   log that the asker had applied. So P is of this log as it is now: of this incarnation, within
+//!   what is kept, and told by a region that was found to stand in this log.
+//! - What the asker could not read, since it does not have it, is read here, and validated from
+//!   then on.
 //! - The definitions are the asker's, at the commit: their stamp is among what must be unchanged.
 //!
 //! # On failure
-//! [`Answer::Refused`]: nothing was done by this request. Of one that was sent before only a commit, a conflict or a broken constraint is an answer.
+//! [`Answer::Refused`]: nothing was done by this request. Of one that was sent before only a
+//! commit, a conflict or a broken constraint is an answer.
 //!
 //! # Limits
-//! The request's own: [`crate::forwarded`]. Definitions that are on their way are waited for, [`DEFINITIONS`] at most.
+//! The request's own: [`crate::forwarded`]. Definitions that are on their way are waited for,
+//! [`DEFINITIONS`] at most.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -69,7 +74,8 @@ pub(crate) async fn commit_for(
                 | Answer::Conflict { .. }
                 | Answer::Unexpected { .. }),
             ) => return answer,
-            // Its asker is told that nothing was written: then this copy of the request must not be carried out.
+            // Its asker is told that nothing was written: then this copy of the request must not be
+            // carried out.
             Some(answer @ (Answer::Refused(_) | Answer::Defined { .. })) if !request.again => {
                 return answer;
             }
@@ -158,7 +164,8 @@ async fn prepare_and_commit(shared: &Shared, from: RegionId, request: Forwarded)
 
 /// Refuses what counts by another log than this one.
 fn check_stream(shared: &Shared, from: RegionId, request: &Forwarded) -> Result<()> {
-    // Streams are interrupted and go on; what counts is that this log is the one that the asker knows.
+    // Streams are interrupted and go on; what counts is that this log is the one that the asker
+    // knows.
     let stands = shared.peers.get(&from).is_some_and(|peer| peer.stands.load(Ordering::Relaxed));
     let now = shared.engine.applied().1;
     let whole = shared.taking_back.lock().is_empty();

@@ -4,34 +4,41 @@
 //! batch of i ─► queue of i ── its past is here? ─► transactions to apply, and the state to note with them in the same entry
 //! ```
 //! # Invariants
-//! - A transaction is given out only after everything of its past that goes to this region was given out: by its counts (`matrix`), or
-//!   because its label has its turn (`tree`, while that is followed). On `timestamp` by its counts, and in the order of labels.
+//! - A transaction is given out only after everything of its past that goes to this region was
+//!   given out: by its counts (`matrix`), or because its label has its turn (`tree`, while that is
+//!   followed). On `timestamp` by its counts, and in the order of labels.
 //! - Each stream in its order; what was applied before is not given out again.
-//! - The state says exactly what was given out: stored beside it, it is where the region goes on after a crash.
-//! - What came of a region by another one is numbered as in its own stream, and is passed over when it comes by that.
-//! - A row whose table is not defined yet stays, and its stream with it, whatever its past says. The others go on: one of them has the
-//!   definition.
+//! - The state says exactly what was given out: stored beside it, it is where the region goes on
+//!   after a crash.
+//! - What came of a region by another one is numbered as in its own stream, and is passed over when
+//!   it comes by that.
+//! - A row whose table is not defined yet stays, and its stream with it, whatever its past says.
+//!   The others go on: one of them has the definition.
 //!
 //! # On failure
 //! A batch that does not begin where its stream stands here changes nothing.
 //!
 //! # Limits
-//! The caller bounds what is queued of each source by [`Inbox::queued_bytes`]: transactions, and the positions between them, of which hardly
-//! more than two stand in a row, so that batches without a transaction can come for as long as a queue stands. By source: what is first in
-//! the causal order of all that was not applied is first in its own stream, so that it is here, or there is room for it. What came is kept
-//! for other regions as far as [`KEPT_BYTES`] go.
+//! The caller bounds what is queued of each source by [`Inbox::queued_bytes`]: transactions, and
+//! the positions between them, of which hardly more than two stand in a row, so that batches
+//! without a transaction can come for as long as a queue stands. By source: what is first in the
+//! causal order of all that was not applied is first in its own stream, so that it is here, or
+//! there is room for it. What came is kept for other regions as far as [`KEPT_BYTES`] go.
 
 mod again;
 mod labels;
+mod stored;
 mod times;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use telesto_common::cursor::{Cursor, Malformed, put_varint};
+use telesto_common::cursor::{Malformed, put_varint};
 use telesto_common::{Label, RegionId, Timestamp};
 use telesto_geo::{Bug, PlaneKind, RegionSet};
 
+use self::stored::decode;
+pub(crate) use self::stored::{known_of, stood};
 use crate::defined::Defined;
 use crate::past::Past;
 use crate::tree::Order;
@@ -40,7 +47,8 @@ use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Position};
 const VERSION: u8 = 1;
 /// Transactions applied of a region that is closed: nothing waits for it.
 const CLOSED: u64 = u64::MAX >> 1;
-/// Bytes of transactions of each source that are kept, about, for regions that its link does not reach.
+/// Bytes of transactions of each source that are kept, about, for regions that its link does not
+/// reach.
 const KEPT_BYTES: usize = 2 << 20;
 /// Bytes of transactions in an answer for such a region, about.
 const AGAIN_BYTES: usize = 1 << 20;
@@ -130,9 +138,10 @@ impl Source {
         Some(item)
     }
 
-    /// Leaves out the position at this place of the queue, if others stand on both sides of it: the one before is the next to come, and the
-    /// one behind holds all others. One that alone says more of the stream's own number stays: what others sent may wait for that, and the
-    /// one behind for them.
+    /// Leaves out the position at this place of the queue, if others stand on both sides of it: the
+    /// one before is the next to come, and the one behind holds all others. One that alone says
+    /// more of the stream's own number stays: what others sent may wait for that, and the one
+    /// behind for them.
     fn merge_ends(&mut self, at: usize, from: RegionId, me: RegionId) {
         let number = |at: usize| match self.queue.get(at) {
             Some(Item::End(position)) => Some(position.past.get(from, me)),
@@ -182,11 +191,13 @@ pub(crate) struct Inbox {
     sources: BTreeMap<RegionId, Source>,
     /// The order of labels, on plane `tree` while an epoch of it runs.
     order: Option<Order>,
-    /// A stream has begun, or another thing was changed that no transaction brought, which is not stored yet.
+    /// A stream has begun, or another thing was changed that no transaction brought, which is not
+    /// stored yet.
     begun: bool,
     /// How often it was asked what is due.
     turn: u64,
-    /// Regions that are being closed: nothing waits for them any more, although not all that others had of them is here.
+    /// Regions that are being closed: nothing waits for them any more, although not all that others
+    /// had of them is here.
     closing: BTreeSet<RegionId>,
     /// Whose next transaction waited for definitions alone when it was asked last what is due.
     undefined: Option<RegionId>,
@@ -219,14 +230,16 @@ impl Inbox {
         }
     }
 
-    /// Transactions that write `stamp` define something: they wait for all of their past on every plane.
+    /// Transactions that write `stamp` define something: they wait for all of their past on every
+    /// plane.
     pub fn stamped_by(&mut self, stamp: Bytes) {
         self.stamp = Some(stamp);
     }
 
-    /// `region` makes definitions, as those that were applied say. What it sends waits for all of its past on every plane, and what the
-    /// others send for the definitions: rows of a table never come before it, and a region never answers from a table of which it has a part
-    /// only. That holds of the regions before it, too.
+    /// `region` makes definitions, as those that were applied say. What it sends waits for all of
+    /// its past on every plane, and what the others send for the definitions: rows of a table never
+    /// come before it, and a region never answers from a table of which it has a part only. That
+    /// holds of the regions before it, too.
     pub fn defined_in(&mut self, region: Option<RegionId>) {
         self.defined = false;
         if let Some(region) = region {
@@ -234,7 +247,8 @@ impl Inbox {
         }
     }
 
-    /// Definitions are about to be applied: until [`Inbox::defined_in`] is told who makes them by those, it is not known here.
+    /// Definitions are about to be applied: until [`Inbox::defined_in`] is told who makes them by
+    /// those, it is not known here.
     pub fn defines(&mut self) {
         self.defined = true;
     }
@@ -247,8 +261,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes back everything that was given out since `stored` was written: the streams go on from there, as they do after a crash. Labels
-    /// that have had their turn do not come again, so that pasts alone decide until another order is followed.
+    /// Takes back everything that was given out since `stored` was written: the streams go on from
+    /// there, as they do after a crash. Labels that have had their turn do not come again, so that
+    /// pasts alone decide until another order is followed.
     pub fn take_back(&mut self, stored: Bytes) -> Result<(), Malformed> {
         self.restore(stored)?;
         self.order = None;
@@ -326,7 +341,8 @@ impl Inbox {
         self.sources.iter().map(came).collect()
     }
 
-    /// What waits of `of`, `skipped` transactions left out: about `max_bytes`, and how many transactions that are.
+    /// What waits of `of`, `skipped` transactions left out: about `max_bytes`, and how many
+    /// transactions that are.
     pub fn waiting_rows(
         &self,
         of: RegionId,
@@ -353,8 +369,9 @@ impl Inbox {
         (rows, count)
     }
 
-    /// Nothing waits for `of` any more, which is to be closed when all is here that others had of it. That may stand behind a definition
-    /// which waits for `of` itself. It is not noted: after a crash closing begins anew.
+    /// Nothing waits for `of` any more, which is to be closed when all is here that others had of
+    /// it. That may stand behind a definition which waits for `of` itself. It is not noted: after a
+    /// crash closing begins anew.
     pub fn begin_to_close(&mut self, of: RegionId) {
         self.closing.insert(of);
     }
@@ -412,8 +429,9 @@ impl Inbox {
         self.undefined
     }
 
-    /// Gives out what may be applied now and can be read by the definitions here, in this order, about `max_bytes` of it. A transaction
-    /// that makes definitions is the last one: what comes behind it is to be read by those.
+    /// Gives out what may be applied now and can be read by the definitions here, in this order,
+    /// about `max_bytes` of it. A transaction that makes definitions is the last one: what comes
+    /// behind it is to be read by those.
     pub fn due(&mut self, max_bytes: usize, defined: &Defined, now: u64) -> Vec<Remote> {
         self.turn += 1;
         self.undefined = None;
@@ -485,7 +503,8 @@ impl Inbox {
             && !self.closing.contains(&other)
     }
 
-    /// For which of some regions the next transaction of `from` waits; nothing when it does not wait for them.
+    /// For which of some regions the next transaction of `from` waits; nothing when it does not
+    /// wait for them.
     pub fn waits_for(&self, from: RegionId, some: impl Fn(RegionId) -> bool) -> Option<RegionId> {
         let queue = &self.sources.get(&from)?.queue;
         let past = queue.iter().find_map(|item| match item {
@@ -560,41 +579,6 @@ fn queued(element: Element, came: u64, turn: u64) -> Item {
     let Element { at, past, writes, .. } = element;
     let bytes = writes.iter().map(KeyWrite::bytes).sum::<usize>() + Past::BYTES;
     Item::Transaction { at, past, writes, bytes, came, turn }
-}
-
-type Decoded = (Past, BTreeMap<RegionId, Source>);
-
-fn decode(stored: Bytes) -> Result<Decoded, Malformed> {
-    let mut cursor = Cursor::new(stored);
-    let version = cursor.u8()?;
-    if version != VERSION {
-        return Err(format!("progress of version {version} is not known"));
-    }
-    let mut known = Past::default();
-    known.take_since(&mut cursor)?;
-    let mut sources = BTreeMap::new();
-    for _ in 0..cursor.count(30)? {
-        let region = RegionId(cursor.u16()?);
-        let applied = cursor.varint()?;
-        let passed = Timestamp(cursor.u64()?);
-        let resume = Position::take(&mut cursor)?;
-        let received = resume.clone();
-        sources.insert(region, Source { applied, resume, passed, received, ..Source::default() });
-    }
-    cursor.finish()?;
-    Ok((known, sources))
-}
-
-/// Up to where the log of `of` was applied where a state was stored, and in which incarnation of that region.
-pub(crate) fn stood(stored: Bytes, of: RegionId) -> Result<Option<(Timestamp, u64)>, Malformed> {
-    let (_, sources) = decode(stored)?;
-    let source = sources.get(&of).filter(|source| source.applied != CLOSED);
-    Ok(source.map(|source| (source.passed, source.resume.past.incarnation(of))))
-}
-
-/// The past that a stored state brings with it.
-pub(crate) fn known_of(stored: Bytes) -> Result<Past, Malformed> {
-    decode(stored).map(|(known, _)| known)
 }
 
 #[cfg(test)]
@@ -758,8 +742,8 @@ mod tests {
         for source in [1, 2] {
             inbox.begin(RegionId(source), Position::default());
         }
-        // Region 2 has seen what region 1 sent it. What it serves again of that is told with the past of a batch that was made later: as if it
-        // had seen what depends on it.
+        // Region 2 has seen what region 1 sent it. What it serves again of that is told with the
+        // past of a batch that was made later: as if it had seen what depends on it.
         inbox.take(RegionId(2), batch(2, &[1]), 0);
         assert!(all_due(&mut inbox).is_empty());
         let missing = Missing { via: RegionId(2), of: RegionId(1), above: 0 };

@@ -5,14 +5,15 @@
 //!                      b ◄── "there is c" ── a ── "there is b" ──► c
 //! ```
 //! # Invariants
-//! - Each peer is told of each other region that is known here, and of those that were left out, once in the life of the runner: it begins anew
-//!   when something new is known.
+//! - Each peer is told of each other region that is known here, and of those that were left out,
+//!   once in the life of the runner: it begins anew when something new is known.
 //!
 //! # On failure
 //! Said again until the peer has taken it.
 //!
 //! # Limits
-//! A peer that ends before it has kept what it took is told again by the region that this was about.
+//! A peer that ends before it has kept what it took is told again by the region that this was
+//! about.
 
 use std::sync::Arc;
 use std::time::Duration;

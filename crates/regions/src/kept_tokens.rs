@@ -1,8 +1,8 @@
 //! Session tokens that a node was given lately by the one that can sign them.
 //!
 //! # Purpose
-//! A client of HTTP sends a token with every request and gets one with every reply; a node that carries no streams would ask the one that
-//! does twice for each.
+//! A client of HTTP sends a token with every request and gets one with every reply; a node that
+//! carries no streams would ask the one that does twice for each.
 //!
 //! # Invariants
 //! - What is kept was signed for this region: a token stands for the same for ever.

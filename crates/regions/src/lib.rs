@@ -1,20 +1,24 @@
-//! Replication between regions: each a database of its own, each ready to commit, with causal order between them.
+//! Replication between regions: each a database of its own, each ready to commit, with causal order
+//! between them.
 //!
 //! # Purpose
-//! [`Regions`] runs beside an engine. It makes, for each other region, a stream out of the engine's log with exactly what that
-//! region replicates, and applies what the others' streams bring, after its causal past. `docs/architecture/regions.md` tells the
-//! protocol and why it is right.
+//! [`Regions`] runs beside an engine. It makes, for each other region, a stream out of the engine's
+//! log with exactly what that region replicates, and applies what the others' streams bring, after
+//! its causal past. `docs/architecture/regions.md` tells the protocol and why it is right.
 //!
 //! # Invariants
-//! - A transaction becomes visible in a region whole, once, and after everything of its past that the region replicates.
+//! - A transaction becomes visible in a region whole, once, and after everything of its past that
+//!   the region replicates.
 //! - Nothing that a region does not replicate is sent to it.
-//! - What has to be remembered is in the log: a region goes on after a crash from what its engine holds.
+//! - What has to be remembered is in the log: a region goes on after a crash from what its engine
+//!   holds.
 //!
 //! # On failure
 //! [`Error`] says what to do; [`Regions::status`] what is wrong now.
 //!
 //! # Limits
-//! 16 regions, one shard, one node a region that carries the streams at a time ([`Claims`]). Planes `matrix`, `tree`, `timestamp` and `eventual`.
+//! 16 regions, one shard, one node a region that carries the streams at a time ([`Claims`]). Planes
+//! `matrix`, `tree`, `timestamp` and `eventual`.
 
 mod again;
 mod ahead;

@@ -1,22 +1,26 @@
-//! What a region counts while it cannot know whether it has lost commits: apart from what it counted before.
+//! What a region counts while it cannot know whether it has lost commits: apart from what it
+//! counted before.
 //!
 //! ```text
 //! opens ── every peer stands in this log? ─ yes ─► usual life (0)
 //!                                         └ no ──► a life of its own ── all have said so, what was lost is back ─► usual life
 //! ```
-//! A column that merges holds a total of each region. Were the total that a restored region goes on from less than what a peer has had
-//! of it, one of the two would take the other's place, and what only the other counted were gone. So they stand beside each other.
+//! A column that merges holds a total of each region. Were the total that a restored region goes on
+//! from less than what a peer has had of it, one of the two would take the other's place, and what
+//! only the other counted were gone. So they stand beside each other.
 //!
 //! # Invariants
 //! - Before a region opens without having heard of all, its life is a number that was never used.
-//! - The usual life is taken up again only when no peer has anything of this region that is not here.
+//! - The usual life is taken up again only when no peer has anything of this region that is not
+//!   here.
 //!
 //! # On failure
-//! Until the row is written the region does not open; that the usual life is taken up again is tried until it is.
+//! Until the row is written the region does not open; that the usual life is taken up again is
+//! tried until it is.
 //!
 //! # Limits
-//! Parts of a life stay in the rows that were written in it. A peer that is gone for good says nothing: what it alone had had of this region
-//! is gone with it.
+//! Parts of a life stay in the rows that were written in it. A peer that is gone for good says
+//! nothing: what it alone had had of this region is gone with it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

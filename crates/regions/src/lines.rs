@@ -7,8 +7,9 @@
 //!      · · · ·  x                   the rest: that of the batch's end
 //! ```
 //! # Invariants
-//! - Both lines of every transaction are exact. The rest is at least what the transaction has seen, and names nothing that was committed after its
-//!   batch was made. So whatever depends on it is committed later than all that it names: regions never wait for each other.
+//! - Both lines of every transaction are exact. The rest is at least what the transaction has seen,
+//!   and names nothing that was committed after its batch was made. So whatever depends on it is
+//!   committed later than all that it names: regions never wait for each other.
 //!
 //! # On failure
 //! Bytes that do not decode are refused.
@@ -30,7 +31,8 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Source and target of each count: the sender's row, then the receiver's column without what both share.
+    /// Source and target of each count: the sender's row, then the receiver's column without what
+    /// both share.
     fn counts(self) -> [Vec<(RegionId, RegionId)>; 2] {
         let regions = || (0..MEMBERS as u16).map(RegionId);
         let row = regions().map(|to| (self.from, to)).collect();
@@ -40,7 +42,8 @@ impl Lines {
 }
 
 impl Past {
-    /// Appends what has grown of `lines` since `before`: by line a set of counts that have grown by one, and the others by how much.
+    /// Appends what has grown of `lines` since `before`: by line a set of counts that have grown by
+    /// one, and the others by how much.
     pub fn put_lines_since(&self, lines: Lines, before: &Self, out: &mut BytesMut) {
         for line in lines.counts() {
             let grown = |(from, to): (RegionId, RegionId)| {

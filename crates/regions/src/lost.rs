@@ -1,7 +1,8 @@
 //! What a region asks of those that stay when others are lost for good.
 //!
 //! # Invariants
-//! - Nothing is said of a lost region before every region that stays has closed it ([`crate::take_back`]).
+//! - Nothing is said of a lost region before every region that stays has closed it
+//!   ([`crate::take_back`]).
 //!
 //! # On failure
 //! Who does not answer is named; it is asked again later.
@@ -30,8 +31,9 @@ impl Regions {
         Ok(true)
     }
 
-    /// Whether everything has come again that those who answer had sent before this region lost commits: what is written before is written by older
-    /// definitions, and perhaps by older ideas of who makes them. Waited for until `by`.
+    /// Whether everything has come again that those who answer had sent before this region lost
+    /// commits: what is written before is written by older definitions, and perhaps by older ideas
+    /// of who makes them. Waited for until `by`.
     ///
     /// # Errors
     /// [`crate::Error::Stopped`].

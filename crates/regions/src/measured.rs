@@ -1,18 +1,22 @@
-//! What is measured of the links between regions, and told to the other regions: the input for `telesto geo plan`.
+//! What is measured of the links between regions, and told to the other regions: the input for
+//! `telesto geo plan`.
 //!
 //! ```text
 //! sender i→k: round trips, transactions, bytes ─┐
 //! applier at i: visible after, of each source   ├─► report of i ─► every peer, each [`TELL`] ─► telesto_links shows all pairs
 //! ```
 //! # Invariants
-//! - A round trip is the least of the newest [`ROUND_TRIPS`]: what the receiver's queues add is not the link's.
+//! - A round trip is the least of the newest [`ROUND_TRIPS`]: what the receiver's queues add is not
+//!   the link's.
 //! - A report is told as it is; nothing is decided by it.
 //!
 //! # On failure
-//! A region that cannot be reached hears none; the last one of a region that is away stays, with its age.
+//! A region that cannot be reached hears none; the last one of a region that is away stays, with
+//! its age.
 //!
 //! # Limits
-//! In memory, since the runner began. Visibility is of the newest [`SAMPLES`] transactions within [`WITHIN`], by the two regions' clocks.
+//! In memory, since the runner began. Visibility is of the newest [`SAMPLES`] transactions within
+//! [`WITHIN`], by the two regions' clocks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -43,12 +47,13 @@ pub(crate) struct Measures {
     pub peer: RegionId,
     /// To the peer and back, microseconds; 0: not known yet.
     pub round_trip: u64,
-    /// Transactions sent to the peer, their bytes as sent, and how much of the unpacked bytes tells of the past and of positions.
+    /// Transactions sent to the peer, their bytes as sent, and how much of the unpacked bytes tells
+    /// of the past and of positions.
     pub sent: u64,
     pub sent_bytes: u64,
     pub metadata_bytes: u64,
-    /// How long the peer's transactions take from their commit to being visible here, microseconds: mean, median, 99th percentile. 0:
-    /// nothing came.
+    /// How long the peer's transactions take from their commit to being visible here, microseconds:
+    /// mean, median, 99th percentile. 0: nothing came.
     pub visible: [u64; 3],
 }
 
@@ -152,7 +157,8 @@ impl Shared {
         self.peers.iter().map(of).collect()
     }
 
-    /// Every pair of which this region knows something, from its own measures and the others' reports.
+    /// Every pair of which this region knows something, from its own measures and the others'
+    /// reports.
     pub(crate) fn links(&self) -> Vec<LinkView> {
         let now = self.env.clock.monotonic();
         let mut reports = self.reports.0.lock().clone();

@@ -1,13 +1,15 @@
 //! One region of a deployment, as registries keep it and as texts carry it from one to another.
 //!
 //! # Invariants
-//! - Whoever is known by a node has joined. One that is not may have joined where nobody has told of it yet.
+//! - Whoever is known by a node has joined. One that is not may have joined where nobody has told
+//!   of it yet.
 //!
 //! # On failure
 //! [`Error::Malformed`] for a text that is cut off or changed.
 //!
 //! # Limits
-//! What a text says of a region is not signed: it comes over connections that only holders of the deployment's secret have.
+//! What a text says of a region is not signed: it comes over connections that only holders of the
+//! deployment's secret have.
 
 use serde::{Deserialize, Serialize};
 use telesto_common::NodeId;
@@ -27,7 +29,8 @@ pub struct Member {
     /// It has left, or its invitation was taken back.
     #[serde(default)]
     pub removed: bool,
-    /// Those that stay exchange what they have of it: of whatever has left, lest somebody waits for what another one has.
+    /// Those that stay exchange what they have of it: of whatever has left, lest somebody waits for
+    /// what another one has.
     #[serde(default, skip_serializing_if = "is_not")]
     pub lost: bool,
     /// When it was lost: the region that makes the definitions from then on, if this one made them.
@@ -61,7 +64,8 @@ impl Member {
         self.removed && self.node.is_none()
     }
 
-    /// It has joined all the same, as `node`: others may have had something of it, which those that stay are to exchange.
+    /// It has joined all the same, as `node`: others may have had something of it, which those that
+    /// stay are to exchange.
     pub(crate) fn has_joined_after_all(&mut self, node: (NodeId, String)) {
         self.node = Some(node);
         self.lost = true;

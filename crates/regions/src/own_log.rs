@@ -4,8 +4,9 @@
 //! What is told of a position depends on the log up to there only.
 //!
 //! # On failure
-//! The log's errors; nothing is kept. A part of a large write set that is there no more is passed over, as an entry is that the log has
-//! no more: both are kept for the retention, as marks of deletes are.
+//! The log's errors; nothing is kept. A part of a large write set that is there no more is passed
+//! over, as an entry is that the log has no more: both are kept for the retention, as marks of
+//! deletes are.
 //!
 //! # Limits
 //! Deleted keys are in memory, all of those that are asked for.
@@ -47,7 +48,8 @@ impl Shared {
         match read?.pop() {
             Some(Read::Found(version)) if version.at <= position.at => rules_of(version.value),
             Some(Read::Found(_)) => {
-                // Nothing was committed between the position and the next commit, whose time is surely readable still.
+                // Nothing was committed between the position and the next commit, whose time is
+                // surely readable still.
                 let at = self.next_commit(position.lsn).await?.prev();
                 rules_of(store.row(rows::placement(), Some(at)).await?)
             }
@@ -104,14 +106,16 @@ impl Shared {
         Ok(fold)
     }
 
-    /// Keys of `ranges` that the log up to `through` deletes: their marks must go where their rows would.
+    /// Keys of `ranges` that the log up to `through` deletes: their marks must go where their rows
+    /// would.
     pub(crate) async fn deleted(&self, ranges: &[KeyRange], through: Lsn) -> Result<Vec<Bytes>> {
         let from = self.engine.log().start();
         Ok(self.deleted_between(ranges, (from, through), READ_BYTES, None).await?.0)
     }
 
-    /// Keys of `ranges` that a stretch of the log deletes, in order: from `from` on, not beyond `through`, and where a
-    /// time is said as far as is read by then, so many bytes at a time. With the end of the stretch.
+    /// Keys of `ranges` that a stretch of the log deletes, in order: from `from` on, not beyond
+    /// `through`, and where a time is said as far as is read by then, so many bytes at a time. With
+    /// the end of the stretch.
     pub(crate) async fn deleted_between(
         &self,
         ranges: &[KeyRange],

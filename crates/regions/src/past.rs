@@ -1,12 +1,14 @@
 //! What a position in a region's log has in its past: a matrix of counts.
 //!
-//! `past[j][l]` counts transactions of the stream j→l that were committed, or applied, in the region at or before the position.
-//! `docs/architecture/regions.md` tells why this is enough, and why it can be made again from the log.
+//! `past[j][l]` counts transactions of the stream j→l that were committed, or applied, in the
+//! region at or before the position. `docs/architecture/regions.md` tells why this is enough, and
+//! why it can be made again from the log.
 //!
 //! # Invariants
 //! - Counts only grow along a log.
 //! - Two pasts are told apart by their counts alone: the same log gives the same past.
-//! - The upper bits of a region's counts are its incarnation: a region that has lost commits goes on above everything it has ever said.
+//! - The upper bits of a region's counts are its incarnation: a region that has lost commits goes
+//!   on above everything it has ever said.
 //!
 //! # On failure
 //! Bytes that name regions past the limit are refused.
@@ -21,7 +23,8 @@ use telesto_common::RegionId;
 use telesto_common::cursor::{Cursor, Malformed, put_varint};
 use telesto_geo::RegionSet;
 
-/// Bits of a count below the incarnation of its source: more transactions than a region ever commits in one.
+/// Bits of a count below the incarnation of its source: more transactions than a region ever
+/// commits in one.
 const INCARNATION_BITS: u32 = 40;
 
 /// The most regions that the matrix has room for.
@@ -68,7 +71,8 @@ impl Past {
         }
     }
 
-    /// Begins a new incarnation of `source`: whatever it numbers from now on is above every number of its earlier ones.
+    /// Begins a new incarnation of `source`: whatever it numbers from now on is above every number
+    /// of its earlier ones.
     pub fn reincarnate(&mut self, source: RegionId) {
         let targets = 0..MEMBERS as u16;
         let counts = targets.map(|target| place(source, RegionId(target)));
@@ -107,8 +111,9 @@ impl Past {
     }
 }
 
-/// How many transactions a count names that are not among those up to `had`. Of another incarnation than that of `had` only its own are
-/// known: where it began says nothing of how many there were before.
+/// How many transactions a count names that are not among those up to `had`. Of another incarnation
+/// than that of `had` only its own are known: where it began says nothing of how many there were
+/// before.
 pub(crate) fn beyond(named: u64, had: u64) -> u64 {
     match (named >> INCARNATION_BITS).cmp(&(had >> INCARNATION_BITS)) {
         Ordering::Less => 0,

@@ -4,12 +4,14 @@
 //! definitions: this region is not to have it, nobody is getting it ─► all peers stand behind that in this log ─► delete marks, here alone
 //! ```
 //! # Invariants
-//! - Nothing is removed that another region may still be sent from here: the definitions say that nobody waits for rows, and every
-//!   peer has this log up to where they do.
-//! - What is removed is told to nobody: the marks bear a label of time zero and of another region, so that no stream takes them for writes
-//!   of this one, and any version of the row that comes later wins against them.
+//! - Nothing is removed that another region may still be sent from here: the definitions say that
+//!   nobody waits for rows, and every peer has this log up to where they do.
+//! - What is removed is told to nobody: the marks bear a label of time zero and of another region,
+//!   so that no stream takes them for writes of this one, and any version of the row that comes
+//!   later wins against them.
 //! - All of it holds for the definitions at the commit: their stamp is validated.
-//! - Rows that another region has sent by definitions that have not come here yet are not removed by older ones: see [`crate::ahead`].
+//! - Rows that another region has sent by definitions that have not come here yet are not removed
+//!   by older ones: see [`crate::ahead`].
 //!
 //! # On failure
 //! It is tried again. While a peer cannot be reached rows stay, unread.
@@ -35,7 +37,8 @@ use crate::store::checked;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(5);
-/// Looks that found nothing after which only other definitions are a reason to look again: what was under way has come by then.
+/// Looks that found nothing after which only other definitions are a reason to look again: what was
+/// under way has come by then.
 const CLEAN: u32 = 12;
 /// Keys removed in one entry.
 const BATCH: usize = 1000;

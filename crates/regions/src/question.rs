@@ -1,7 +1,9 @@
-//! What regions ask each other beside the streams, and the answers. `docs/reference/formats/regions.md` has the tables.
+//! What regions ask each other beside the streams, and the answers.
+//! `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
-//! - A question changes nothing where it is asked, but [`Question::Anew`], and [`Question::Close`] the time.
+//! - A question changes nothing where it is asked, but [`Question::Anew`], and [`Question::Close`]
+//!   the time.
 //! - Answers are bounded: what is longer is asked for in pieces.
 //!
 //! # On failure
@@ -25,8 +27,8 @@ pub(crate) const PIECE: usize = 1024;
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// The transactions of `of` to whoever asks that are numbered above this, as far as who is asked got the very same. The answer is
-    /// a packed batch.
+    /// The transactions of `of` to whoever asks that are numbered above this, as far as who is
+    /// asked got the very same. The answer is a packed batch.
     Again { of: RegionId, above: u64 },
     /// What is in your past, and how far you have `of`, of which you take nothing any more?
     Known { of: RegionId },
@@ -42,11 +44,13 @@ pub(crate) enum Question {
     Labels { range: KeyRange },
     /// The labels of these keys, of those that are deleted too.
     LabelsOf { keys: Vec<Bytes> },
-    /// Rows that you keep, for a transaction of mine that changes them and has seen everything of my region up to `seen`: as of `at`, or of
-    /// now, where your definitions are those with this stamp; or whether they are as they were. See [`crate::rows_away`].
+    /// Rows that you keep, for a transaction of mine that changes them and has seen everything of
+    /// my region up to `seen`: as of `at`, or of now, where your definitions are those with this
+    /// stamp; or whether they are as they were. See [`crate::rows_away`].
     Rows { seen: Timestamp, at: Option<Timestamp>, stamp: Bytes, wanted: Wanted },
-    /// Close your time up to here for the asker, which has something that waits for it, and go on with that for a moment. 0: would you? The
-    /// answer is what prevents it; empty: nothing. See [`crate::times`].
+    /// Close your time up to here for the asker, which has something that waits for it, and go on
+    /// with that for a moment. 0: would you? The answer is what prevents it; empty: nothing. See
+    /// [`crate::times`].
     Close { at: Timestamp },
     /// Of which times have you lost commits? See [`crate::gaps`].
     Gaps,
@@ -57,7 +61,8 @@ pub(crate) enum Question {
 pub(crate) enum Place {
     /// Rows behind this key; all when it is empty.
     Rows(Bytes),
-    /// Deleted keys from here on: of its log, in the words of the region that answers ([`crate::answer`]). At the beginning it is empty.
+    /// Deleted keys from here on: of its log, in the words of the region that answers
+    /// ([`crate::answer`]). At the beginning it is empty.
     Deleted(Bytes),
     /// What waits for its past, this many transactions left out.
     Waiting(u64),
@@ -76,7 +81,8 @@ pub(crate) struct Known {
     pub passed: Timestamp,
     /// The region that was asked for is closed here: nothing waits for it any more.
     pub closed: bool,
-    /// Who makes the definitions in the place of the region that was asked for, as this one was told.
+    /// Who makes the definitions in the place of the region that was asked for, as this one was
+    /// told.
     pub heir: Option<RegionId>,
 }
 

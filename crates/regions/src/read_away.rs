@@ -1,11 +1,13 @@
 //! Has other regions execute statements that read what this one does not have.
 //!
 //! # Invariants
-//! - What is not wanted any more is closed there, also when its beginning was asked for and not answered.
+//! - What is not wanted any more is closed there, also when its beginning was asked for and not
+//!   answered.
 //! - Statements go over connections of their own: no stream waits for rows.
 //!
 //! # On failure
-//! [`telesto_txn::Error::Elsewhere`] names the region and says why. A piece that did not come is asked for once more.
+//! [`telesto_txn::Error::Elsewhere`] names the region and says why. A piece that did not come is
+//! asked for once more.
 //!
 //! # Limits
 //! An answer is waited for [`ASKED`]; who executes something says so more often.

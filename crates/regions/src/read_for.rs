@@ -5,13 +5,16 @@
 //!                                                │ its position is told to the asker at once: who has seen a row waits for it at home
 //! ```
 //! # Invariants
-//! - A statement begins when everything of the asker's region that its session has seen is in this log, with its past; so it shows nothing older.
-//! - Pieces have numbers: a request that comes twice gets the same one again, and none is passed over. The next is made when one was taken: what is
-//!   not read is not computed.
-//! - What an asker that died has begun ends by itself: a piece that nobody asks for during [`IDLE`] is the last.
+//! - A statement begins when everything of the asker's region that its session has seen is in this
+//!   log, with its past; so it shows nothing older.
+//! - Pieces have numbers: a request that comes twice gets the same one again, and none is passed
+//!   over. The next is made when one was taken: what is not read is not computed.
+//! - What an asker that died has begun ends by itself: a piece that nobody asks for during [`IDLE`]
+//!   is the last.
 //!
 //! # On failure
-//! [`Told::Refused`] with the reason, and the statement has ended. When the last piece is lost on its way back, so is the statement.
+//! [`Told::Refused`] with the reason, and the statement has ended. When the last piece is lost on
+//! its way back, so is the statement.
 //!
 //! # Limits
 //! [`MOST`] statements of each region at a time.
@@ -217,7 +220,8 @@ async fn serve(
         if std::mem::take(&mut first)
             && let Some(peer) = shared.peers.get(&key.0)
         {
-            // Who has seen it waits there for what is here now; and what is committed there then, for the labels of that.
+            // Who has seen it waits there for what is here now; and what is committed there then,
+            // for the labels of that.
             peer.hurry.notify_one();
             shared.trees.hurry();
         }
@@ -225,7 +229,8 @@ async fn serve(
         let sending = tell.send(told);
         let sent = shared.env.within_timeout(IDLE, "waiting for who reads", sending).await;
         if !matches!(sent, Ok(Ok(()))) {
-            // Not dropped here: it would abort the task that this is before the statement has ended.
+            // Not dropped here: it would abort the task that this is before the statement has
+            // ended.
             let gone = shared.reads_for.take(key);
             drop(served);
             drop(gone);

@@ -1,12 +1,15 @@
 //! Answers what other regions' senders say.
 //!
 //! # Invariants
-//! - A batch is taken only where it continues its stream; else the sender is told where the stream stands.
+//! - A batch is taken only where it continues its stream; else the sender is told where the stream
+//!   stands.
 //! - Rows are acknowledged when they are committed.
-//! - Who speaks for a region is the node that joined as it: numbers alone do not tell two regions apart that were given the same one.
+//! - Who speaks for a region is the node that joined as it: numbers alone do not tell two regions
+//!   apart that were given the same one.
 //!
 //! # On failure
-//! The sender is refused with the reason; nothing of the request was taken, except rows of a snapshot, which may be sent again.
+//! The sender is refused with the reason; nothing of the request was taken, except rows of a
+//! snapshot, which may be sent again.
 //!
 //! # Limits
 //! While the inbox is full, a batch waits, and with it its sender.
@@ -61,7 +64,8 @@ impl Receiver {
             )));
         }
         if let (Request::Introduce(text), Some(hear)) = (&request, &shared.config.introductions) {
-            // Whoever looks after the registry takes it in, and starts this runner again with the new peer.
+            // Whoever looks after the registry takes it in, and starts this runner again with the
+            // new peer.
             let said = Introduction { by: from, text: text.clone() };
             let heard = hear.try_send(said);
             return heard.map(|()| Reply::Taken).map_err(|_| Error::Busy);
@@ -73,7 +77,8 @@ impl Receiver {
             let question = Question::decode(question.clone()).map_err(malformed())?;
             return question.answer(shared, from).await.map(Reply::Answer);
         }
-        // One that is not known yet, or another bucket that joined with the same number: it introduces itself, and is taken in or not.
+        // One that is not known yet, or another bucket that joined with the same number: it
+        // introduces itself, and is taken in or not.
         let known = shared.config.peers.iter().find(|peer| peer.id == from);
         if known.is_none_or(|peer| peer.node.node != by) {
             return Err(Error::UnknownRegion(from));
@@ -128,7 +133,8 @@ impl Receiver {
             }
             Request::Filled(position) => {
                 shared.inbox.lock().begin(from, position);
-                // Noted first: after a crash it would be filled again, with rows that go before their causes.
+                // Noted first: after a crash it would be filled again, with rows that go before
+                // their causes.
                 let noted = shared.apply_taken(Vec::new(), Then::Nothing);
                 let limit = shared.config.timeout;
                 let noted = shared.env.within_timeout(limit, "noting where a stream begins", noted);
@@ -143,7 +149,8 @@ impl Receiver {
         inbox.received(from).map_or(Reply::Fresh, |at| Reply::At(at.clone()))
     }
 
-    /// Waits while the inbox has no room for `from`; not for so long that the sender does not hear of it.
+    /// Waits while the inbox has no room for `from`; not for so long that the sender does not hear
+    /// of it.
     async fn room(&self, from: RegionId) -> bool {
         let shared = &self.0;
         let limit = shared.config.inbox_bytes / shared.peers.len().max(1);
@@ -159,7 +166,8 @@ impl Receiver {
         }
     }
 
-    /// Takes rows that `from` sends by definitions with the number `of`, which may not have come here yet.
+    /// Takes rows that `from` sends by definitions with the number `of`, which may not have come
+    /// here yet.
     async fn fill(&self, from: RegionId, of: u64, labelled: Vec<LabelledRow>) -> Result<()> {
         let store = &self.0.store;
         let mut by_label: BTreeMap<_, Vec<_>> = BTreeMap::new();

@@ -1,11 +1,13 @@
 //! The runner: what a node does for its region's streams, and what the layers above ask of it.
 //!
 //! # Invariants
-//! - A database that has one region becomes one of several by starting this; nothing is rewritten or exported.
+//! - A database that has one region becomes one of several by starting this; nothing is rewritten
+//!   or exported.
 //! - Stopping ends all tasks; everything needed to go on is in the engine.
 //!
 //! # On failure
-//! Troubles with peers are in [`Regions::status`]; they end by themselves when their cause does, unless their text says otherwise.
+//! Troubles with peers are in [`Regions::status`]; they end by themselves when their cause does,
+//! unless their text says otherwise.
 //!
 //! # Limits
 //! The numbers of peers are fixed while it runs.
@@ -73,7 +75,8 @@ pub struct PeerStatus {
     pub address: String,
     /// Whether this region's stream to it runs.
     pub connected: bool,
-    /// Whether rows that it did not replicate before are being sent to it: reads of them there are not causal yet.
+    /// Whether rows that it did not replicate before are being sent to it: reads of them there are
+    /// not causal yet.
     pub filling: bool,
     /// Entries of this region's log that it has not been told yet.
     pub behind: u64,
@@ -118,8 +121,9 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// Starts the streams of `engine`'s region. Its [`Regions::handler`] is to be served under [`crate::SERVICE`]. By `tables` rows of
-    /// others are understood; without it every key is applied as it comes.
+    /// Starts the streams of `engine`'s region. Its [`Regions::handler`] is to be served under
+    /// [`crate::SERVICE`]. By `tables` rows of others are understood; without it every key is
+    /// applied as it comes.
     ///
     /// # Errors
     /// [`Error::Config`]; the engine's.
@@ -315,9 +319,9 @@ impl Regions {
         self.shared.links()
     }
 
-    /// The token of a session that has seen `session` (the label that the engine gave it) here. What it stands for is everything
-    /// that was here then; of a session that has seen nothing yet, everything that is here now: its client may have seen that by a
-    /// connection that was lost.
+    /// The token of a session that has seen `session` (the label that the engine gave it) here.
+    /// What it stands for is everything that was here then; of a session that has seen nothing yet,
+    /// everything that is here now: its client may have seen that by a connection that was lost.
     #[must_use]
     pub fn token(&self, session: Label) -> String {
         let config = &self.shared.config;
@@ -328,7 +332,8 @@ impl Regions {
         token::sign(&config.secret, config.deployment, config.me, seen)
     }
 
-    /// As [`Regions::token`], of a session that is about to go to region `to`: what it has seen is told there at once.
+    /// As [`Regions::token`], of a session that is about to go to region `to`: what it has seen is
+    /// told there at once.
     ///
     /// # Errors
     /// [`Error::UnknownRegion`].
@@ -341,7 +346,8 @@ impl Regions {
         Ok(self.token(session))
     }
 
-    /// [`Regions::migrate`] to the region that is called `to`, of a session as [`Regions::told_token`].
+    /// [`Regions::migrate`] to the region that is called `to`, of a session as
+    /// [`Regions::told_token`].
     pub(crate) async fn migrate_to(
         &self,
         session: Label,
@@ -357,8 +363,9 @@ impl Regions {
         Ok(token)
     }
 
-    /// Waits until every peer that can be reached has said where it stands in this region's log, and what this region had lost was taken
-    /// back: what is written before that is written without it. Whether that is so at `by`.
+    /// Waits until every peer that can be reached has said where it stands in this region's log,
+    /// and what this region had lost was taken back: what is written before that is written without
+    /// it. Whether that is so at `by`.
     pub async fn has_heard_of_all(&self, by: Deadline) -> bool {
         let shared = &self.shared;
         let (mut heard, everybody) = (shared.heard.subscribe(), shared.peers.len());
@@ -366,8 +373,8 @@ impl Regions {
         shared.env.within(by, "hearing of the other regions", all).await.unwrap_or(false)
     }
 
-    /// Says what this region counts as where columns merge: apart from what it has counted, if not all have said where they stand. To be
-    /// called before clients write.
+    /// Says what this region counts as where columns merge: apart from what it has counted, if not
+    /// all have said where they stand. To be called before clients write.
     ///
     /// # Errors
     /// The engine's.
@@ -408,7 +415,8 @@ impl Regions {
         self.shared.passed.borrow().clone()
     }
 
-    /// Whether everything is here that was committed before the version of `key` that is here, in the region that wrote it.
+    /// Whether everything is here that was committed before the version of `key` that is here, in
+    /// the region that wrote it.
     ///
     /// # Errors
     /// The engine's.
@@ -458,8 +466,9 @@ impl Regions {
         crate::fold::rules_of(self.shared.store.row(rows::placement(), None).await?)
     }
 
-    /// Replaces the placement of what this region writes, from the next commit on. Rows that a region gains are sent to it, and
-    /// [`PeerStatus::filling`] says until when. Every region has its own rules: give all the same.
+    /// Replaces the placement of what this region writes, from the next commit on. Rows that a
+    /// region gains are sent to it, and [`PeerStatus::filling`] says until when. Every region has
+    /// its own rules: give all the same.
     ///
     /// # Errors
     /// The engine's; a conflict when another change was made at the same time.
@@ -473,8 +482,9 @@ impl Regions {
         committed.map(|_| ())
     }
 
-    /// Forgets how far the stream of `from` is here, so that `from` sends its rows anew: for a region that was away for longer than
-    /// the other keeps its log. What others say that depends on `from` waits until it is filled.
+    /// Forgets how far the stream of `from` is here, so that `from` sends its rows anew: for a
+    /// region that was away for longer than the other keeps its log. What others say that depends
+    /// on `from` waits until it is filled.
     ///
     /// # Errors
     /// [`Error::UnknownRegion`].
@@ -486,15 +496,16 @@ impl Regions {
         Ok(())
     }
 
-    /// Whether another runner of this region has applied something meanwhile: nothing more is applied by this one. One that is started anew
-    /// goes on from there.
+    /// Whether another runner of this region has applied something meanwhile: nothing more is
+    /// applied by this one. One that is started anew goes on from there.
     #[must_use]
     pub fn is_superseded(&self) -> bool {
         self.shared.superseded.load(Ordering::Acquire)
     }
 
-    /// Ends all tasks as [`Regions::stop`] does, but lets what is being committed end first, so that streams can be started anew on the
-    /// same engine: progress that is committed after they have read it looks like another runner's to them.
+    /// Ends all tasks as [`Regions::stop`] does, but lets what is being committed end first, so
+    /// that streams can be started anew on the same engine: progress that is committed after they
+    /// have read it looks like another runner's to them.
     pub async fn finish(&self) {
         let shared = &self.shared;
         shared.stopped.store(true, Ordering::Release);

@@ -1,22 +1,29 @@
-//! What a region knows of itself and of the others, kept in its own bucket, so that any of its nodes finds it there.
+//! What a region knows of itself and of the others, kept in its own bucket, so that any of its
+//! nodes finds it there.
 //!
 //! ```text
 //! first region: init ── invite "us" ──► text ──► second region: join ──► text ──► first region (and every other): accept
 //! ```
 //! # Invariants
-//! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same time one fails and changes nothing.
-//! - A number is given once, and one region alone gives them. That of an invitation that was taken back is not given again either: somebody may
-//!   have joined with it where nobody here has heard of it, and two regions of one number write over each other's rows. Where two were given
-//!   the same one all the same, or one text was used twice, the second is not taken in: names and nodes tell them apart.
-//! - Who is left out is said to each region by a person. Only a region that is about to open, which has nothing yet, believes the others.
-//! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before trees read them.
+//! - Each change is a new object under `regions/registry/`, numbered; of two changes at the same
+//!   time one fails and changes nothing.
+//! - A number is given once, and one region alone gives them. That of an invitation that was taken
+//!   back is not given again either: somebody may have joined with it where nobody here has heard
+//!   of it, and two regions of one number write over each other's rows. Where two were given the
+//!   same one all the same, or one text was used twice, the second is not taken in: names and nodes
+//!   tell them apart.
+//! - Who is left out is said to each region by a person. Only a region that is about to open, which
+//!   has nothing yet, believes the others.
+//! - Where no tree of serializers was ever planned, objects are of version 1, as regions of before
+//!   trees read them.
 //!
 //! # On failure
 //! [`Error::Config`] says what to do; [`Error::Malformed`] for an object of another version.
 //!
 //! # Limits
-//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects stay; they are few and small. A deployment has
-//! [`MEMBERS`] regions in its life, those that were left out and invitations that were taken back included.
+//! Invitations hold the deployment's secret: they are to be kept as a password is. Old objects
+//! stay; they are few and small. A deployment has [`MEMBERS`] regions in its life, those that were
+//! left out and invitations that were taken back included.
 
 use std::sync::Arc;
 
@@ -40,7 +47,8 @@ pub enum Removed {
     LeftOut,
     /// It had not joined, as far as is known: its invitation is taken back.
     TakenBack,
-    /// As far as is known here it had not joined. Its invitation is another region's to take back; here nobody who joins with it is taken in.
+    /// As far as is known here it had not joined. Its invitation is another region's to take back;
+    /// here nobody who joins with it is taken in.
     Refused,
 }
 
@@ -86,7 +94,8 @@ impl Registry {
         }
     }
 
-    /// The newest registry in a region's bucket, with its number; nothing when it is a region alone.
+    /// The newest registry in a region's bucket, with its number; nothing when it is a region
+    /// alone.
     ///
     /// # Errors
     /// The bucket's; [`Error::Malformed`].
@@ -122,8 +131,9 @@ impl Registry {
         }
     }
 
-    /// The region that gives numbers to others, as far as is known here: of those that have joined and have not left the one with the least
-    /// number. A number that another one gave would be known to nobody else until the region that got it has started.
+    /// The region that gives numbers to others, as far as is known here: of those that have joined
+    /// and have not left the one with the least number. A number that another one gave would be
+    /// known to nobody else until the region that got it has started.
     fn inviter(&self) -> Option<&Member> {
         self.members.iter().filter(|member| member.stays()).min_by_key(|member| member.id)
     }
@@ -133,10 +143,12 @@ impl Registry {
         self.inviter().is_some_and(|inviter| inviter.id == self.me)
     }
 
-    /// Reserves a number for a new region; gives the text with which it joins. Of one that is invited already, the same text again.
+    /// Reserves a number for a new region; gives the text with which it joins. Of one that is
+    /// invited already, the same text again.
     ///
     /// # Errors
-    /// [`Error::Config`] when another region gives numbers, when a region of that name has joined or no number is left.
+    /// [`Error::Config`] when another region gives numbers, when a region of that name has joined
+    /// or no number is left.
     pub fn invite(&mut self, name: &str) -> Result<String> {
         if let Some(inviter) = self.inviter().filter(|member| member.id != self.me) {
             return Err(Error::Config(format!(
@@ -235,12 +247,14 @@ impl Registry {
         Ok(bucket.get(Cause::Admin, &next, None).await?.is_some())
     }
 
-    /// Takes in a region that has joined. Of one that is known on the same node the address stays as it is: it introduces itself again when it
-    /// is refused for a moment, and somebody may have said where it is reached from here.
+    /// Takes in a region that has joined. Of one that is known on the same node the address stays
+    /// as it is: it introduces itself again when it is refused for a moment, and somebody may have
+    /// said where it is reached from here.
     ///
     /// # Errors
-    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, when its number or its name is another region's, or when
-    /// the region of that number has joined on another node.
+    /// [`Error::Malformed`]; [`Error::Config`] when it is this region, or was removed, when its
+    /// number or its name is another region's, or when the region of that number has joined on
+    /// another node.
     pub fn accept(&mut self, acceptance: &str) -> Result<()> {
         let new = Member::parse(acceptance)?;
         let mut changed = self.clone();
@@ -275,8 +289,9 @@ impl Registry {
         }
     }
 
-    /// Sees that no other region has the name of one that has joined. An older invitation to that name, of which nobody has joined here, was
-    /// taken back where it was made: else the name would not have been given again.
+    /// Sees that no other region has the name of one that has joined. An older invitation to that
+    /// name, of which nobody has joined here, was taken back where it was made: else the name would
+    /// not have been given again.
     fn clear_name_for(&mut self, new: &Member) -> Result<()> {
         let gives_numbers = self.gives_numbers();
         let mut others = self.members.iter_mut().filter(|member| member.id != new.id);
@@ -293,12 +308,14 @@ impl Registry {
         )))
     }
 
-    /// Takes in what a region says of itself, as [`Registry::accept`], or of a third one: that it has joined. Nothing that is known of a third one
-    /// here changes by that; but one that was refused here, before it was known to have joined, is left out as one that has. A region that is
-    /// `opening` has joined a moment ago, and takes who was left out meanwhile for such, too.
+    /// Takes in what a region says of itself, as [`Registry::accept`], or of a third one: that it
+    /// has joined. Nothing that is known of a third one here changes by that; but one that was
+    /// refused here, before it was known to have joined, is left out as one that has. A region that
+    /// is `opening` has joined a moment ago, and takes who was left out meanwhile for such, too.
     ///
     /// # Errors
-    /// [`Error::Malformed`]; [`Error::Config`] when its number or its name is another region's, or when it is known on another node.
+    /// [`Error::Malformed`]; [`Error::Config`] when its number or its name is another region's, or
+    /// when it is known on another node.
     pub fn hear(&mut self, said: &Introduction, opening: bool) -> Result<()> {
         let mut third = Member::parse(&said.text)?;
         let itself = third.id == said.by.0;
@@ -359,7 +376,8 @@ impl Registry {
         self.tree.as_ref()
     }
 
-    /// Has this region tell the others of a tree. `names` are those of the regions, in the order of the tree's leaves and sites.
+    /// Has this region tell the others of a tree. `names` are those of the regions, in the order of
+    /// the tree's leaves and sites.
     ///
     /// # Errors
     /// [`Error::Config`] when they are not the regions that have joined, or it is no tree.
@@ -398,8 +416,9 @@ impl Registry {
         };
     }
 
-    /// Leaves a region out from the next start on, for ever. Of one that has joined those that stay exchange what they have: what one of them
-    /// has had of it, others may wait for. Also of one that was left out by a version that did not do so.
+    /// Leaves a region out from the next start on, for ever. Of one that has joined those that stay
+    /// exchange what they have: what one of them has had of it, others may wait for. Also of one
+    /// that was left out by a version that did not do so.
     ///
     /// # Errors
     /// [`Error::Config`] when there is no such other region.
@@ -430,12 +449,13 @@ impl Registry {
         })
     }
 
-    /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay exchange what they have of it. Also
-    /// of one that was left out before. `heir` is the name of the region that makes the definitions from then on, if the lost one made them.
+    /// As [`Registry::remove`], of a region that is gone for good with what it had: those that stay
+    /// exchange what they have of it. Also of one that was left out before. `heir` is the name of
+    /// the region that makes the definitions from then on, if the lost one made them.
     ///
     /// # Errors
-    /// [`Error::Config`] when there is no such other region, when `heir` is none that stays, or when the region that was the first is lost
-    /// and has no heir.
+    /// [`Error::Config`] when there is no such other region, when `heir` is none that stays, or
+    /// when the region that was the first is lost and has no heir.
     pub fn remove_lost(&mut self, name: &str, heir: Option<&str>) -> Result<()> {
         let me = self.me;
         let stays = |heir: &str| {

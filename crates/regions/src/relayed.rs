@@ -1,4 +1,5 @@
-//! What a node of a region asks the node that carries its streams, and the answers, as bytes. `docs/reference/formats/regions.md` has the tables.
+//! What a node of a region asks the node that carries its streams, and the answers, as bytes.
+//! `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
 //! - A question begins with [`TOPIC`], which tells it from those of other layers.
@@ -71,7 +72,8 @@ pub(crate) enum Relayed {
         at: Timestamp,
         key: Bytes,
     },
-    /// The home found something that was not to be there, or nothing where `there` says that something was.
+    /// The home found something that was not to be there, or nothing where `there` says that
+    /// something was.
     Unexpected {
         key: Bytes,
         there: bool,
@@ -79,7 +81,8 @@ pub(crate) enum Relayed {
     Regions(RegionsView),
     Links(Vec<LinkView>),
     Conflicts(Vec<ConflictView>),
-    /// A session never goes on here with its token: it is none (`lost`: not all that it stands for is left).
+    /// A session never goes on here with its token: it is none (`lost`: not all that it stands for
+    /// is left).
     NoToken {
         lost: bool,
         reason: String,

@@ -1,4 +1,5 @@
-//! What has to be kept for people: what was lost with a region, and what was taken back. Objects in the region's bucket.
+//! What has to be kept for people: what was lost with a region, and what was taken back. Objects in
+//! the region's bucket.
 //!
 //! # Invariants
 //! - A report is an object under `regions/reports/`, named by its time; none is ever replaced.

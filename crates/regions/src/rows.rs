@@ -1,4 +1,5 @@
-//! The rows in which a region keeps what it knows of replication; they are ordinary keys of its own engine.
+//! The rows in which a region keeps what it knows of replication; they are ordinary keys of its own
+//! engine.
 //!
 //! # Invariants
 //! None of them is ever replicated, but the one with the rules.
@@ -15,7 +16,8 @@ pub(crate) fn inbox() -> Bytes {
     own_row(1)
 }
 
-/// The number of the newest definitions by which rows were sent here: they may come later than the rows.
+/// The number of the newest definitions by which rows were sent here: they may come later than the
+/// rows.
 pub(crate) fn ahead() -> Bytes {
     own_row(6)
 }

@@ -7,15 +7,18 @@
 //!                 ─ what was read, and when ────────► is it as it was, up to the newest commit?
 //! ```
 //! # Invariants
-//! - The home tells rows that it keeps by the definitions of who asks, and only when those who wrote them before have stopped.
+//! - The home tells rows that it keeps by the definitions of who asks, and only when those who
+//!   wrote them before have stopped.
 //! - All answers to one transaction's statement are of H.
 //!
 //! # On failure
-//! [`telesto_txn::Error::Elsewhere`] names the region and says why; [`telesto_txn::Error::Conflict`] when the definitions differ, after what
-//! was in the way has come here.
+//! [`telesto_txn::Error::Elsewhere`] names the region and says why;
+//! [`telesto_txn::Error::Conflict`] when the definitions differ, after what was in the way has come
+//! here.
 //!
 //! # Limits
-//! About [`ROWS_BYTES`] an answer. H is kept as long as any snapshot that nobody holds: the retention.
+//! About [`ROWS_BYTES`] an answer. H is kept as long as any snapshot that nobody holds: the
+//! retention.
 
 use std::collections::BTreeSet;
 
@@ -41,7 +44,8 @@ const MOST_ROWS: u64 = 4096;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
     Rows(RowsGiven),
-    /// Something is not as it was read: what was written under this key then, by another transaction.
+    /// Something is not as it was read: what was written under this key then, by another
+    /// transaction.
     Changed {
         other: TxnId,
         at: Timestamp,

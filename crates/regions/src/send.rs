@@ -5,12 +5,13 @@
 //!     └──► fresh ─► rows of a snapshot, then the stream from a position at or before it
 //! ```
 //! # Invariants
-//! - The sender keeps nothing: where to go on, and the counts there, the receiver says; the rest is in the log.
+//! - The sender keeps nothing: where to go on, and the counts there, the receiver says; the rest is
+//!   in the log.
 //! - A receiver that stands in a history this log does not have is sent nothing.
 //!
 //! # On failure
-//! The connection is made again and the receiver asked where it stands. What cannot go on says why in the status, and is tried
-//! again.
+//! The connection is made again and the receiver asked where it stands. What cannot go on says why
+//! in the status, and is tried again.
 //!
 //! # Limits
 //! Each peer's sender reads the log for itself.
@@ -40,7 +41,8 @@ use crate::take_back::{TAKING_BACK, take_back};
 use crate::wire::{Batch, Element, KeyWrite, LabelledRow, Packed, Position, Reply, Request};
 use telesto_geo::placement::Rules;
 
-/// Batches under way, and their bytes: what is committed during a round trip, one by one, to the far side of the world.
+/// Batches under way, and their bytes: what is committed during a round trip, one by one, to the
+/// far side of the world.
 const WINDOW: usize = 256;
 const WINDOW_BYTES: usize = 32 << 20;
 /// Bytes of log read, and of writes in a batch, at a time, about.
@@ -50,7 +52,8 @@ const FILL_ROWS: usize = 1024;
 /// Requests that fill a region under way.
 const FILL_WINDOW: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
-/// How often a log that others may write to is looked at without a hint, and a receiver spoken to without news, in beats.
+/// How often a log that others may write to is looked at without a hint, and a receiver spoken to
+/// without news, in beats.
 const LOOK_BEATS: u32 = 20;
 
 /// See the module's text.
@@ -91,8 +94,8 @@ impl Sender {
         }
     }
 
-    /// The peer cannot be asked where it stands, unless it has something of this region that must be taken back first. Where that is not
-    /// waited for any more, it is away as others are.
+    /// The peer cannot be asked where it stands, unless it has something of this region that must
+    /// be taken back first. Where that is not waited for any more, it is away as others are.
     fn is_away(&self) {
         let mut taking_back = self.shared.taking_back.lock();
         let heard = self.shared.heard.borrow().contains(&self.to);
@@ -132,7 +135,8 @@ impl Sender {
                     shared.taking_back.lock().remove(&self.to);
                     return Ok(());
                 }
-                // What it lacks was numbered anew, and must not wait for what was told of the incarnation before: it begins anew.
+                // What it lacks was numbered anew, and must not wait for what was told of the
+                // incarnation before: it begins anew.
                 Ok(fold) if fold.position.past.incarnation(shared.config.me) < incarnation => {
                     self.wait_for_others().await?;
                     shared.question(self.to, &Question::Anew).await?;
@@ -171,9 +175,10 @@ impl Sender {
         stream.run().await
     }
 
-    /// The receiver stands in this region's log. Waits until every peer that can be asked has said where it stands: what this region has
-    /// lost, some peer may have, and nothing is numbered anew before that was taken back. Who goes away in the middle of giving it back is
-    /// waited for as long as SQL is, and then is somebody who was away from the beginning.
+    /// The receiver stands in this region's log. Waits until every peer that can be asked has said
+    /// where it stands: what this region has lost, some peer may have, and nothing is numbered anew
+    /// before that was taken back. Who goes away in the middle of giving it back is waited for as
+    /// long as SQL is, and then is somebody who was away from the beginning.
     async fn wait_for_others(&self) -> Result<()> {
         let shared = &self.shared;
         shared.certain.send_if_modified(|certain| certain.insert(self.to));
@@ -227,9 +232,10 @@ impl Sender {
         Ok(shared.fold(position, rules))
     }
 
-    /// Those of `ranges` whose tables had a number at `before`, so that something of them may have been deleted up to then: the others
-    /// belong to tables that were made behind it. No row of a table comes before its definition but with rows of a snapshot, in which
-    /// marks of deletes stand behind the definitions.
+    /// Those of `ranges` whose tables had a number at `before`, so that something of them may have
+    /// been deleted up to then: the others belong to tables that were made behind it. No row of a
+    /// table comes before its definition but with rows of a snapshot, in which marks of deletes
+    /// stand behind the definitions.
     async fn of_old(&self, ranges: &[KeyRange], before: Timestamp) -> Vec<KeyRange> {
         let shared = &self.shared;
         let read = async {
@@ -246,8 +252,8 @@ impl Sender {
         ranges.iter().filter(|range| !later(range)).cloned().collect()
     }
 
-    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position. Deletes are looked for, in all of the log, of those
-    /// ranges alone that are `of_old`.
+    /// Sends the rows of `ranges` as of a snapshot at or after the fold's position. Deletes are
+    /// looked for, in all of the log, of those ranges alone that are `of_old`.
     async fn fill(
         &self,
         fold: &mut Fold,
@@ -268,7 +274,8 @@ impl Sender {
             let meaning = meaning(&shared.store, &shared.tables, at, &mut reads).await?;
             let of = meaning.map_or(0, |meaning| meaning.number());
             for mut range in ranges {
-                // A range is acknowledged before the next one is sent: definitions come before the rows of their tables.
+                // A range is acknowledged before the next one is sent: definitions come before the
+                // rows of their tables.
                 let mut under_way = FuturesUnordered::new();
                 loop {
                     let found = shared.store.scan(range.clone(), snapshot.snapshot).await?;
@@ -297,9 +304,10 @@ impl Sender {
         sent
     }
 
-    /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request: those it has written itself, and those
-    /// of regions that are no more. The other regions send theirs. Of rows that merge every region sends what it has: a part of them
-    /// may be its own; and of rows that are placed by value: who wrote one last may have it no more.
+    /// The versions at `at` of `keys` that this region sends, in pieces that fit into a request:
+    /// those it has written itself, and those of regions that are no more. The other regions send
+    /// theirs. Of rows that merge every region sends what it has: a part of them may be its own;
+    /// and of rows that are placed by value: who wrote one last may have it no more.
     async fn own_rows(
         &self,
         keys: Vec<bytes::Bytes>,
@@ -361,7 +369,8 @@ impl Stream<'_> {
                 looked = now;
             }
             let moved = self.fold.position.lsn > self.sent.lsn;
-            // A receiver that was started again stands before what it had not applied, and says so only when it is spoken to.
+            // A receiver that was started again stands before what it had not applied, and says so
+            // only when it is spoken to.
             let silent = self.under_way.is_empty() && now >= told + beat * LOOK_BEATS;
             let beat = shared.times.beat_for(self.sender.to, beat, now);
             let due = hurried || !self.elements.is_empty() || now >= told + beat;
@@ -397,8 +406,8 @@ impl Stream<'_> {
         self.under_way.len() >= WINDOW || self.under_way_bytes >= WINDOW_BYTES
     }
 
-    /// Notes what the receiver said to a batch; `false`: it was started again, or another sender spoke to it, so that the stream begins anew
-    /// from where it stands.
+    /// Notes what the receiver said to a batch; `false`: it was started again, or another sender
+    /// spoke to it, so that the stream begins anew from where it stands.
     fn is_taken(&mut self, lsn: Lsn, bytes: usize, reply: &Reply) -> bool {
         if !matches!(reply, Reply::Taken) {
             return false;
@@ -408,7 +417,8 @@ impl Stream<'_> {
         true
     }
 
-    /// Sends what was collected, and waits until the receiver has everything; as [`Stream::is_taken`].
+    /// Sends what was collected, and waits until the receiver has everything; as
+    /// [`Stream::is_taken`].
     async fn flush(&mut self) -> Result<bool> {
         if self.fold.position.lsn > self.sent.lsn {
             self.send();
@@ -426,7 +436,8 @@ impl Stream<'_> {
         let shared = &self.sender.shared;
         let by = shared.env.deadline(shared.config.timeout);
         let from = self.fold.position.lsn.next();
-        // What was committed a moment ago is in memory: on a bucket log reading it again would be a request, and the time that takes.
+        // What was committed a moment ago is in memory: on a bucket log reading it again would be a
+        // request, and the time that takes.
         let recent = shared.engine.recent(from, BATCH_BYTES);
         let entries = if recent.is_empty() {
             match shared.engine.log().read(from, BATCH_BYTES, Cause::Read, by).await {
@@ -440,8 +451,8 @@ impl Stream<'_> {
             recent
         };
         for entry in &entries {
-            // The receiver refuses rows of tables whose definition it has not got. That may come from another region, and wait there for what is
-            // collected here.
+            // The receiver refuses rows of tables whose definition it has not got. That may come
+            // from another region, and wait there for what is collected here.
             if self.fold.may_bring_rules(entry) && !self.flush().await? {
                 return Ok(false);
             }

@@ -62,7 +62,8 @@ pub(crate) struct Peer {
     /// The newest position of this region's log that it has.
     pub has: AtomicU64,
     pub connected: AtomicBool,
-    /// It has said, since this runner began, where it stands in this region's log, and the log has that place.
+    /// It has said, since this runner began, where it stands in this region's log, and the log has
+    /// that place.
     pub stands: AtomicBool,
     /// Rows are being sent to it that it did not replicate before.
     pub filling: AtomicBool,
@@ -104,7 +105,8 @@ pub(crate) struct Shared {
     pub readers: BTreeMap<RegionId, Client>,
     /// What is read here for others.
     pub reads_for: ReadsFor,
-    /// What the applier is to do beside what the streams bring, in this order, but for what waits for definitions.
+    /// What the applier is to do beside what the streams bring, in this order, but for what waits
+    /// for definitions.
     pub work: Mutex<VecDeque<Taken>>,
     /// Peers that have said, since this runner began, where they stand, or could not be asked.
     pub heard: watch::Sender<BTreeSet<RegionId>>,
@@ -118,14 +120,17 @@ pub(crate) struct Shared {
     pub certain: watch::Sender<BTreeSet<RegionId>>,
     /// Peers that have seen commits which this region has lost, and have not given them back yet.
     pub taking_back: Mutex<BTreeSet<RegionId>>,
-    /// What is known of losses of this region's log, and of others' since which incarnation of theirs.
+    /// What is known of losses of this region's log, and of others' since which incarnation of
+    /// theirs.
     pub gaps: Mutex<Gaps>,
     pub gaps_elsewhere: Mutex<BTreeMap<RegionId, (u64, Gaps)>>,
-    /// How many transactions for this region peers had committed when it found that it had lost some of its own: they are to come again.
+    /// How many transactions for this region peers had committed when it found that it had lost
+    /// some of its own: they are to come again.
     pub owed: Mutex<BTreeMap<RegionId, u64>>,
 }
 
-/// What was taken from peers, all of it in one entry as far as it is defined here, and what it ends.
+/// What was taken from peers, all of it in one entry as far as it is defined here, and what it
+/// ends.
 #[derive(Debug)]
 pub(crate) struct Taken {
     /// By label: what is behind one that is not defined yet may depend on it, and waits with it.
@@ -164,7 +169,8 @@ impl Shared {
         }
     }
 
-    /// Says that what `from` sends waits for a region that is none here, if it does: nothing of that comes.
+    /// Says that what `from` sends waits for a region that is none here, if it does: nothing of
+    /// that comes.
     pub fn waits_for_nobody(&self, from: RegionId) -> Option<String> {
         let waits = self.inbox.lock().waits_for(from, |other| !self.peers.contains_key(&other))?;
         Some(format!(
@@ -186,8 +192,8 @@ impl Shared {
         }
     }
 
-    /// Has the applier apply `transactions` (by label), and waits until it is done; then all of them are applied, and if it is nothing as
-    /// many as are defined: the others are given back.
+    /// Has the applier apply `transactions` (by label), and waits until it is done; then all of
+    /// them are applied, and if it is nothing as many as are defined: the others are given back.
     pub async fn apply_taken(&self, transactions: Vec<Remote>, then: Then) -> Result<Vec<Remote>> {
         let (done, left) = oneshot::channel();
         self.work.lock().push_back(Taken { transactions, then, done });
@@ -221,7 +227,8 @@ impl Shared {
         self.heard.send_if_modified(|heard| heard.insert(peer));
     }
 
-    /// Peers that have something of this region that is not here and do not give it back are away: it is taken back when they are not.
+    /// Peers that have something of this region that is not here and do not give it back are away:
+    /// it is taken back when they are not.
     pub fn wait_for_nobody(&self) {
         let mut away: BTreeSet<RegionId> = self.peers.keys().copied().collect();
         away.retain(|peer| !self.heard.borrow().contains(peer));

@@ -1,4 +1,5 @@
-//! What a node shows of its region's streams, as bytes for the region's other nodes: the tables `telesto_regions`, `telesto_links`, `telesto_conflicts`.
+//! What a node shows of its region's streams, as bytes for the region's other nodes: the tables
+//! `telesto_regions`, `telesto_links`, `telesto_conflicts`.
 //!
 //! # Invariants
 //! What is put is taken as it was, to the microsecond.

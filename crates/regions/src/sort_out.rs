@@ -4,19 +4,23 @@
 //! writes ─► known, gone, not yet? ─► label greater than the one here? ─► the row, and the index entries that follow from it
 //! ```
 //! # Invariants
-//! - Of two versions of a key the one with the greater label wins; who loses is a conflict, and told. Where columns merge, what is here
-//!   takes in what comes, and is kept under the label of what came: its own labels stand in the row.
-//! - An index entry that follows from a row is put and deleted with the row, by what the row was here: entries fit the rows that are
-//!   here, whichever of two writers won. An entry is deleted only while it leads to that row.
-//! - All of it holds for the definitions at the snapshot: the stamp is among the reads that the commit is validated with.
+//! - Of two versions of a key the one with the greater label wins; who loses is a conflict, and
+//!   told. Where columns merge, what is here takes in what comes, and is kept under the label of
+//!   what came: its own labels stand in the row.
+//! - An index entry that follows from a row is put and deleted with the row, by what the row was
+//!   here: entries fit the rows that are here, whichever of two writers won. An entry is deleted
+//!   only while it leads to that row.
+//! - All of it holds for the definitions at the snapshot: the stamp is among the reads that the
+//!   commit is validated with.
 //!
 //! # On failure
-//! [`Error::NotDefined`]: a row came before the definition of its table. [`Error::Unreadable`]: what follows from a row cannot be
-//! computed. Both are tried again.
+//! [`Error::NotDefined`]: a row came before the definition of its table. [`Error::Unreadable`]:
+//! what follows from a row cannot be computed. Both are tried again.
 //!
 //! # Limits
-//! Rows, and entries they lose, are read once a batch, and held with those that they bring. What is in one entry of the log has a bound,
-//! [`INLINE_BYTES`]; whatever a transaction brings about here beyond it lies in part objects, which its record names.
+//! Rows, and entries they lose, are read once a batch, and held with those that they bring. What is
+//! in one entry of the log has a bound, [`INLINE_BYTES`]; whatever a transaction brings about here
+//! beyond it lies in part objects, which its record names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,8 +42,9 @@ use crate::shared::Shared;
 use crate::store::{Rank, Store, checked};
 use crate::wire::KeyWrite;
 
-/// Bytes of an entry of the log, about: far below what one may have. The rows of the largest transaction that passes fit
-/// ([`telesto_txn::MAX_OUTGOING_BYTES`]); what follows from them by the definitions here nobody has counted.
+/// Bytes of an entry of the log, about: far below what one may have. The rows of the largest
+/// transaction that passes fit ([`telesto_txn::MAX_OUTGOING_BYTES`]); what follows from them by the
+/// definitions here nobody has counted.
 pub(crate) const INLINE_BYTES: usize = 40 << 20;
 
 /// What tables mean, where there are any.
@@ -49,7 +54,8 @@ pub(crate) type Tables = Option<Arc<dyn Definitions>>;
 #[derive(Debug, Default)]
 pub(crate) struct SortedOut {
     pub remote: Vec<RemoteWrites>,
-    /// What is too much for the entry of the log: all of the one of `remote` with this place, to be its parts.
+    /// What is too much for the entry of the log: all of the one of `remote` with this place, to be
+    /// its parts.
     pub apart: Vec<(usize, Vec<Write>)>,
     /// Bytes of all transactions with what follows from them, about.
     pub bytes: usize,
@@ -74,9 +80,9 @@ struct Left<'a> {
     entries: Vec<DerivedEntries>,
 }
 
-/// Sorts `transactions` out against the versions at `at` and against those before each. `filling`: they are rows of a snapshot that
-/// this region sends. Those of a table that is being defined come before its definition where the defining region sends them, with
-/// all index entries.
+/// Sorts `transactions` out against the versions at `at` and against those before each. `filling`:
+/// they are rows of a snapshot that this region sends. Those of a table that is being defined come
+/// before its definition where the defining region sends them, with all index entries.
 pub(crate) async fn sort_out(
     store: &Store,
     tables: &Tables,
@@ -121,7 +127,8 @@ pub(crate) async fn sort_out(
         let (txn, origin) = (store.env.txn_id(), left.transaction.label);
         let mut remote = RemoteWrites { txn, origin, writes: Vec::new(), parts: Vec::new() };
         if inline + bytes > INLINE_BYTES {
-            // Who writes an entry writes the row that it leads to: what becomes of both rests on the rows.
+            // Who writes an entry writes the row that it leads to: what becomes of both rests on
+            // the rows.
             out.reads.points.extend(left.winners.into_keys().map(|key| (key, at)));
             let write = |(key, value)| Write { key, value, fresh: false };
             out.apart.push((out.remote.len(), writes.into_iter().map(write).collect()));
@@ -135,11 +142,13 @@ pub(crate) async fn sort_out(
     Ok(out)
 }
 
-/// Commits what was sorted out, in one entry of the log: what is too much for that is put into part objects first. Those of a commit that
-/// fails are collected by their age, as those are of a process that dies.
+/// Commits what was sorted out, in one entry of the log: what is too much for that is put into part
+/// objects first. Those of a commit that fails are collected by their age, as those are of a
+/// process that dies.
 ///
 /// # Errors
-/// [`Error::Stale`] when the parts took so long that they might be gone; those of the bucket and of the commit.
+/// [`Error::Stale`] when the parts took so long that they might be gone; those of the bucket and of
+/// the commit.
 pub(crate) async fn commit(shared: &Shared, sorted: SortedOut, after: Timestamp) -> Result<()> {
     let SortedOut { mut remote, apart, own, reads, .. } = sorted;
     let mut store = shared.store.clone();
@@ -289,7 +298,8 @@ fn taken(
     })
 }
 
-/// As PostgreSQL 18 names conflicts of logical replication; whether what is here, and what came, is a row.
+/// As PostgreSQL 18 names conflicts of logical replication; whether what is here, and what came, is
+/// a row.
 fn kind(here: bool, came: bool) -> &'static str {
     match (here, came) {
         (true, true) => "update_origin_differs",
@@ -299,7 +309,8 @@ fn kind(here: bool, came: bool) -> &'static str {
     }
 }
 
-/// The winners with the entries that follow from them. An entry that the transaction brings itself is as it says.
+/// The winners with the entries that follow from them. An entry that the transaction brings itself
+/// is as it says.
 fn with_entries(
     left: &Left<'_>,
     entries: &mut BTreeMap<Bytes, Present>,

@@ -1,8 +1,8 @@
 //! What replication asks of the engine: snapshots, rows with their labels, commits.
 //!
 //! # Invariants
-//! Of two versions of a key the one with the greater label (time, then region) wins, wherever and in whatever order they come:
-//! replicas that have seen the same versions hold the same.
+//! Of two versions of a key the one with the greater label (time, then region) wins, wherever and
+//! in whatever order they come: replicas that have seen the same versions hold the same.
 //!
 //! # On failure
 //! Errors of the engine; a snapshot is released in any case, at the latest when its lease ends.
@@ -83,7 +83,8 @@ impl Store {
         }
     }
 
-    /// Commits `writes`, if none of `reads` was changed since; `after` is what the commit timestamp must exceed.
+    /// Commits `writes`, if none of `reads` was changed since; `after` is what the commit timestamp
+    /// must exceed.
     pub async fn commit(
         &self,
         writes: CommitWrites,

@@ -6,19 +6,25 @@
 //! another one is gone:       every survivor takes nothing of it any more ─► what have you of it? ─► one entry, it is closed
 //! ```
 //! # Invariants
-//! - What was taken is applied when everything has come that it may depend on, in one entry with what waited for it, as far as it fits.
-//! - A region that has lost commits numbers nothing anew before it has taken back what the peers that it can reach have. Of one that cannot
-//!   give it back for [`TAKING_BACK`] that is taken later, as of one that was away.
-//! - Definitions are applied before the rows that are read by them. Rows whose definition is not here yet wait for it in memory, and with them
-//!   what they end: after a crash they are taken once more.
-//! - A lost region is closed in one region only when every survivor takes nothing of it any more: what they had then is the cut.
+//! - What was taken is applied when everything has come that it may depend on, in one entry with
+//!   what waited for it, as far as it fits.
+//! - A region that has lost commits numbers nothing anew before it has taken back what the peers
+//!   that it can reach have. Of one that cannot give it back for [`TAKING_BACK`] that is taken
+//!   later, as of one that was away.
+//! - Definitions are applied before the rows that are read by them. Rows whose definition is not
+//!   here yet wait for it in memory, and with them what they end: after a crash they are taken once
+//!   more.
+//! - A lost region is closed in one region only when every survivor takes nothing of it any more:
+//!   what they had then is the cut.
 //!
 //! # On failure
-//! Tried again until every peer that is asked has answered; the status says who does not. Doing it twice does no harm: labels decide.
+//! Tried again until every peer that is asked has answered; the status says who does not. Doing it
+//! twice does no harm: labels decide.
 //!
 //! # Limits
-//! More than [`ENTRY_BYTES`] of rows go in several entries, so that a reader may see some of them without the others. Whole tables are
-//! read where they are asked for. Old versions of rows, and deletes that a peer's log does not have any more, are not taken.
+//! More than [`ENTRY_BYTES`] of rows go in several entries, so that a reader may see some of them
+//! without the others. Whole tables are read where they are asked for. Old versions of rows, and
+//! deletes that a peer's log does not have any more, are not taken.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -41,8 +47,8 @@ use crate::wire::{KeyWrite, LabelledRow};
 const SYSTEM: [u8; 4] = [0; 4];
 /// Bytes of rows in one entry.
 const ENTRY_BYTES: usize = 16 << 20;
-/// How long a region that has lost commits waits to take them back, with its streams and before clients write: a peer may go away in the
-/// middle.
+/// How long a region that has lost commits waits to take them back, with its streams and before
+/// clients write: a peer may go away in the middle.
 pub const TAKING_BACK: Duration = Duration::from_secs(600);
 /// Before a survivor that has not answered is asked again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -51,7 +57,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Found {
     ///
-    /// Of one label peers may have different shares of a row whose columns merge, which are joined: one after the other.
+    /// Of one label peers may have different shares of a row whose columns merge, which are joined:
+    /// one after the other.
     by_label: BTreeMap<(Timestamp, RegionId), Vec<BTreeMap<Bytes, KeyWrite>>>,
     bytes: usize,
     rows: u64,
@@ -74,7 +81,8 @@ impl Found {
         }
     }
 
-    /// What was found: the system's rows, definitions among them, and the others, which are read by those.
+    /// What was found: the system's rows, definitions among them, and the others, which are read by
+    /// those.
     fn take(&mut self) -> (Vec<Remote>, Vec<Remote>) {
         self.bytes = 0;
         let (mut system, mut others) = (Vec::new(), Vec::new());
@@ -93,7 +101,8 @@ impl Found {
         (system, others)
     }
 
-    /// Applies what was found; the last of it with `then`. How many transactions that were, and the label of the newest.
+    /// Applies what was found; the last of it with `then`. How many transactions that were, and the
+    /// label of the newest.
     async fn apply(&mut self, shared: &Shared, then: Then) -> Result<(usize, Option<Timestamp>)> {
         let (system, transactions) = self.take();
         let labels: BTreeSet<Timestamp> =
@@ -101,7 +110,8 @@ impl Found {
         if !system.is_empty() {
             shared.apply_taken(system, Then::Nothing).await?;
         }
-        // Rows whose definition is not here yet go with the next ones; the last of them wait for it.
+        // Rows whose definition is not here yet go with the next ones; the last of them wait for
+        // it.
         for Remote { label, writes, .. } in shared.apply_taken(transactions, then).await? {
             let writes = writes.into_iter().map(|write| (write.key.clone(), write)).collect();
             self.by_label.entry((label.timestamp, label.source)).or_default().push(writes);
@@ -171,7 +181,8 @@ async fn known_at(shared: &Shared, peer: RegionId, of: RegionId) -> Result<Known
     Known::decode(answer).map_err(Error::malformed("what another region knows"))
 }
 
-/// Everything that `peer` has of `of`, is placed here, and is newer than what is here. What is too much for one entry is applied.
+/// Everything that `peer` has of `of`, is placed here, and is newer than what is here. What is too
+/// much for one entry is applied.
 async fn collect(shared: &Shared, peer: RegionId, of: RegionId, found: &mut Found) -> Result<()> {
     let mut from = Place::Rows(Bytes::new());
     while from != Place::End {
@@ -219,7 +230,8 @@ async fn newer(shared: &Shared, rows: Vec<LabelledRow>) -> Result<Vec<LabelledRo
     Ok(news)
 }
 
-/// Waits until everything of `past` that goes here has come, for a while: what is taken may depend on it.
+/// Waits until everything of `past` that goes here has come, for a while: what is taken may depend
+/// on it.
 async fn wait_until_here(shared: &Shared, past: &Past) {
     let by = shared.env.deadline(shared.config.timeout);
     loop {
@@ -234,8 +246,9 @@ async fn wait_until_here(shared: &Shared, past: &Past) {
     }
 }
 
-/// Closes a region that is gone for good, when all survivors have said what they have of it; and says which of them have not closed it, until
-/// all have: one may have been told by a version that only took the region from its list.
+/// Closes a region that is gone for good, when all survivors have said what they have of it; and
+/// says which of them have not closed it, until all have: one may have been told by a version that
+/// only took the region from its list.
 pub(crate) async fn close(shared: Arc<Shared>, lost: RegionId) {
     let mut closed = shared.inbox.lock().is_closed(lost);
     while !closed {
@@ -272,7 +285,8 @@ pub(crate) async fn close(shared: Arc<Shared>, lost: RegionId) {
     }
 }
 
-/// The survivors that have not closed `lost`, by name. An error where one does not answer and none of the others has not.
+/// The survivors that have not closed `lost`, by name. An error where one does not answer and none
+/// of the others has not.
 async fn open_at(shared: &Shared, lost: RegionId) -> Result<Vec<String>> {
     let (mut open, mut unknown) = (Vec::new(), None);
     for peer in &shared.config.peers {

@@ -1,21 +1,24 @@
-//! The replication of a region as the sessions of a node use it that does not carry its streams: through the node that does.
+//! The replication of a region as the sessions of a node use it that does not carry its streams:
+//! through the node that does.
 //!
 //! ```text
 //! session ─► Through ─ question ─► the node that carries (over the connections of the cluster) ─► another region
 //!               │ waits until this node has applied what came with the answer
 //! ```
 //! # Invariants
-//! - A transaction is translated here, at its own snapshot, and sent on as it is; it keeps its id, so whoever carries it now, and then, it is committed
-//!   once.
-//! - A session goes on only when this node has applied what it was told. A commit is told as one all the same: what is not applied in time has
-//!   not arrived, and the session's next statement waits for it.
+//! - A transaction is translated here, at its own snapshot, and sent on as it is; it keeps its id,
+//!   so whoever carries it now, and then, it is committed once.
+//! - A session goes on only when this node has applied what it was told. A commit is told as one
+//!   all the same: what is not applied in time has not arrived, and the session's next statement
+//!   waits for it.
 //!
 //! # On failure
-//! When no node that carries the streams answers: [`telesto_txn::Error::Elsewhere`] of what was certainly not done; a commit that may have been is
-//! asked for again until its deadline.
+//! When no node that carries the streams answers: [`telesto_txn::Error::Elsewhere`] of what was
+//! certainly not done; a commit that may have been is asked for again until its deadline.
 //!
 //! # Limits
-//! How the regions stand, their links and conflicts are asked for each time: nothing of it is kept here.
+//! How the regions stand, their links and conflicts are asked for each time: nothing of it is kept
+//! here.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -66,7 +69,8 @@ pub struct Through {
 }
 
 impl Through {
-    /// Of a node of `engine`'s region; sessions reach it from now on, as long as it is there. Changes of the definitions write the key `stamp`.
+    /// Of a node of `engine`'s region; sessions reach it from now on, as long as it is there.
+    /// Changes of the definitions write the key `stamp`.
     #[must_use]
     pub fn start(env: &Env, engine: &Arc<Engine>, stamp: Bytes) -> Arc<Self> {
         let store = Store {
@@ -150,8 +154,9 @@ impl Through {
         Ok(Label::update(self.store.me, snapshot.snapshot))
     }
 
-    /// Whether this node applies everything up to `at` of the region's log soon. What is committed stays so where it does not: nobody may be
-    /// told another thing of it than that it is not here yet.
+    /// Whether this node applies everything up to `at` of the region's log soon. What is committed
+    /// stays so where it does not: nobody may be told another thing of it than that it is not here
+    /// yet.
     async fn has_applied(&self, at: Timestamp) -> bool {
         let by = self.env.deadline(forward::ARRIVAL);
         let applied =

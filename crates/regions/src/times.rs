@@ -1,4 +1,5 @@
-//! Closed times, which plane `timestamp` waits for: asked for where they are waited for, and closed where nothing else is committed.
+//! Closed times, which plane `timestamp` waits for: asked for where they are waited for, and closed
+//! where nothing else is committed.
 //!
 //! ```text
 //! k, on timestamp                                         j
@@ -7,15 +8,18 @@
 //! T has its turn ◄──────────── the stream: position at t ─────────────────────────────────────────────────────────────┘
 //! ```
 //! # Invariants
-//! - What closes time is an entry of the log, so that it holds whoever owns the log next, after any crash: nobody promises anything.
+//! - What closes time is an entry of the log, so that it holds whoever owns the log next, after any
+//!   crash: nobody promises anything.
 //! - Who asks for nothing costs nothing, and nobody asks while nothing waits.
 //!
 //! # On failure
-//! A region that cannot close its time says why when it is asked again. One that does not know the question is of an older version: pasts decide
-//! until it is upgraded, and the status says so. One that cannot be reached is waited for.
+//! A region that cannot close its time says why when it is asked again. One that does not know the
+//! question is of an older version: pasts decide until it is upgraded, and the status says so. One
+//! that cannot be reached is waited for.
 //!
 //! # Limits
-//! Whoever asks moves the time of whom it asks up to its own newest label, as far as that region lets a label move it.
+//! Whoever asks moves the time of whom it asks up to its own newest label, as far as that region
+//! lets a label move it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +36,8 @@ use crate::error::{Error, Result};
 use crate::question::{CLOSE, Question};
 use crate::shared::Shared;
 
-/// For so long time is closed, beat by beat, for who has asked: a round trip around the world, and more.
+/// For so long time is closed, beat by beat, for who has asked: a round trip around the world, and
+/// more.
 const LASTING: Duration = Duration::from_secs(1);
 /// Positions are told so often within a beat to who has asked.
 const PROMPT: u32 = 5;
@@ -91,7 +96,8 @@ impl Times {
 }
 
 impl Shared {
-    /// Region `from` waits for this region's time to be closed up to `at`. What prevents it; nothing: it will be.
+    /// Region `from` waits for this region's time to be closed up to `at`. What prevents it;
+    /// nothing: it will be.
     pub(crate) fn close_for(&self, from: RegionId, at: Timestamp) -> Bytes {
         let times = &self.times;
         if at > Timestamp::ZERO {

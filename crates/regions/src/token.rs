@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //! - Constant size: [`TOKEN_BYTES`], whatever the session did and however many regions there are.
-//! - Only who has the deployment's secret can make one: a made-up time would let a client move a region's clock.
+//! - Only who has the deployment's secret can make one: a made-up time would let a client move a
+//!   region's clock.
 //!
 //! # On failure
 //! [`Error::Token`] says what is wrong; nothing was done.
 //!
 //! # Limits
-//! Tokens do not expire; a region that has what a token stands for goes on with it at once. The signature is BLAKE3's keyed mode
-//! (a MAC as HMAC is), cut to 16 bytes.
+//! Tokens do not expire; a region that has what a token stands for goes on with it at once. The
+//! signature is BLAKE3's keyed mode (a MAC as HMAC is), cut to 16 bytes.
 
 use std::fmt::Write as _;
 

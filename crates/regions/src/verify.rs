@@ -7,17 +7,20 @@
 //!                                                                              └ no ──► it is on its way: looked at again
 //! ```
 //! # Invariants
-//! - A row is said to differ only when a region has passed the label of a version that another one has, and does not have it, or when
-//!   two have different values under one label: so regions may go on working meanwhile.
-//! - Of rows whose columns merge, regions tell the label of the newest write and the value with all times written out. They differ when
-//!   every region has passed what any other had written by then, or all up to that label.
+//! - A row is said to differ only when a region has passed the label of a version that another one
+//!   has, and does not have it, or when two have different values under one label: so regions may
+//!   go on working meanwhile.
+//! - Of rows whose columns merge, regions tell the label of the newest write and the value with all
+//!   times written out. They differ when every region has passed what any other had written by
+//!   then, or all up to that label.
 //! - Nothing is changed.
 //!
 //! # On failure
 //! The first region that does not answer ends it; nothing can be said of its replicas.
 //!
 //! # Limits
-//! Ranges by the rules of the region that it is run for. At most [`MOST`] differing rows of a range are named.
+//! Ranges by the rules of the region that it is run for. At most [`MOST`] differing rows of a range
+//! are named.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -65,7 +68,8 @@ pub struct Compared {
     pub rows: u64,
     /// Rows that differ, a hundred at most.
     pub different: Vec<Difference>,
-    /// Rows that some region has not got yet, and has not said to have passed: a link is slow, or down.
+    /// Rows that some region has not got yet, and has not said to have passed: a link is slow, or
+    /// down.
     pub on_their_way: u64,
 }
 
@@ -81,7 +85,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// As the region of `config`, whose node is `own`; rows that are on their way are waited for so long.
+    /// As the region of `config`, whose node is `own`; rows that are on their way are waited for so
+    /// long.
     ///
     /// # Errors
     /// [`Error::Config`].
@@ -308,7 +313,8 @@ fn verdict(
                 }
             }
             _ => {
-                // A mark of a delete goes when its time has come; then nothing is the same as deleted.
+                // A mark of a delete goes when its time has come; then nothing is the same as
+                // deleted.
                 if one.is_none_or(|one| one.value.is_none()) && newest.value.is_none() {
                     continue;
                 }

@@ -1,8 +1,11 @@
-//! What regions say to each other, and positions as they are stored. `docs/reference/formats/regions.md` has the tables.
+//! What regions say to each other, and positions as they are stored.
+//! `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
-//! - A batch names the position it begins at; a receiver that stands elsewhere refuses it and says where it stands.
-//! - Pasts travel as what has grown since the element before: of an element two lines (see [`crate::lines`]), of a batch's end everything.
+//! - A batch names the position it begins at; a receiver that stands elsewhere refuses it and says
+//!   where it stands.
+//! - Pasts travel as what has grown since the element before: of an element two lines (see
+//!   [`crate::lines`]), of a batch's end everything.
 //!
 //! # On failure
 //! What does not decode is refused with the reason; nothing of it was taken.
@@ -158,7 +161,8 @@ pub(crate) enum Request {
     Hello,
     /// Take this. The body stays packed until it is known where the receiver stands.
     Batch { begin: (Lsn, [u8; 16]), body: Bytes },
-    /// Rows of a snapshot of mine, whose definitions had the number `of` ([`Meaning::number`](telesto_txn::regions::Meaning::number)).
+    /// Rows of a snapshot of mine, whose definitions had the number `of`
+    /// ([`Meaning::number`](telesto_txn::regions::Meaning::number)).
     Rows { of: u64, rows: Vec<LabelledRow> },
     /// That were all rows; the stream goes on from here.
     Filled(Position),
@@ -518,8 +522,9 @@ mod tests {
         }
     }
 
-    /// What a region sends of its past with each of `elements` transactions of one batch to one of `members` regions, all of which replicate
-    /// everything and commit alike: bytes before packing, and in the first form.
+    /// What a region sends of its past with each of `elements` transactions of one batch to one of
+    /// `members` regions, all of which replicate everything and commit alike: bytes before packing,
+    /// and in the first form.
     fn metadata_of_a_copy(members: u16, elements: usize) -> (f64, f64) {
         let everyone = RegionSet::first(usize::from(members));
         let mut past = Past::default();
@@ -552,7 +557,8 @@ mod tests {
         println!("regions  in a batch  bytes of an update  with whole pasts  tree");
         for members in [3, 7, 16] {
             let copies = f64::from(members - 1);
-            // A label of 26 bytes on each edge of a tree with two serializers less than regions, a timestamp with each copy.
+            // A label of 26 bytes on each edge of a tree with two serializers less than regions, a
+            // timestamp with each copy.
             let tree = (2.0 * f64::from(members) - 3.0) * 26.0 + copies * 8.0;
             for elements in [1, 8, 64] {
                 let (bytes, first) = metadata_of_a_copy(members, elements);

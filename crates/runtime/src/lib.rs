@@ -1,8 +1,9 @@
 //! The real clock, randomness and tasks behind [`telesto_common::Env`].
 //!
 //! # Purpose
-//! The one place where wall time, operating-system randomness, tokio tasks and sockets between nodes enter. Only the
-//! outermost layer (binary, embedded facade, benchmarks, tests against real parts) uses it.
+//! The one place where wall time, operating-system randomness, tokio tasks and sockets between
+//! nodes enter. Only the outermost layer (binary, embedded facade, benchmarks, tests against real
+//! parts) uses it.
 //!
 //! # Invariants
 //! Monotonic time is `CLOCK_BOOTTIME`: it counts while the machine is suspended.
@@ -34,8 +35,9 @@ pub fn env() -> Env {
     env_of(&runtime, &runtime, &runtime)
 }
 
-/// The real environment of a node: clients' sessions are `sessions`' tasks, what each commit waits for is `commits`', all others are
-/// `core`'s, and so is every timer but those of `commits`' own tasks.
+/// The real environment of a node: clients' sessions are `sessions`' tasks, what each commit waits
+/// for is `commits`', all others are `core`'s, and so is every timer but those of `commits`' own
+/// tasks.
 #[must_use]
 pub fn env_of(core: &Handle, sessions: &Handle, commits: &Handle) -> Env {
     let commits = (commits.id() != core.id()).then(|| commits.clone());
@@ -79,8 +81,8 @@ impl Clock for RealClock {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // Of the core's driver, whoever asks: a session's driver may be held up by a statement. Not so that of commits, and another
-        // thread would have to be woken to be told of the timer.
+        // Of the core's driver, whoever asks: a session's driver may be held up by a statement. Not
+        // so that of commits, and another thread would have to be woken to be told of the timer.
         let own = |commits: &&Handle| Handle::try_current().is_ok_and(|at| at.id() == commits.id());
         let timers = self.commits.as_ref().filter(own).unwrap_or(&self.core);
         let _entered = timers.enter();
@@ -146,7 +148,8 @@ impl Spawn for RealTasks {
         if !self.commits.as_ref().is_some_and(at_commits) {
             return false;
         }
-        // Another thread takes the commits' other tasks and their timers over while this one goes into the disk's system call.
+        // Another thread takes the commits' other tasks and their timers over while this one goes
+        // into the disk's system call.
         tokio::task::block_in_place(work);
         true
     }
@@ -156,9 +159,9 @@ impl Spawn for RealTasks {
             .ok()
             .filter(|handle| handle.runtime_flavor() == RuntimeFlavor::MultiThread);
         let Some(handle) = many else { return work() };
-        // The thread leaves its worker's other tasks, and its driver, to another thread. A part that is
-        // blocked on has a budget of its own, as a poll of a task has: operators give way when it is used up,
-        // and with none at all they never would.
+        // The thread leaves its worker's other tasks, and its driver, to another thread. A part
+        // that is blocked on has a budget of its own, as a poll of a task has: operators give way
+        // when it is used up, and with none at all they never would.
         tokio::task::block_in_place(|| {
             handle.block_on(std::future::poll_fn(|_| {
                 work();

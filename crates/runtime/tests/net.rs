@@ -94,8 +94,8 @@ fn join_token_that_is_too_short_and_certificates_that_are_none_are_refused() {
     assert!(matches!(error, Error::Certificates { .. }), "{error}");
 }
 
-/// Of a node with several addresses the first is taken at which somebody greets: not one where nobody listens, nor one where connections
-/// are taken and nothing is said.
+/// Of a node with several addresses the first is taken at which somebody greets: not one where
+/// nobody listens, nor one where connections are taken and nothing is said.
 #[tokio::test]
 async fn addresses_of_a_node_are_tried_in_turn() {
     let env = telesto_runtime::env();

@@ -13,16 +13,20 @@
 //! # Invariants
 //! - The first line that fits decides; where none fits, nobody comes in.
 //! - A line for a database holds under every name of that database.
-//! - `trust` is for loopback addresses only; `cert` is for `hostssl`, and for nodes that ask for certificates.
-//! - A file with a wrong line is refused as a whole: at the start the server does not run, at a reload the rules before stay.
+//! - `trust` is for loopback addresses only; `cert` is for `hostssl`, and for nodes that ask for
+//!   certificates.
+//! - A file with a wrong line is refused as a whole: at the start the server does not run, at a
+//!   reload the rules before stay.
 //!
 //! # On failure
 //! [`Error::AccessFile`] names file and line.
 //!
 //! # Limits
-//! [`MAX_BYTES`], [`MAX_RULES`]. There are no Unix-domain sockets, so `local` is refused; so are `+role`, `@file`, regular expressions, host
-//! names, `samehost`, `samenet`, `sameuser`, `samerole`, `replication`, other methods and their options. HTTP is let in by the same
-//! rules, as a client of database `telesto`, and asks for a password in any case; so `cert` lets nobody in there.
+//! [`MAX_BYTES`], [`MAX_RULES`]. There are no Unix-domain sockets, so `local` is refused; so are
+//! `+role`, `@file`, regular expressions, host names, `samehost`, `samenet`, `sameuser`,
+//! `samerole`, `replication`, other methods and their options. HTTP is let in by the same rules, as
+//! a client of database `telesto`, and asks for a password in any case; so `cert` lets nobody in
+//! there.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -196,7 +200,8 @@ impl AccessRules {
     }
 }
 
-/// The name of a database by which rules know it: `postgres` is another name of the one there is, and no way around a line for that.
+/// The name of a database by which rules know it: `postgres` is another name of the one there is,
+/// and no way around a line for that.
 fn own_name(database: &str) -> &str {
     if database == "postgres" { DEFAULT_DATABASE } else { database }
 }
@@ -366,7 +371,8 @@ fn network(text: &str) -> std::result::Result<Network, String> {
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let bits: u8 = bits.parse().map_err(|_| wrong())?;
     if let (IpAddr::V6(_), plain @ IpAddr::V4(_)) = (address, address.to_canonical()) {
-        // Clients have their IPv4 address in rules, by whichever socket they come: this would fit nobody.
+        // Clients have their IPv4 address in rules, by whichever socket they come: this would fit
+        // nobody.
         return Err(format!("{text:?} is an IPv4 network in IPv6's writing; write {plain}/BITS"));
     }
     let most = if address.is_ipv4() { 32 } else { 128 };

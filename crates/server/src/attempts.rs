@@ -1,8 +1,9 @@
 //! How many passwords may be guessed.
 //!
 //! # Purpose
-//! Wrong passwords are counted by user and source address, and by source address alone. Whoever has guessed too often is refused
-//! before a password is looked at; the same user from another address is not.
+//! Wrong passwords are counted by user and source address, and by source address alone. Whoever has
+//! guessed too often is refused before a password is looked at; the same user from another address
+//! is not.
 //!
 //! ```text
 //! begin ──> refused: wait … s        (nothing is asked)
@@ -12,15 +13,18 @@
 //! ```
 //!
 //! # How it works
-//! A count is one number: the time at which everything will have been given back. It lives in two cells of a fixed table that a
-//! keyed hash chooses; the smaller one counts. So nothing is ever forgotten to make room, however many names and addresses a
-//! guesser has, and nobody can choose whose cell is shared. Only [`Attempt::judge`] counts, in one step with its look at the count:
-//! a pool that opens a hundred connections at once is no guesser, and a guesser gains nothing by guessing at once.
+//! A count is one number: the time at which everything will have been given back. It lives in two
+//! cells of a fixed table that a keyed hash chooses; the smaller one counts. So nothing is ever
+//! forgotten to make room, however many names and addresses a guesser has, and nobody can choose
+//! whose cell is shared. Only [`Attempt::judge`] counts, in one step with its look at the count: a
+//! pool that opens a hundred connections at once is no guesser, and a guesser gains nothing by
+//! guessing at once.
 //!
 //! # Invariants
 //! - Memory does not grow: [`USER_CELLS`] and [`SOURCE_CELLS`], 1.3 MB.
 //! - Nobody learns from a refusal whether the password was right.
-//! - Many wrong ones at once are counted like wrong ones one after the other; right ones never count.
+//! - Many wrong ones at once are counted like wrong ones one after the other; right ones never
+//!   count.
 //! - A name that no role has is counted, and refused, like one that a role has.
 //!
 //! # On failure
@@ -28,7 +32,8 @@
 //!
 //! # Limits
 //! - A source is an IPv4 address or an IPv6 network of 64 bits. Behind a proxy all are one.
-//! - Two sources that share both cells are one; with all sources of a network of 5,000 guessing, that concerns one of 150.
+//! - Two sources that share both cells are one; with all sources of a network of 5,000 guessing,
+//!   that concerns one of 150.
 //! - Each process counts by itself.
 
 use std::hash::{BuildHasher as _, Hash, RandomState};
@@ -189,7 +194,8 @@ type Cells = [usize; 2];
 #[derive(Debug)]
 struct Counts {
     keys: [RandomState; 2],
-    /// One row after the other. A cell: when everything taken will have been given back, nanoseconds of the monotonic clock.
+    /// One row after the other. A cell: when everything taken will have been given back,
+    /// nanoseconds of the monotonic clock.
     rows: Box<[u64]>,
     width: usize,
     interval: u64,

@@ -1,8 +1,8 @@
 //! Users and their SCRAM-SHA-256 verifiers (RFC 5802, RFC 7677), in PostgreSQL's stored form.
 //!
 //! # Purpose
-//! A users file holds one `"user" "SCRAM-SHA-256$iterations:salt$stored key:server key"` a line, the
-//! form of PgBouncer's `userlist.txt` and of `pg_authid.rolpassword`. No password is stored.
+//! A users file holds one `"user" "SCRAM-SHA-256$iterations:salt$stored key:server key"` a line,
+//! the form of PgBouncer's `userlist.txt` and of `pg_authid.rolpassword`. No password is stored.
 //!
 //! # Invariants
 //! - A user who does not exist gets the same dialogue as one with a wrong password: a made-up salt
@@ -184,8 +184,8 @@ impl Users {
         self.users.keys().cloned().collect()
     }
 
-    /// The verifier of `user` by what the database knows of the role: its own password comes before that of the users file. One
-    /// that no password fits where nobody may log in.
+    /// The verifier of `user` by what the database knows of the role: its own password comes before
+    /// that of the users file. One that no password fits where nobody may log in.
     #[must_use]
     pub fn verifier_of(&self, user: &str, known: &LogIn) -> Verifier {
         match known {

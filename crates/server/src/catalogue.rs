@@ -1,11 +1,13 @@
-//! What is measured: names and meanings of the metrics of all layers, and which are there from the first moment.
+//! What is measured: names and meanings of the metrics of all layers, and which are there from the
+//! first moment.
 //!
 //! # Invariants
-//! Counters without labels are there as 0 from the start: a rate over one is right from its first event, and an alert that names one is
-//! not silent because of a misspelling.
+//! Counters without labels are there as 0 from the start: a rate over one is right from its first
+//! event, and an alert that names one is not silent because of a misspelling.
 //!
 //! # Limits
-//! Gauges and histograms appear when they are first measured: a node that is in no cluster shows nothing of one.
+//! Gauges and histograms appear when they are first measured: a node that is in no cluster shows
+//! nothing of one.
 
 /// How a metric behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,7 +284,8 @@ pub(crate) fn declare() {
             Histogram => metrics::describe_histogram!(*name, *help),
         }
     }
-    // A bucket that never failed: without it, what counts failures against requests would be empty instead of 0.
+    // A bucket that never failed: without it, what counts failures against requests would be empty
+    // instead of 0.
     metrics::counter!("telesto_bucket_failures_total", "class" => "get", "cause" => "read")
         .increment(0);
 }

@@ -24,7 +24,8 @@ pub struct Clients {
     pub sessions: Arc<Semaphore>,
     /// A permit for each statement that computes.
     pub computing: Arc<Semaphore>,
-    /// A permit for each password that somebody proves over HTTP: strangers take no place of those who are known.
+    /// A permit for each password that somebody proves over HTTP: strangers take no place of those
+    /// who are known.
     pub proving: Arc<Semaphore>,
     /// Passwords that were wrong of late.
     pub attempts: Arc<Attempts>,

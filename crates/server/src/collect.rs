@@ -4,11 +4,14 @@
 //! Takes rows as they come and keeps what an answer may have.
 //!
 //! # Invariants
-//! - What is kept has no more bytes, as JSON has them, than were asked for; the first row is no exception.
-//! - The tag of a write tells the rows that were written, whichever are kept; that of a query tells those that are.
+//! - What is kept has no more bytes, as JSON has them, than were asked for; the first row is no
+//!   exception.
+//! - The tag of a write tells the rows that were written, whichever are kept; that of a query tells
+//!   those that are.
 //!
 //! # On failure
-//! A row that would not fit into an empty answer fails its statement, unless it was written: then it is left out.
+//! A row that would not fit into an empty answer fails its statement, unless it was written: then
+//! it is left out.
 //!
 //! # Limits
 //! `MOST_RESULTS` results are kept; those of further statements are counted.
@@ -42,7 +45,8 @@ impl Collect {
         Self { style, max_rows, max_bytes, bytes_left, followed, answer: Answer::default() }
     }
 
-    /// The answer of a run that ended so. Where its commit has failed the last statement is not told as done.
+    /// The answer of a run that ended so. Where its commit has failed the last statement is not
+    /// told as done.
     pub fn ended(mut self, ran: telesto_sql::Result<()>) -> Answer {
         self.answer.error = ran.err();
         if self.answer.error.is_some() && !self.followed {
@@ -61,7 +65,8 @@ impl Collect {
             return Ok(false);
         }
         let Some((texts, bytes)) = self.texts(&result.columns, row) else {
-            // Alone it does not fit either, and where nothing is shown nobody could tell why. A write has been made all the same.
+            // Alone it does not fit either, and where nothing is shown nobody could tell why. A
+            // write has been made all the same.
             let alone = self.bytes_left == self.max_bytes && result.rows.is_empty() && !wrote;
             if alone {
                 return Err(self.too_long());

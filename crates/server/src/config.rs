@@ -41,7 +41,8 @@ pub struct Limits {
     pub max_requests: usize,
     /// Statements that compute at once, each on a thread of its own.
     pub max_computing: usize,
-    /// How long sessions may wait for their turn on the threads before a part of new work is turned away; `None`: none is.
+    /// How long sessions may wait for their turn on the threads before a part of new work is turned
+    /// away; `None`: none is.
     pub queue_target: Option<Duration>,
 }
 
@@ -94,7 +95,8 @@ pub struct ProberKey {
 }
 
 impl ProberKey {
-    /// What the prober calls itself when it connects; a client that says so and does not know the secret gets no session.
+    /// What the prober calls itself when it connects; a client that says so and does not know the
+    /// secret gets no session.
     pub const APPLICATION: &'static str = "telesto_prober";
 }
 
@@ -105,7 +107,8 @@ pub struct ServerConfig {
     pub listen: Option<SocketAddr>,
     /// Where HTTP is served; `None` for nowhere.
     pub http: Option<SocketAddr>,
-    /// Where health, readiness and metrics alone are served, to whoever can connect; `None` for nowhere.
+    /// Where health, readiness and metrics alone are served, to whoever can connect; `None` for
+    /// nowhere.
     pub status: Option<SocketAddr>,
     /// What is asked whether this node does its part among others; `None`: there are no others.
     pub standing: Option<Arc<dyn Standing>>,
@@ -128,8 +131,8 @@ pub struct ServerConfig {
 /// Refuses to open the database to the network without authentication.
 ///
 /// # Errors
-/// [`Error::OpenToAll`]; [`Error::RulesWithoutUsers`]; [`Error::HttpTls`]; [`Error::ReadablePasswords`] for HTTP, whose passwords are
-/// readable without TLS.
+/// [`Error::OpenToAll`]; [`Error::RulesWithoutUsers`]; [`Error::HttpTls`];
+/// [`Error::ReadablePasswords`] for HTTP, whose passwords are readable without TLS.
 pub fn check_exposure(config: &ServerConfig) -> Result<()> {
     let open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
     let trust = matches!(config.auth, Auth::Trust);

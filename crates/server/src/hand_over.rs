@@ -7,17 +7,19 @@
 //!   sessions in a block: served to the block's end, then as above
 //! ```
 //! # Purpose
-//! A restart or an upgrade that no client sees as an error: sockets that wait to be accepted, and sessions between two
-//! transactions, are passed to the next process. How they get there (an `exec` that keeps descriptors open) is the binary's business.
+//! A restart or an upgrade that no client sees as an error: sockets that wait to be accepted, and
+//! sessions between two transactions, are passed to the next process. How they get there (an `exec`
+//! that keeps descriptors open) is the binary's business.
 //!
 //! # Invariants
-//! - A session is passed with nothing unsent and no byte taken from its socket that was not answered.
+//! - A session is passed with nothing unsent and no byte taken from its socket that was not
+//!   answered.
 //! - From the moment it is passed nobody here writes to its socket.
 //! - A client that cannot be passed is told 57P01, as at any stop.
 //!
 //! # Limits
-//! TLS lives in the process that made it: encrypted sessions end. What else keeps a session is told by
-//! [`telesto_sql::session::passing::Held`].
+//! TLS lives in the process that made it: encrypted sessions end. What else keeps a session is told
+//! by [`telesto_sql::session::passing::Held`].
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -45,7 +47,8 @@ pub(crate) struct Passport {
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) application: String,
-    /// This process asks for passwords, or for what its rules of entrance say instead; and was satisfied.
+    /// This process asks for passwords, or for what its rules of entrance say instead; and was
+    /// satisfied.
     pub(crate) proven: bool,
     /// It was asked for a password, and had it. Versions before this one do not say it.
     #[serde(default)]
@@ -54,7 +57,8 @@ pub(crate) struct Passport {
 }
 
 impl Passport {
-    /// Whether it is known to have shown its password; of one that a version before this one passed, what that took for proven.
+    /// Whether it is known to have shown its password; of one that a version before this one
+    /// passed, what that took for proven.
     pub(crate) fn showed_password(&self) -> bool {
         self.proven && self.password.unwrap_or(true)
     }

@@ -1,4 +1,5 @@
-//! What this process measured lately: the registry of metrics as rows, and the last hour in stretches of ten seconds.
+//! What this process measured lately: the registry of metrics as rows, and the last hour in
+//! stretches of ten seconds.
 //!
 //! ```text
 //! registry ── every STRETCH: difference to the last look ──> ring of MOST stretches ──> telesto_history
@@ -6,16 +7,18 @@
 //! ```
 //!
 //! # Invariants
-//! - A stretch is a difference of counts: statements that nobody looked at are in the next one, none in two.
+//! - A stretch is a difference of counts: statements that nobody looked at are in the next one,
+//!   none in two.
 //! - Memory is bounded by [`MOST`].
-//! - What failed by the server's fault counts among what was asked, never as done in time, and in no percentile.
+//! - What failed by the server's fault counts among what was asked, never as done in time, and in
+//!   no percentile.
 //!
 //! # On failure
 //! A line of the registry that is no number is left out.
 //!
 //! # Limits
-//! Percentiles are estimated inside of a histogram's bucket as if its statements were spread evenly over it; what lies beyond
-//! the last bucket is shown as its bound.
+//! Percentiles are estimated inside of a histogram's bucket as if its statements were spread evenly
+//! over it; what lies beyond the last bucket is shown as its bound.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

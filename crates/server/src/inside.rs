@@ -7,10 +7,12 @@
 //! ```
 //!
 //! # Invariants
-//! - What is asked runs in the session layer that clients of the Postgres port have, as the role named: rights bind, limits hold,
-//!   `pg_stat_activity` shows it.
-//! - An [`Ask`] that may only read cannot write, whatever its text says (`SessionOptions::read_only`).
-//! - A session lives for one [`Ask`]: nothing stays open behind it. A transaction left open is rolled back, and the answer says so.
+//! - What is asked runs in the session layer that clients of the Postgres port have, as the role
+//!   named: rights bind, limits hold, `pg_stat_activity` shows it.
+//! - An [`Ask`] that may only read cannot write, whatever its text says
+//!   (`SessionOptions::read_only`).
+//! - A session lives for one [`Ask`]: nothing stays open behind it. A transaction left open is
+//!   rolled back, and the answer says so.
 //! - Time, rows and bytes of an answer are bounded by the [`Ask`].
 //!
 //! # On failure
@@ -57,7 +59,8 @@ const CONSOLE: &str = "telesto console";
 pub struct Ask {
     /// The role: authenticated, or merely stated where everyone is trusted.
     pub user: String,
-    /// The role that was authenticated: another one under its name is refused. `None` where nobody is asked for a password.
+    /// The role that was authenticated: another one under its name is refused. `None` where nobody
+    /// is asked for a password.
     pub role: Option<u32>,
     /// Whose address the request comes from, for records.
     pub client: SocketAddr,
@@ -84,7 +87,8 @@ pub struct Answered {
     pub columns: Vec<(String, SqlType)>,
     /// Values as text; `None` is NULL.
     pub rows: Vec<Vec<Option<String>>>,
-    /// PostgreSQL's command tag: of a write it tells all rows that were written, whichever are here.
+    /// PostgreSQL's command tag: of a write it tells all rows that were written, whichever are
+    /// here.
     pub tag: String,
     /// There were more rows than were asked for, or more bytes.
     pub cut: bool,
@@ -109,8 +113,9 @@ pub struct Answer {
     pub rolled_back: bool,
 }
 
-/// Who was let in: the role, and what it was proven against. It holds until the role has another password, may not log in any more,
-/// or is gone; whoever is made anew under its name has not proven anything.
+/// Who was let in: the role, and what it was proven against. It holds until the role has another
+/// password, may not log in any more, or is gone; whoever is made anew under its name has not
+/// proven anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// The role's OID.
@@ -192,8 +197,9 @@ impl Inside {
         &self.config
     }
 
-    /// What came of `password` for `user`: by the verification of the Postgres port, which asks nobody for a password
-    /// where everyone is trusted. A wrong one, and a user who does not exist, take as long to be refused as there.
+    /// What came of `password` for `user`: by the verification of the Postgres port, which asks
+    /// nobody for a password where everyone is trusted. A wrong one, and a user who does not exist,
+    /// take as long to be refused as there.
     ///
     /// # Errors
     /// [`NotAsked`]: nothing is told of the password.

@@ -4,12 +4,13 @@
 //! What `/v1/kv` and the embedded facade offer. Every operation is one transaction.
 //!
 //! # Stored form
-//! Key: `database 1 | table 4294967295 | index 0 | bytes element` (`telesto_common::key`). The catalog
-//! never hands that table id out, so SQL and key-value data cannot meet.
-//! Value: `01` (format), 16 bytes version, the value's bytes.
+//! Key: `database 1 | table 4294967295 | index 0 | bytes element` (`telesto_common::key`). The
+//! catalog never hands that table id out, so SQL and key-value data cannot meet. Value: `01`
+//! (format), 16 bytes version, the value's bytes.
 //!
 //! # Invariants
-//! - A version is the id of the transaction that wrote the value: never the same for two writes of a key.
+//! - A version is the id of the transaction that wrote the value: never the same for two writes of
+//!   a key.
 //! - A conditional write is validated at commit: between the look and the write nobody else wrote.
 //!
 //! # On failure
@@ -17,8 +18,8 @@
 //! the last run only. Every other error is handed on; an unknown outcome is never tried again.
 //!
 //! # Limits
-//! Keys 1 to [`MAX_KEY_BYTES`] bytes; values up to [`MAX_VALUE_BYTES`]; scans up to [`MAX_SCAN_ROWS`] rows
-//! and [`MAX_SCAN_BYTES`] bytes a call.
+//! Keys 1 to [`MAX_KEY_BYTES`] bytes; values up to [`MAX_VALUE_BYTES`]; scans up to
+//! [`MAX_SCAN_ROWS`] rows and [`MAX_SCAN_BYTES`] bytes a call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -305,7 +306,8 @@ impl Kv {
     }
 }
 
-/// What a session has seen after a read. A strict one was of everything that was ever acknowledged here: nobody has seen more.
+/// What a session has seen after a read. A strict one was of everything that was ever acknowledged
+/// here: nobody has seen more.
 fn seen(read: &Committed, options: ReadOptions) -> Result<Label, KvError> {
     let at = options.session.timestamp;
     if options.level == Level::Serializable && read.timestamp < at {

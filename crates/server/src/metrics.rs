@@ -1,11 +1,12 @@
-//! Prometheus metrics: one recorder a process, into which every layer measures through the `metrics`
-//! crate; `/metrics` renders it.
+//! Prometheus metrics: one recorder a process, into which every layer measures through the
+//! `metrics` crate; `/metrics` renders it.
 //!
 //! # Invariants
 //! Handles of what is counted for every statement are made once; counting is an atomic addition.
 //!
 //! # Limits
-//! Histograms keep their samples until they are rendered or `upkeep` runs: run it every few seconds.
+//! Histograms keep their samples until they are rendered or `upkeep` runs: run it every few
+//! seconds.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 /// # Errors
 /// [`Error::Metrics`] when another crate's recorder is in place.
 pub fn install() -> Result<PrometheusHandle> {
-    // Whoever comes second waits for the first one: between setting the recorder and keeping its handle there is neither.
+    // Whoever comes second waits for the first one: between setting the recorder and keeping its
+    // handle there is neither.
     let mut installed = RECORDER.lock();
     if let Some(handle) = &*installed {
         return Ok(handle.clone());
@@ -83,8 +85,8 @@ impl Timed {
     }
 }
 
-/// Whether an error of this state is the server's: its client asked for nothing wrong, and is not served. Who breaks a constraint or
-/// divides by zero is.
+/// Whether an error of this state is the server's: its client asked for nothing wrong, and is not
+/// served. Who breaks a constraint or divides by zero is.
 fn is_of_server(state: SqlState) -> bool {
     let class = ["40", "53", "57", "58", "XX"].iter().any(|class| state.0.starts_with(class));
     // A cancel, and a bound on time, are the client's own wish.

@@ -51,15 +51,18 @@ pub struct Server {
     ended: Vec<oneshot::Receiver<()>>,
     upkeep: Vec<Arc<dyn Task>>,
     audit: Option<Arc<AuditLog>>,
-    /// The listening sockets once more: what a drain closes goes on to take clients in, for the next process.
+    /// The listening sockets once more: what a drain closes goes on to take clients in, for the
+    /// next process.
     listeners: Listeners,
 }
 
 impl Server {
-    /// Binds the addresses of `config` and serves `engine` on them, and at HTTP's `/` what `console` makes.
+    /// Binds the addresses of `config` and serves `engine` on them, and at HTTP's `/` what
+    /// `console` makes.
     ///
     /// # Errors
-    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`], [`Error::Roles`]; nothing is then served.
+    /// [`Error::OpenToAll`], [`Error::ReadablePasswords`], [`Error::Bind`], [`Error::Roles`];
+    /// nothing is then served.
     pub async fn start(
         env: Env,
         engine: Arc<SqlEngine>,
@@ -189,8 +192,9 @@ impl Server {
         self.end(drain).await
     }
 
-    /// [`Server::stop`] that ends no client which can go on in another process: those come back, with the sockets that are
-    /// listened on. Clients that connect meanwhile wait in the system's queue.
+    /// [`Server::stop`] that ends no client which can go on in another process: those come back,
+    /// with the sockets that are listened on. Clients that connect meanwhile wait in the system's
+    /// queue.
     pub async fn hand_over(mut self, drain: Duration) -> (bool, Passed) {
         self.stop.waiting.begin();
         let in_time = self.end(drain).await;

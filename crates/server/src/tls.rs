@@ -1,19 +1,25 @@
-//! TLS for the Postgres wire and for HTTP: certificate and key from PEM files, through rustls; and whom a client's certificate names.
+//! TLS for the Postgres wire and for HTTP: certificate and key from PEM files, through rustls; and
+//! whom a client's certificate names.
 //!
 //! # Invariants
 //! TLS 1.2 and 1.3 only (rustls has nothing older); the provider is aws-lc-rs, named explicitly, so
 //! that no process-wide default is needed or changed.
-//! - Where clients' certificates are asked for, one that is shown must come from the authorities given and be meant for clients,
-//!   or the handshake ends. Whether one must be shown is for the access rules to say. HTTP asks for none.
-//! - With lists of revoked certificates, one that is shown must be known to stand: each authority of its chain needs a list that is not
-//!   past its next update. So a list that nobody renews, or an authority without one, keeps clients out; it lets nobody in.
-//! - After a reload no session of TLS from before is resumed: each client shows its certificate again.
+//! - Where clients' certificates are asked for, one that is shown must come from the authorities
+//!   given and be meant for clients, or the handshake ends. Whether one must be shown is for the
+//!   access rules to say. HTTP asks for none.
+//! - With lists of revoked certificates, one that is shown must be known to stand: each authority
+//!   of its chain needs a list that is not past its next update. So a list that nobody renews, or
+//!   an authority without one, keeps clients out; it lets nobody in.
+//! - After a reload no session of TLS from before is resumed: each client shows its certificate
+//!   again.
 //!
 //! # On failure
-//! [`Error::Tls`] names the file. A missing certificate never means "without TLS". A reload that fails leaves all as it was.
+//! [`Error::Tls`] names the file. A missing certificate never means "without TLS". A reload that
+//! fails leaves all as it was.
 //!
 //! # Limits
-//! Files are read at the start and at [`Tls::reload`]; connections that stand go on. No partial (delta) or indirect lists, no OCSP.
+//! Files are read at the start and at [`Tls::reload`]; connections that stand go on. No partial
+//! (delta) or indirect lists, no OCSP.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +43,8 @@ pub struct Files {
     pub certificate: PathBuf,
     /// Its key.
     pub key: PathBuf,
-    /// The authorities whose clients' certificates are believed; `None`: clients are asked for none.
+    /// The authorities whose clients' certificates are believed; `None`: clients are asked for
+    /// none.
     pub client_ca: Option<PathBuf>,
     /// Lists of certificates that these authorities have revoked.
     pub client_crl: Option<PathBuf>,
@@ -139,7 +146,8 @@ fn read(files: &Files) -> Result<Loaded> {
     })
 }
 
-/// What believes the certificates that these authorities gave and, as far as the lists tell, did not revoke.
+/// What believes the certificates that these authorities gave and, as far as the lists tell, did
+/// not revoke.
 fn verifier(
     authorities: &Path,
     lists: Option<&Path>,
@@ -166,7 +174,8 @@ fn verifier(
     builder.build().map_err(|error| fail(LIST, lists, error))
 }
 
-/// The one common name of a certificate's subject; `None`: it has none, several, or one that is no text.
+/// The one common name of a certificate's subject; `None`: it has none, several, or one that is no
+/// text.
 #[must_use]
 pub fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     let read = X509Certificate::from_der(certificate).ok()?;

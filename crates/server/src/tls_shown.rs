@@ -1,10 +1,13 @@
-//! What `pg_stat_ssl` shows of a connection: version and cipher in OpenSSL's words, and the client's certificate.
+//! What `pg_stat_ssl` shows of a connection: version and cipher in OpenSSL's words, and the
+//! client's certificate.
 //!
 //! # Invariants
-//! Names are written as PostgreSQL writes them: `/O=…/CN=…`, values in the escapes of RFC 2253, cut after [`NAME_BYTES`].
+//! Names are written as PostgreSQL writes them: `/O=…/CN=…`, values in the escapes of RFC 2253, cut
+//! after [`NAME_BYTES`].
 //!
 //! # Limits
-//! Attributes of names that are not known here are shown by their number (`/1.2.3=…`), values that are no text in hexadecimal (`#…`).
+//! Attributes of names that are not known here are shown by their number (`/1.2.3=…`), values that
+//! are no text in hexadecimal (`#…`).
 
 use std::fmt::Write as _;
 

@@ -15,8 +15,9 @@ use telesto_common::{Env, Label, Lsn, RegionId, ShardId, Timestamp, TxnId};
 use crate::cache::ProcessCache;
 use crate::engine::memory::MemoryCheckpoints;
 
-/// Where and when a version was committed first, when that was in another region: what decides between two regions'
-/// versions of a key. It stays with the version as long as the version is kept.
+/// Where and when a version was committed first, when that was in another region: what decides
+/// between two regions' versions of a key. It stays with the version as long as the version is
+/// kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The region.
@@ -26,7 +27,8 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// What a commit of `region` at `at` with the label `label` is kept with; `None`: it was committed here first.
+    /// What a commit of `region` at `at` with the label `label` is kept with; `None`: it was
+    /// committed here first.
     #[must_use]
     pub fn of(label: &Label, region: RegionId, at: Timestamp) -> Option<Box<Self>> {
         let local = label.source == region && label.timestamp == at;
@@ -181,28 +183,32 @@ pub struct ShardOptions {
     pub checkpoint_interval: Duration,
     /// Memory bound of the tail, bytes.
     pub tail_limit_bytes: u64,
-    /// Where the tail's oldest part goes while the checkpoint cannot be written; `None`: it stays in memory, and commits wait.
+    /// Where the tail's oldest part goes while the checkpoint cannot be written; `None`: it stays
+    /// in memory, and commits wait.
     pub scratch: Option<Scratch>,
     /// Bound on any one wait for the checkpoint.
     pub io_timeout: Duration,
     /// Size of the checkpoint's tables, bytes, at most half of `work_bytes`.
     pub table_bytes: u64,
-    /// Memory a fold may take, bytes, and a compaction beside it, and a quarter of it each long scan
-    /// (`docs/architecture/shard.md`, Memory).
+    /// Memory a fold may take, bytes, and a compaction beside it, and a quarter of it each long
+    /// scan (`docs/architecture/shard.md`, Memory).
     pub work_bytes: u64,
-    /// How long tables stay after a compaction replaced them: readers refresh far more often, and one that
-    /// did not opens the checkpoint again when an object is missing.
+    /// How long tables stay after a compaction replaced them: readers refresh far more often, and
+    /// one that did not opens the checkpoint again when an object is missing.
     pub tables_min_age: Duration,
-    /// How long old manifests and compaction states stay. A writer that has not touched its manifest for half
-    /// of this is opened again before it flushes: collection may have made its next manifest id free.
+    /// How long old manifests and compaction states stay. A writer that has not touched its
+    /// manifest for half of this is opened again before it flushes: collection may have made its
+    /// next manifest id free.
     pub manifests_min_age: Duration,
-    /// Rows kept together of what a scan read, at most: fewer are forgotten when a row changes, more serve more scans.
+    /// Rows kept together of what a scan read, at most: fewer are forgotten when a row changes,
+    /// more serve more scans.
     pub page_rows: usize,
 }
 
 impl ShardOptions {
-    /// Options with the defaults of one node: retention 1 hour, checkpoint interval 10 s, tail 64 MiB that stays in memory,
-    /// waits of at most 30 s, tables of 64 MiB, 64 MiB for a fold, SlateDB.
+    /// Options with the defaults of one node: retention 1 hour, checkpoint interval 10 s, tail 64
+    /// MiB that stays in memory, waits of at most 30 s, tables of 64 MiB, 64 MiB for a fold,
+    /// SlateDB.
     #[must_use]
     pub fn new(
         shard: ShardId,

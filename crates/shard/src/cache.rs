@@ -1,8 +1,9 @@
-//! Caches shared by all shards of a process: newest rows, checkpoint blocks, blocks of part objects.
+//! Caches shared by all shards of a process: newest rows, checkpoint blocks, blocks of part
+//! objects.
 //!
 //! # Purpose
-//! The caches of a process, and the bounded CLOCK cache ([`ClockCache`]) that most of them are. No threads and no randomness: it
-//! runs in a simulation as it is.
+//! The caches of a process, and the bounded CLOCK cache ([`ClockCache`]) that most of them are. No
+//! threads and no randomness: it runs in a simulation as it is.
 //!
 //! # Invariants
 //! Each cache stays within its bound (bytes of keys, values and bookkeeping).
@@ -81,11 +82,12 @@ pub(crate) trait Entry {
     fn take_touched(&self) -> bool;
 }
 
-/// One lock's share of a cache. The hand of its clock goes through the table's places; when the table grows these are others, which does
-/// no harm.
+/// One lock's share of a cache. The hand of its clock goes through the table's places; when the
+/// table grows these are others, which does no harm.
 #[derive(Debug)]
 pub(crate) struct Segment<E> {
-    /// With their hashes, so that a search that goes astray, and a table that grows, leave the entries alone.
+    /// With their hashes, so that a search that goes astray, and a table that grows, leave the
+    /// entries alone.
     table: HashTable<(u64, E)>,
     hand: usize,
     pub(crate) used: u64,
@@ -121,7 +123,8 @@ impl<E: Entry> Segment<E> {
         }
     }
 
-    /// Inserts an entry in the place of what is `eq`. One that is heavier than the limit is not kept.
+    /// Inserts an entry in the place of what is `eq`. One that is heavier than the limit is not
+    /// kept.
     pub(crate) fn insert(&mut self, hash: u64, entry: E, eq: impl Fn(&E) -> bool) {
         self.remove(hash, eq);
         let weight = entry.weight();
@@ -154,15 +157,16 @@ impl<K, V> Entry for Box<Slot<K, V>> {
 
 type Share<K, V> = Mutex<Segment<Box<Slot<K, V>>>>;
 
-/// A cache of bounded weight with CLOCK eviction: an entry read since the hand last passed survives.
+/// A cache of bounded weight with CLOCK eviction: an entry read since the hand last passed
+/// survives.
 #[derive(Debug)]
 pub struct ClockCache<K, V> {
     segments: Vec<Share<K, V>>,
 }
 
 impl<K: Eq + Hash, V: Clone> ClockCache<K, V> {
-    /// A cache of at most `limit_bytes` behind `segments` locks, each with its share of the limit: an entry
-    /// larger than a share is never kept.
+    /// A cache of at most `limit_bytes` behind `segments` locks, each with its share of the limit:
+    /// an entry larger than a share is never kept.
     #[must_use]
     pub fn new(limit_bytes: u64, segments: u64) -> Self {
         let segment = || Mutex::new(Segment::new(limit_bytes / segments));

@@ -1,10 +1,12 @@
 //! Conflict checks: what changed since a snapshot.
 //!
 //! # Invariants
-//! - From memory when the tail covers the snapshot and no settled write set meets what is asked, otherwise from the `C` rows of the checkpoint, which carry
-//!   the newest commit timestamp of their key; delete marks stay as long as any snapshot may ask.
+//! - From memory when the tail covers the snapshot and no settled write set meets what is asked,
+//!   otherwise from the `C` rows of the checkpoint, which carry the newest commit timestamp of
+//!   their key; delete marks stay as long as any snapshot may ask.
 //! - What is spilled is asked like memory, and before the checkpoint.
-//! - Nothing is missed: the tail is looked at before the checkpoint, and rows only move from the one to the other.
+//! - Nothing is missed: the tail is looked at before the checkpoint, and rows only move from the
+//!   one to the other.
 
 use std::sync::Arc;
 
@@ -21,8 +23,8 @@ use crate::scan::stored_range;
 use crate::shard::Shard;
 
 impl Shard {
-    /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`; the first one
-    /// found, without waiting, if memory covers `since`; `None` means "use
+    /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`; the
+    /// first one found, without waiting, if memory covers `since`; `None` means "use
     /// [`changed_since`](Self::changed_since)".
     #[must_use]
     pub fn try_changed_since(
@@ -46,11 +48,12 @@ impl Shard {
         (!external && !tail.settled_since(keys, ranges, since)).then_some(None)
     }
 
-    /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`: the first one found.
+    /// Whether any of `keys` or any key in `ranges` was written by a commit after `since`: the
+    /// first one found.
     ///
     /// # Errors
-    /// [`crate::Error::SnapshotTooOld`] when `since` is older than what is kept (delete marks may be gone);
-    /// otherwise as [`get`](Self::get).
+    /// [`crate::Error::SnapshotTooOld`] when `since` is older than what is kept (delete marks may
+    /// be gone); otherwise as [`get`](Self::get).
     pub async fn changed_since(
         self: &Arc<Self>,
         keys: &[Bytes],

@@ -1,12 +1,15 @@
 //! What external write sets may have written since a row was cached.
 //!
 //! # Purpose
-//! Applying an external write set does not touch the newest-row cache: nobody knows its keys without reading its parts. So each one begins an
-//! epoch, and a row that was cached in an earlier one counts only if no write set since may hold its key, by the first and last keys of
-//! their parts. Without that look a load into one table, or a batch of an index build, would make everything cached of all others a miss.
+//! Applying an external write set does not touch the newest-row cache: nobody knows its keys
+//! without reading its parts. So each one begins an epoch, and a row that was cached in an earlier
+//! one counts only if no write set since may hold its key, by the first and last keys of their
+//! parts. Without that look a load into one table, or a batch of an index build, would make
+//! everything cached of all others a miss.
 //!
 //! # Invariants
-//! - The spans of a write set are here before its epoch is told: whoever knows the epoch finds them.
+//! - The spans of a write set are here before its epoch is told: whoever knows the epoch finds
+//!   them.
 //! - What is not remembered any more may hold every key.
 //!
 //! # On failure
@@ -23,7 +26,8 @@ use parking_lot::RwLock;
 
 use crate::external::External;
 
-/// Spans remembered. A row is compared with those since it was cached once, then it is of the newest epoch again.
+/// Spans remembered. A row is compared with those since it was cached once, then it is of the
+/// newest epoch again.
 const MOST_SPANS: usize = 512;
 
 /// The epochs of a shard.

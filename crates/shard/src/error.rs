@@ -24,7 +24,8 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
-    /// A part object that a commit names is not in the bucket, and the newest checkpoint does not hold its rows.
+    /// A part object that a commit names is not in the bucket, and the newest checkpoint does not
+    /// hold its rows.
     #[error(
         "stored object {object} is missing, and the checkpoint does not hold what was in it; nothing was read: restore it from a backup or a copy of the bucket"
     )]
@@ -74,7 +75,8 @@ pub enum Error {
         /// The kind of record.
         kind: &'static str,
     },
-    /// The checkpoint holds more than the log given: it belongs to another log, or a file is missing.
+    /// The checkpoint holds more than the log given: it belongs to another log, or a file is
+    /// missing.
     #[error(
         "checkpoint {path} cannot be used: {reason}; check that the bucket holds one database and nothing was deleted by hand"
     )]
@@ -84,7 +86,8 @@ pub enum Error {
         /// Why not.
         reason: String,
     },
-    /// The checkpoint engine failed and could not be reopened in time; nothing was lost, the log has all.
+    /// The checkpoint engine failed and could not be reopened in time; nothing was lost, the log
+    /// has all.
     #[error(
         "checkpoint {path} is not available: {reason}; check that the bucket is reachable, then retry"
     )]
@@ -94,7 +97,8 @@ pub enum Error {
         /// The last failure.
         reason: String,
     },
-    /// What was spilled of the tail cannot be written to or read from the local disk; nothing was lost, the log has all.
+    /// What was spilled of the tail cannot be written to or read from the local disk; nothing was
+    /// lost, the log has all.
     #[error(
         "a part of the tail on the local disk is of no use: {reason}; check the disk and its free space, then restart this process, which reads it from the log again"
     )]

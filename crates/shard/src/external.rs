@@ -79,7 +79,8 @@ impl External {
         self.parts_in(range).next().is_some()
     }
 
-    /// The first key it may hold in `range`, in the direction of a scan; `None`: it holds none there.
+    /// The first key it may hold in `range`, in the direction of a scan; `None`: it holds none
+    /// there.
     pub(crate) fn first_in(&self, range: &KeyRange, reverse: bool) -> Option<Bytes> {
         if reverse {
             let last = &self.parts_in(range).next_back()?.part().last_key;
@@ -91,7 +92,8 @@ impl External {
         Some(first.max(&range.start).clone())
     }
 
-    /// Memory it takes while it is in the tail: a sparse index of its parts, and what readers of it hold.
+    /// Memory it takes while it is in the tail: a sparse index of its parts, and what readers of it
+    /// hold.
     pub(crate) fn tail_bytes(&self) -> u64 {
         let index: u64 = self
             .parts

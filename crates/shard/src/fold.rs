@@ -8,18 +8,20 @@
 //! ```
 //!
 //! # Invariants
-//! - Batches are applied in LSN order; the last one of an LSN has number 2^20 - 1, so the durable sequence
-//!   number says which LSN the checkpoint covers. The `M` row says the same in every batch.
-//! - Folding is idempotent: after a crash the first uncovered LSN is folded again, the same rows are written.
+//! - Batches are applied in LSN order; the last one of an LSN has number 2^20 - 1, so the durable
+//!   sequence number says which LSN the checkpoint covers. The `M` row of each batch says the same.
+//! - Folding is idempotent: after a crash the first uncovered LSN is folded to the same rows.
 //! - The tail is trimmed only after the flush that made its entries durable has returned.
 //!
 //! # On failure
-//! Fenced: this process becomes a reader of the newest checkpoint. Anything else: the next fold opens the writer again.
+//! Fenced: this process becomes a reader of the newest checkpoint. Anything else: the next fold
+//! opens the writer again.
 //!
 //! # Limits
-//! Memory, of `work_bytes`: half for rows applied and not flushed (counted as SlateDB holds them), as much again
-//! for the table they become, a sixteenth for a batch. Superseded versions of many keys are found by one pass
-//! over the checkpoint where it holds little else, otherwise by point gets, 32 at a time.
+//! Memory, of `work_bytes`: half for rows applied and not flushed (counted as SlateDB holds them),
+//! as much again for the table they become, a sixteenth for a batch. Superseded versions of many
+//! keys are found by one pass over the checkpoint where it holds little else, otherwise by point
+//! gets, 32 at a time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +49,7 @@ const MAX_BATCH_BYTES: u64 = 4 << 20;
 const MIN_BATCH_BYTES: u64 = 256 << 10;
 /// Bookkeeping counted for each row of a batch, bytes.
 const ROW_OVERHEAD: usize = 160;
-/// What SlateDB takes for a row beside its key and value until it is flushed: skip-list node, entry, buffers.
+/// What SlateDB takes for a row until it is flushed: skip-list node, entry, buffers.
 const APPLIED_ROW_OVERHEAD: u64 = 320;
 /// Look-ups of superseded versions under way at once.
 const PARALLEL: usize = 32;
@@ -108,9 +110,9 @@ impl Batch {
 }
 
 impl Shard {
-    /// Moves everything applied so far into the checkpoint, durably, in bounded memory, and starts a compaction
-    /// when tables have piled up. Takes the checkpoint over from another process if need be. One fold runs at a
-    /// time; a second caller waits for it.
+    /// Moves everything applied so far into the checkpoint, durably, in bounded memory, and starts
+    /// a compaction when tables have piled up. Takes the checkpoint over from another process if
+    /// need be. One fold runs at a time; a second caller waits for it.
     ///
     /// # Errors
     /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`]; the tail keeps everything.
@@ -143,8 +145,8 @@ impl Shard {
         }
     }
 
-    /// Reads the newest checkpoint if this process does not write it; whether it had advanced, so that another process
-    /// folds.
+    /// Reads the newest checkpoint if this process does not write it; whether it had advanced, so
+    /// that another process folds.
     ///
     /// # Errors
     /// The bucket's, [`Error::Corrupt`], [`Error::Unavailable`].
@@ -208,7 +210,8 @@ impl Shard {
         meta.applied = self.folded_newest(&writer).await?;
         let mut batch = Batch::default();
         while meta.lsn < reached {
-            // A few at a time: what leaves memory for the disk while a flush waits for the bucket is not to be held here.
+            // A few at a time: what leaves memory for the disk while a flush waits for the bucket
+            // is not to be held here.
             let items = self.unfolded(meta.lsn).await?;
             if items.first().is_none_or(|item| item.lsn != meta.lsn.next()) {
                 return Err(Fault::Gone("the tail was trimmed meanwhile".to_owned()).into());
@@ -262,8 +265,8 @@ impl Shard {
         self.advanced(&Some(Arc::clone(writer).view()), meta)
     }
 
-    /// Back-pressure: goes on only when the memory of what was applied is free again and the tables can still be
-    /// read together.
+    /// Back-pressure: goes on only when the memory of what was applied is free again and the tables
+    /// can still be read together.
     async fn flush_if_full(
         &self,
         folding: &mut Folding,
@@ -334,8 +337,8 @@ impl Shard {
         Ok(read_meta(self.engine.path(), view.as_ref()).await?.applied)
     }
 
-    /// `min(now - retention, oldest open snapshot)`. Now is the smaller of wall clock and newest commit, so
-    /// that neither a clock that jumps ahead nor a quiet database loses history early.
+    /// `min(now - retention, oldest open snapshot)`. Now is the smaller of wall clock and newest
+    /// commit, so that neither a clock that jumps ahead nor a quiet database loses history early.
     fn raise_watermark(&self) -> Timestamp {
         let wall = self.options.env.clock.wall_micros();
         let now = wall.min(self.applied().1.wall_micros());
@@ -442,7 +445,7 @@ impl Shard {
         Ok(())
     }
 
-    /// The versions the batch supersedes: from the tail, else by a point get; none for fresh writes.
+    /// The versions the batch supersedes: of the tail, else by point gets; none for fresh writes.
     async fn superseded(
         &self,
         writer: &Arc<dyn Writer>,
@@ -491,8 +494,8 @@ impl Shard {
         });
     }
 
-    /// Merges tables of the checkpoint, dropping what neither retention nor an open snapshot needs. `all`: into
-    /// one run. Does nothing when one is under way here.
+    /// Merges tables of the checkpoint, dropping what neither retention nor an open snapshot needs.
+    /// `all`: into one run. Does nothing when one is under way here.
     ///
     /// # Errors
     /// The bucket's; harmless.
@@ -509,7 +512,7 @@ impl Shard {
     /// The caller holds the lock of compactions.
     pub(crate) async fn compact_now(&self, extent: Extent) -> Outcome<()> {
         let Some(view) = self.base() else { return Ok(()) };
-        // The watermark durably in the checkpoint, not the one in memory: every reader of the result must find it.
+        // The checkpoint's durable watermark, not the one in memory: each reader must find it.
         let expired = self.expired();
         let merged = async {
             self.engine.compact(&expired, extent, view.shape()).await?;
@@ -521,14 +524,15 @@ impl Shard {
         }
         .await;
         if !expired.gone.is_empty() {
-            // Of all that a merge leaves out only this could still be seen; one that failed may have been made all the same.
+            // Of all that a merge leaves out only this could still be seen; one that failed may
+            // have been made all the same.
             self.pages.clear();
         }
         merged
     }
 
-    /// Another process advanced the checkpoint (`Config::CheckpointAdvanced`): looks at it and drops the tail up
-    /// to `lsn`. Does nothing when this process did it itself.
+    /// Another process advanced the checkpoint (`Config::CheckpointAdvanced`): looks at it and
+    /// drops the tail up to `lsn`. Does nothing when this process did it itself.
     ///
     /// # Errors
     /// As [`get`](Self::get); the tail keeps everything.
@@ -562,9 +566,9 @@ impl Shard {
         Ok(())
     }
 
-    /// Compacts what is worth it and deletes checkpoint objects nobody needs any more. Call it now and then
-    /// (about every 10 minutes) while there is write load; it makes no request when nothing was folded here since
-    /// the last call.
+    /// Compacts what is worth it and deletes checkpoint objects nobody needs any more. Call it now
+    /// and then (about every 10 minutes) while there is write load; it makes no request when
+    /// nothing was folded here since the last call.
     ///
     /// # Errors
     /// The bucket's; harmless.

@@ -1,13 +1,15 @@
 //! What the fuzz targets call: every decoder of the shard's stored bytes, and what must hold of it.
 //!
 //! # Invariants
-//! For any bytes at all: no panic; memory within a small multiple of the input; what decodes is encoded to the same bytes.
+//! For any bytes at all: no panic; memory within a small multiple of the input; what decodes is
+//! encoded to the same bytes.
 //!
 //! # On failure
 //! A function here panics: that is the finding.
 //!
 //! # Limits
-//! Blocks, indexes and manifests of SlateDB are SlateDB's; `tests/shard/damage.rs` flips their bytes.
+//! Blocks, indexes and manifests of SlateDB are SlateDB's; `tests/shard/damage.rs` flips their
+//! bytes.
 
 use bytes::{Bytes, BytesMut};
 

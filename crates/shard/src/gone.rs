@@ -1,23 +1,28 @@
-//! Keys that nothing names any more: the rows of a dropped table, the entries of a dropped index, what a table was before it was rewritten.
+//! Keys that nothing names any more: the rows of a dropped table, the entries of a dropped index,
+//! what a table was before it was rewritten.
 //!
 //! # Purpose
-//! Deleting each of a million keys puts two rows a key into the checkpoint, to be merged with what they hide. Whoever knows that nobody
-//! will read or write a range of keys again says so instead, and compactions leave its rows out.
+//! Deleting each of a million keys puts two rows a key into the checkpoint, to be merged with what
+//! they hide. Whoever knows that nobody will read or write a range of keys again says so instead,
+//! and compactions leave its rows out.
 //!
 //! # Invariants
-//! - Nobody asks for a gone key at [`Gone::at`] or later but whoever looks whether it is still there, and nobody writes it: that is the
-//!   caller's word. So it does not matter which of its versions are still to be seen.
-//! - A row goes only once the watermark that is durably in the checkpoint has reached [`Gone::at`]: whoever reads from before the drop is
-//!   served, or told that the snapshot is too old, never shown half of it.
+//! - Nobody asks for a gone key at [`Gone::at`] or later but whoever looks whether it is still
+//!   there, and nobody writes it: that is the caller's word. So it does not matter which of its
+//!   versions are still to be seen.
+//! - A row goes only once the watermark that is durably in the checkpoint has reached [`Gone::at`]:
+//!   whoever reads from before the drop is served, or told that the snapshot is too old, never
+//!   shown half of it.
 //! - A version from after [`Gone::at`] stays, whatever was said.
 //! - What a merge has left out is in no page either: pages are made anew after it.
 //!
 //! # On failure
-//! What is not told (another process merges, this one has just begun) stays until it is told. What was looked at in vain is looked at again
-//! when the checkpoint has changed.
+//! What is not told (another process merges, this one has just begun) stays until it is told. What
+//! was looked at in vain is looked at again when the checkpoint has changed.
 //!
 //! # Limits
-//! Only rows in tables that are merged go. [`Shard::reclaim`] merges what pays: at most four bytes for each that comes free.
+//! Only rows in tables that are merged go. [`Shard::reclaim`] merges what pays: at most four bytes
+//! for each that comes free.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +37,8 @@ use crate::shard::Shard;
 /// Keys that begin with a prefix and are needed by snapshots below `at` alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gone {
-    /// The first bytes of the keys, at most as many as name an index ([`telesto_common::key::PREFIX_LEN`]).
+    /// The first bytes of the keys, at most as many as name an index
+    /// ([`telesto_common::key::PREFIX_LEN`]).
     pub prefix: Bytes,
     /// From here on nobody reads them.
     pub at: Timestamp,
@@ -90,7 +96,8 @@ impl GoneKeys {
 /// What a compaction leaves out.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Expired {
-    /// Durable in the checkpoint: history superseded, delete marks made, outcomes decided at or below it go.
+    /// Durable in the checkpoint: history superseded, delete marks made, outcomes decided at or
+    /// below it go.
     pub watermark: Timestamp,
     /// What was dropped at or below it.
     pub gone: GoneKeys,
@@ -120,7 +127,8 @@ impl Shard {
         *self.gone.lock() = gone;
     }
 
-    /// The watermark durably in the checkpoint: what is gone since then, or before, may be left out.
+    /// The watermark durably in the checkpoint: what is gone since then, or before, may be left
+    /// out.
     #[must_use]
     pub fn gone_below(&self) -> Timestamp {
         self.durable_watermark()
@@ -146,8 +154,9 @@ impl Shard {
         });
     }
 
-    /// Merges tables of the checkpoint that hold keys which are gone, if that is worth it; false: it is not, or not yet. To be called
-    /// by the process that folds. Costs no request when nothing is gone that may go.
+    /// Merges tables of the checkpoint that hold keys which are gone, if that is worth it; false:
+    /// it is not, or not yet. To be called by the process that folds. Costs no request when nothing
+    /// is gone that may go.
     ///
     /// # Errors
     /// The bucket's; harmless.
@@ -179,7 +188,8 @@ impl Shard {
         self.compact_now(Extent::Gone).await.map_err(|fault| self.error(fault))?;
         let less = self.gone_bytes(gone).await? < before;
         if !less && let Some(view) = self.base() {
-            // The merge changed the checkpoint, if there was one; what is still there stays until others do.
+            // The merge changed the checkpoint, if there was one; what is still there stays until
+            // others do.
             *self.reclaimed.lock() = Some(state_of(&*view));
         }
         if less {
@@ -189,8 +199,8 @@ impl Shard {
         Ok(less)
     }
 
-    /// Whether tables that a merge for what is gone has replaced may be deleted by now. Said once: it may be that nothing is folded any
-    /// more which would bring that about.
+    /// Whether tables that a merge for what is gone has replaced may be deleted by now. Said once:
+    /// it may be that nothing is folded any more which would bring that about.
     pub fn has_replaced(&self) -> bool {
         let now = self.options.env.clock.monotonic();
         let due = self.replaced.lock().take_if(|at| *at <= now).is_some();

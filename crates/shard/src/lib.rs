@@ -6,7 +6,8 @@
 //! log: the transaction layer feeds it the entries, in order.
 //!
 //! # Invariants
-//! - A read at timestamp *t* returns the newest version at or below *t*, or an error; never an older one.
+//! - A read at timestamp *t* returns the newest version at or below *t*, or an error; never an
+//!   older one.
 //! - The checkpoint holds only what the log has committed, in LSN order.
 //! - Nothing newer than the watermark `min(now - retention, oldest open snapshot)` is collected.
 //!

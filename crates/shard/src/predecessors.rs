@@ -1,13 +1,13 @@
 //! What a batch of the fold supersedes in the checkpoint, found in one pass.
 //!
 //! # Purpose
-//! A point get costs a filter look-up in every table; a large write set has millions of keys, nearly always
-//! close together and mostly new. One iterator over the checkpoint tells of a whole stretch of keys that
-//! nothing is there, and yields what is.
+//! A point get costs a filter look-up in every table; a large write set has millions of keys,
+//! nearly always close together and mostly new. One iterator over the checkpoint tells of a whole
+//! stretch of keys that nothing is there, and yields what is.
 //!
 //! # Invariants
-//! - The pass and point gets give the same answers. Keys come in order; everything the fold applied before is
-//!   seen, nothing of the batch itself.
+//! - The pass and point gets give the same answers. Keys come in order; everything the fold applied
+//!   before is seen, nothing of the batch itself.
 //!
 //! # Limits
 //! It gives up, for point gets, when the checkpoint turns out to hold much between the keys.

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! # Invariants
-//! The watermark is checked after the read as well as before: it is raised before anything is dropped.
+//! The watermark is checked after the read as well as before: it is raised before anything is
+//! dropped.
 
 use telesto_bucket::Cause;
 use telesto_common::Timestamp;
@@ -40,8 +41,8 @@ impl Shard {
         self.tail_and_pages(key, at)
     }
 
-    /// As [`memory`](Self::memory), for one of many keys: these are mostly new ones, which the newest-row cache does not have, or have
-    /// been read by a scan, so it is asked last.
+    /// As [`memory`](Self::memory), for one of many keys: these are mostly new ones, which the
+    /// newest-row cache does not have, or have been read by a scan, so it is asked last.
     pub(crate) fn memory_of_many(&self, key: &[u8], at: Timestamp) -> Memory {
         let read = match self.tail_and_pages(key, at) {
             Memory::Answer(read) => return Memory::Answer(read),
@@ -70,8 +71,8 @@ impl Shard {
         Memory::Ask(read)
     }
 
-    /// What a page of scanned rows tells of a key whose version at `at` is not in the tail. A page that is there now has all that
-    /// has left the tail.
+    /// What a page of scanned rows tells of a key whose version at `at` is not in the tail. A page
+    /// that is there now has all that has left the tail.
     fn in_page(&self, key: &[u8], at: Timestamp, newer: bool) -> Option<Read> {
         // What does not decode is told by the read of the checkpoint.
         let found = match self.pages.version(self.engine.path(), key)? {
@@ -82,8 +83,8 @@ impl Shard {
         self.snapshots.check(at).is_ok().then_some(found)
     }
 
-    /// The version of `key` visible at `at`, if memory has it (newest-row cache or tail); `None` means "use
-    /// [`get`](Self::get)". `at` must not be above [`applied`](Self::applied).
+    /// The version of `key` visible at `at`, if memory has it (newest-row cache or tail); `None`
+    /// means "use [`get`](Self::get)". `at` must not be above [`applied`](Self::applied).
     #[must_use]
     pub fn try_get(&self, key: &[u8], at: Timestamp) -> Option<Result<Read>> {
         if let Err(error) = self.snapshots.check(at) {
@@ -98,7 +99,8 @@ impl Shard {
     /// The version of `key` visible at `at`, which must not be above [`applied`](Self::applied).
     ///
     /// # Errors
-    /// [`crate::Error::SnapshotTooOld`], the bucket's, [`crate::Error::Corrupt`], [`crate::Error::Unavailable`].
+    /// [`crate::Error::SnapshotTooOld`], the bucket's, [`crate::Error::Corrupt`],
+    /// [`crate::Error::Unavailable`].
     pub async fn get(&self, key: &[u8], at: Timestamp) -> Result<Read> {
         match self.look_for(key, at).await {
             Err(Error::PartMissing { .. }) => {}

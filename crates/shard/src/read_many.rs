@@ -5,11 +5,13 @@
 //! keys -> memory (newest-row cache, tail, pages; of many keys the cache last) --what it does not know, in order--> scans of the checkpoint from the first of them on,
 //!         a page each, as long as a scan finds what several keys asked for -> the others one by one, many at a time
 //! ```
-//! Keys asked for together often lie together: the lines of an order, the entries of an index, new keys of a table that is
-//! being loaded. One scan then tells of many what a read of the checkpoint tells of one, and leaves pages.
+//! Keys asked for together often lie together: the lines of an order, the entries of an index, new
+//! keys of a table that is being loaded. One scan then tells of many what a read of the checkpoint
+//! tells of one, and leaves pages.
 //!
 //! # Invariants
-//! As of one key: what is in the tail is looked at before the checkpoint, whose pages and views hold all that has left the tail since.
+//! As of one key: what is in the tail is looked at before the checkpoint, whose pages and views
+//! hold all that has left the tail since.
 //!
 //! # On failure
 //! A scan that fails leaves its keys to be read one by one; these tell the error.
@@ -33,7 +35,8 @@ use crate::shard::Shard;
 
 /// Checkpoint reads of one call under way at once.
 const PARALLEL: usize = 64;
-/// With fewer keys they are read one by one: as many reads under way at once cost no more time than a scan.
+/// With fewer keys they are read one by one: as many reads under way at once cost no more time than
+/// a scan.
 const FEW: usize = 4;
 /// From so many keys on, the newest-row cache is asked last.
 const MANY: usize = 32;
@@ -90,8 +93,8 @@ impl Shard {
         Ok(reads)
     }
 
-    /// Whether no key in `range`, which has an end, has any version at all: each would be [`Read::Absent`] at `at`. One look of a scan;
-    /// `false` promises nothing.
+    /// Whether no key in `range`, which has an end, has any version at all: each would be
+    /// [`Read::Absent`] at `at`. One look of a scan; `false` promises nothing.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -120,8 +123,8 @@ impl Shard {
         }
     }
 
-    /// Settles keys, which are in order, by scans, as long as these are worth their price; how many. `single` gets those whose
-    /// version is in the history.
+    /// Settles keys, which are in order, by scans, as long as these are worth their price; how
+    /// many. `single` gets those whose version is in the history.
     async fn scan_for(
         self: &Arc<Self>,
         keys: &[Bytes],

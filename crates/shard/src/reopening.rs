@@ -1,7 +1,8 @@
 //! Views that are opened while a fold of the same process goes on (tests).
 //!
-//! A read that finds its view of no use opens the newest checkpoint; until it is there a fold may have taken the checkpoint over, or
-//! gone on with it, and the tail have let go what the newer one has.
+//! A read that finds its view of no use opens the newest checkpoint; until it is there a fold may
+//! have taken the checkpoint over, or gone on with it, and the tail have let go what the newer one
+//! has.
 
 use std::sync::Arc;
 
@@ -95,7 +96,8 @@ async fn fold_lets_nothing_go_that_the_view_in_use_lacks(name: &str, engine: Eng
     apply(&shard, 1, "a");
     folded(&shard).await;
     let writer = shard.base();
-    // A read has put a view of its own in the place of the writer's, before the fold heard that it is durable.
+    // A read has put a view of its own in the place of the writer's, before the fold heard that it
+    // is durable.
     let (own, meta) = opened(&shard).await;
     assert!(shard.adopt(Some(&writer), own, &meta).is_ok());
     apply(&shard, 2, "b");
@@ -130,7 +132,8 @@ async fn fold_lets_nothing_go_that_the_view_in_use_lacks_on_slatedb() {
     fold_lets_nothing_go_that_the_view_in_use_lacks("fold-slate", EngineKind::SlateDb).await;
 }
 
-/// Reads that open the checkpoint again, folds and commits, in an order drawn from `seed`: a key that was put and is not read.
+/// Reads that open the checkpoint again, folds and commits, in an order drawn from `seed`: a key
+/// that was put and is not read.
 async fn lost(seed: u64, planted: Planted) -> Option<String> {
     const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
     let engine = EngineKind::Memory(crate::MemoryCheckpoints::new());

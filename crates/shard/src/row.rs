@@ -1,8 +1,9 @@
 //! The checkpoint's key space and stored rows (`docs/reference/formats/shard.md`).
 //!
 //! # Invariants
-//! - `C | key`: the newest version. `H | key | !timestamp`: an older one, newest first, with the timestamp
-//!   that superseded it. `T | transaction`: its commit timestamp. `M`: how far the checkpoint reaches.
+//! - `C | key`: the newest version. `H | key | !timestamp`: an older one, newest first, with the
+//!   timestamp that superseded it. `T | transaction`: its commit timestamp. `M`: how far the
+//!   checkpoint reaches.
 //! - Every garbage-collection decision needs one row and the watermark, nothing else.
 //!
 //! # On failure
@@ -19,7 +20,8 @@ use telesto_common::{Lsn, RegionId, Timestamp, TxnId};
 use crate::api::{Origin, Version};
 use crate::error::{Error, Result};
 
-/// The newest format version of a row that is read. A row is written in the oldest that can hold it.
+/// The newest format version of a row that is read. A row is written in the oldest that can hold
+/// it.
 pub const ROW_FORMAT: u8 = 2;
 /// Rows without an origin label: whoever committed the version did so in this region.
 const LOCAL_FORMAT: u8 = 1;
@@ -67,7 +69,8 @@ impl RowKind {
     }
 }
 
-/// Where in the key space a stored row is: its kind and, of versions, the first bytes of the key, which name an index.
+/// Where in the key space a stored row is: its kind and, of versions, the first bytes of the key,
+/// which name an index.
 pub type Place = [u8; 1 + PREFIX_LEN];
 
 /// The place of a stored key; `None`: it is too short to tell.
@@ -287,8 +290,8 @@ pub fn decode_newest(path: &str, stored: &Bytes) -> Result<Version> {
     Ok(Version { value: (!deleted).then(|| stored.slice(len..)), ..head })
 }
 
-/// Decodes the `C` row at `place` of a buffer. A short value is copied: what counts a buffer's references lies elsewhere in memory, and
-/// is written to by each reader.
+/// Decodes the `C` row at `place` of a buffer. A short value is copied: what counts a buffer's
+/// references lies elsewhere in memory, and is written to by each reader.
 ///
 /// # Errors
 /// As [`decode_newest`].
@@ -305,8 +308,8 @@ pub fn copy_newest(path: &str, buffer: &Bytes, place: Range<usize>) -> Result<Ve
     Ok(Version { value, ..head })
 }
 
-/// The head of a `C` row, read in place: this is the inner loop of scans. A version without its value, whether it is a
-/// delete mark, and where the value begins.
+/// The head of a `C` row, read in place: this is the inner loop of scans. A version without its
+/// value, whether it is a delete mark, and where the value begins.
 fn newest_header(path: &str, stored: &[u8]) -> Result<(Version, bool, usize)> {
     const WHAT: &str = "newest-version";
     let corrupt = |reason: &str| Error::Corrupt {

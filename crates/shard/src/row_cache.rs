@@ -1,16 +1,17 @@
 //! The newest-row cache: a warm point read is a hash look-up.
 //!
 //! # Invariants
-//! - A cached row is the newest version of its key among everything the shard has applied. Applying a
-//!   write replaces the cached row in the same step; a slow read of the checkpoint may fill the cache
-//!   only if nothing was applied to the key's stripe since the read began. The stamp is checked and the
-//!   row inserted under one lock, so a stale row can never be seen.
-//! - An external write set, whose keys are not known, begins an epoch of the shard: rows cached in an older
-//!   one are misses if a write set since may hold their keys ([`Epochs`]).
+//! - A cached row is the newest version of its key among everything the shard has applied. Applying
+//!   a write replaces the cached row in the same step; a slow read of the checkpoint may fill the
+//!   cache only if nothing was applied to the key's stripe since the read began. The stamp is
+//!   checked and the row inserted under one lock, so a stale row can never be seen.
+//! - An external write set, whose keys are not known, begins an epoch of the shard: rows cached in
+//!   an older one are misses if a write set since may hold their keys ([`Epochs`]).
 //! - It stays within its bound (bytes of keys, values and bookkeeping), and pins no other buffer.
 //!
-//! All that is known of a row lies in one piece, key and value at its end, and a value is copied out: in a large cache each place in memory
-//! that a read has to visit is a wait of some hundred nanoseconds. So it is three: the table's group, its entry, the row.
+//! All that is known of a row lies in one piece, key and value at its end, and a value is copied
+//! out: in a large cache each place in memory that a read has to visit is a wait of some hundred
+//! nanoseconds. So it is three: the table's group, its entry, the row.
 //!
 //! # On failure
 //! Nothing here fails; a miss costs a read.
@@ -32,8 +33,8 @@ use crate::row::LONG;
 
 const STRIPES: usize = 512;
 
-/// Bookkeeping counted for each row, bytes: its head, its place in a table that is a third full (as after it has doubled), what the allocator
-/// rounds up.
+/// Bookkeeping counted for each row, bytes: its head, its place in a table that is a third full (as
+/// after it has doubled), what the allocator rounds up.
 const OVERHEAD: u64 = 144;
 
 /// What lies aside, beside a long value, bytes.
@@ -69,7 +70,8 @@ enum Kind {
     Value,
 }
 
-/// The newest version of a key, or that it has none: the head, the key, and the value behind it unless it is long.
+/// The newest version of a key, or that it has none: the head, the key, and the value behind it
+/// unless it is long.
 #[derive(Debug)]
 struct CachedRow(ThinArc<Head, u8>);
 
@@ -196,8 +198,8 @@ impl RowCache {
         (hash >> 40) as usize % STRIPES
     }
 
-    /// The newest version of `key` if it is cached and at or below `at`, and no external write set since may hold the key. The inner
-    /// `None`: the key has no version.
+    /// The newest version of `key` if it is cached and at or below `at`, and no external write set
+    /// since may hold the key. The inner `None`: the key has no version.
     pub(crate) fn get(
         &self,
         scope: u64,
@@ -231,8 +233,8 @@ impl RowCache {
         Stamp(self.share(hash).lock().stamps[Self::stripe(hash)])
     }
 
-    /// Caches what a checkpoint read found to be the newest version, unless a write was applied to the
-    /// key's stripe since `stamp`.
+    /// Caches what a checkpoint read found to be the newest version, unless a write was applied to
+    /// the key's stripe since `stamp`.
     pub(crate) fn fill(
         &self,
         scope: u64,
@@ -249,8 +251,8 @@ impl RowCache {
         }
     }
 
-    /// A write was applied: a cached row is replaced by it, nothing is added. Called under the tail's
-    /// write lock.
+    /// A write was applied: a cached row is replaced by it, nothing is added. Called under the
+    /// tail's write lock.
     pub(crate) fn applied(&self, scope: u64, epoch: u64, key: &[u8], version: &Version) {
         let hash = Self::hash(scope, key);
         let mut share = self.share(hash).lock();
@@ -261,8 +263,8 @@ impl RowCache {
         share.insert(hash, key, row);
     }
 
-    /// The newest version of a key leaves the tail: keep it within reach. Called under a lock of the tail, so that nothing
-    /// is applied meanwhile. Returns the bytes added.
+    /// The newest version of a key leaves the tail: keep it within reach. Called under a lock of
+    /// the tail, so that nothing is applied meanwhile. Returns the bytes added.
     pub(crate) fn demote(&self, scope: u64, epoch: u64, key: &[u8], version: &Version) -> u64 {
         let hash = Self::hash(scope, key);
         let mut share = self.share(hash).lock();

@@ -1,23 +1,26 @@
 //! Scans: the tail, external write sets and the checkpoint, merged in key order.
 //!
 //! # Protocol
-//! Every source yields a chunk of rows; the step reaches to the nearest last key among the sources that are not
-//! at their end; up to there the newest version at or below the snapshot wins. A checkpoint row newer than the
-//! snapshot is looked up in the history.
+//! Every source yields a chunk of rows; the step reaches to the nearest last key among the sources
+//! that are not at their end; up to there the newest version at or below the snapshot wins. A
+//! checkpoint row newer than the snapshot is looked up in the history.
 //!
 //! # Invariants
-//! Rows move from the tail to the checkpoint only. The trim counter is read before the checkpoint's iterator is
-//! opened and compared under the same lock the tail is read with; when it differs, everything after the last
-//! finished step is read again with a newer iterator. So no row is missed and none comes twice.
+//! Rows move from the tail to the checkpoint only. The trim counter is read before the checkpoint's
+//! iterator is opened and compared under the same lock the tail is read with; when it differs,
+//! everything after the last finished step is read again with a newer iterator. So no row is missed
+//! and none comes twice.
 //!
-//! Spilled runs of the tail are sources like the others; what leaves memory for one is noticed like what is trimmed.
+//! Spilled runs of the tail are sources like the others; what leaves memory for one is noticed like
+//! what is trimmed.
 //!
-//! An external write set is not read before the merge comes near its first key: of write sets beside each other
-//! one is read at a time.
+//! An external write set is not read before the merge comes near its first key: of write sets
+//! beside each other one is read at a time.
 //!
 //! # Limits
 //! Memory: one chunk of each source under way, at most 1,024 rows, all chunks together about
-//! [`STEP_BYTES`] (but a block of each part); one batch of about [`BATCH_BYTES`]; what the checkpoint reads ahead.
+//! [`STEP_BYTES`] (but a block of each part); one batch of about [`BATCH_BYTES`]; what the
+//! checkpoint reads ahead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -98,8 +101,8 @@ struct Sources {
     externals: Vec<Source<ExternalScan, Option<Bytes>>>,
     /// What was spilled of the tail, each with no reader while a chunk of it is being read.
     runs: Vec<Source<Option<RunScan>, Version>>,
-    /// External write sets not read yet, with the first key they may hold in the scan's direction, the nearest
-    /// one last.
+    /// External write sets not read yet, with the first key they may hold in the scan's direction,
+    /// the nearest one last.
     waiting: Vec<(Bytes, Arc<External>)>,
     rest: KeyRange,
 }
@@ -111,8 +114,8 @@ enum Found {
 }
 
 impl Shard {
-    /// Scans `range` as of `at`. Nothing is read before the first batch is pulled. The caller keeps a
-    /// [`crate::SnapshotGuard`] at or below `at` while it scans.
+    /// Scans `range` as of `at`. Nothing is read before the first batch is pulled. The caller keeps
+    /// a [`crate::SnapshotGuard`] at or below `at` while it scans.
     #[must_use]
     pub fn scan(self: &Arc<Self>, range: KeyRange, at: Timestamp, spec: ScanSpec) -> ShardScan {
         ShardScan {
@@ -175,7 +178,8 @@ impl ShardScan {
 
     /// Covers some more of the range, or notices that the sources must be opened again.
     async fn step(&mut self, chunk: usize) -> Result<()> {
-        // Put back only at the end: what was taken from them is lost to them, when this fails or nobody waits for it any longer.
+        // Put back only at the end: what was taken from them is lost to them, when this fails or
+        // nobody waits for it any longer.
         let Some(mut sources) = self.sources.take() else { return self.open().await };
         if let Err(failure) = sources.fill(&self.shard, chunk, self.spec.reverse).await {
             let base = sources.base.clone();

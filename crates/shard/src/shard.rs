@@ -1,14 +1,15 @@
 //! One open shard: opening, applying entries, snapshots, and the current view of the checkpoint.
 //!
 //! # Invariants
-//! - A row leaves the tail only after the view every later read uses has it: the view is replaced first,
-//!   the tail trimmed second, and readers look in that order reversed (tail first, then load the view).
-//! - `checkpointed` never goes back, and the view that reads use reaches as far: both change under the view's lock. Else the tail would
-//!   let go what no view has.
+//! - A row leaves the tail only after the view every later read uses has it: the view is replaced
+//!   first, the tail trimmed second, and readers look in that order reversed (tail first, then load
+//!   the view).
+//! - `checkpointed` never goes back, and the view that reads use reaches as far: both change under
+//!   the view's lock. Else the tail would let go what no view has.
 //!
 //! # On failure
-//! A view that is of no use any more (closed, or an object collected under it) is replaced by the newest
-//! checkpoint, a bounded number of times a call.
+//! A view that is of no use any more (closed, or an object collected under it) is replaced by the
+//! newest checkpoint, a bounded number of times a call.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Formatter};
@@ -50,8 +51,8 @@ pub(crate) type Base = Option<Arc<dyn View>>;
 /// One open shard. Share it in an `Arc`; every method takes `&self`.
 ///
 /// Life: [`Shard::open`] at the newest checkpoint; the caller feeds every log entry from
-/// [`Shard::replay_from`] on through [`Shard::apply`], in LSN order; reads at any timestamp up to the
-/// newest applied one; [`Shard::fold`] in the background.
+/// [`Shard::replay_from`] on through [`Shard::apply`], in LSN order; reads at any timestamp up to
+/// the newest applied one; [`Shard::fold`] in the background.
 pub struct Shard {
     pub(crate) this: Weak<Self>,
     pub(crate) options: ShardOptions,
@@ -100,7 +101,8 @@ impl Debug for Shard {
     }
 }
 
-/// What the newest checkpoint of a shard holds is committed: for the log to ask before it believes a local directory.
+/// What the newest checkpoint of a shard holds is committed: for the log to ask before it believes
+/// a local directory.
 #[derive(Debug)]
 pub struct CheckpointKnows {
     options: ShardOptions,
@@ -114,7 +116,8 @@ impl CheckpointKnows {
         Arc::new(Self { options, opened: Mutex::default() })
     }
 
-    /// The shard that was opened to ask, if the log did: opening it again would cost the same requests once more.
+    /// The shard that was opened to ask, if the log did: opening it again would cost the same
+    /// requests once more.
     pub fn take(&self) -> Option<Arc<Shard>> {
         self.opened.lock().take()
     }
@@ -143,8 +146,8 @@ impl Shard {
         Self::open_with(options, Arc::default()).await
     }
 
-    /// Opens the newest checkpoint beside this shard, which is to be replaced by it. Snapshots that are open here are
-    /// open there.
+    /// Opens the newest checkpoint beside this shard, which is to be replaced by it. Snapshots that
+    /// are open here are open there.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -192,20 +195,22 @@ impl Shard {
         }))
     }
 
-    /// The first LSN the caller must [`apply`](Self::apply): the one after [`applied`](Self::applied).
+    /// The first LSN the caller must [`apply`](Self::apply): the one after
+    /// [`applied`](Self::applied).
     #[must_use]
     pub fn replay_from(&self) -> Lsn {
         self.applied().0.next()
     }
 
-    /// Applies one entry to the tail: sync, in memory, fast. All its commits become visible together, to
-    /// snapshots taken from [`applied`](Self::applied) afterwards. An entry at or below the newest applied one
-    /// is ignored. External write sets are held by reference and read on demand. `CheckpointAdvanced`
-    /// records are *not* acted upon here: call [`refresh`](Self::refresh) for them when convenient.
+    /// Applies one entry to the tail: sync, in memory, fast. All its commits become visible
+    /// together, to snapshots taken from [`applied`](Self::applied) afterwards. An entry at or
+    /// below the newest applied one is ignored. External write sets are held by reference and read
+    /// on demand. `CheckpointAdvanced` records are *not* acted upon here: call
+    /// [`refresh`](Self::refresh) for them when convenient.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`] on a gap, [`Error::UnknownRecord`] on a record this version does not know,
-    /// [`Error::Corrupt`] when commit timestamps do not grow; nothing is applied then.
+    /// [`Error::OutOfOrder`] on a gap, [`Error::UnknownRecord`] on a record this version does not
+    /// know, [`Error::Corrupt`] when commit timestamps do not grow; nothing is applied then.
     pub fn apply(&self, entry: &Entry) -> Result<()> {
         self.open_check()?;
         let now = self.options.env.clock.monotonic();
@@ -222,14 +227,15 @@ impl Shard {
         drop(tail);
         let durable = self.checkpointed();
         if entry.lsn <= durable && !self.options.env.planted(Bug::UnboundedFollower) {
-            // The checkpoint in use has it already: nobody will fold it, so nobody else would trim it.
+            // The checkpoint in use has it already: nobody will fold it, so nobody else would trim
+            // it.
             self.trim(durable);
         }
         Ok(())
     }
 
-    /// The newest applied entry and the newest commit timestamp applied (both survive reopening: the
-    /// checkpoint stores them).
+    /// The newest applied entry and the newest commit timestamp applied (both survive reopening:
+    /// the checkpoint stores them).
     #[must_use]
     pub fn applied(&self) -> (Lsn, Timestamp) {
         // The timestamp is stored first: it is at least as new as the entry read before it.
@@ -237,8 +243,8 @@ impl Shard {
         (lsn, Timestamp(self.newest.load(Ordering::Acquire)))
     }
 
-    /// The last LSN durably in the checkpoint, as far as this process knows. The log may be trimmed up to
-    /// here once retention has passed.
+    /// The last LSN durably in the checkpoint, as far as this process knows. The log may be trimmed
+    /// up to here once retention has passed.
     #[must_use]
     pub fn checkpointed(&self) -> Lsn {
         Lsn(self.checkpointed.load(Ordering::Acquire))
@@ -255,8 +261,9 @@ impl Shard {
         Timestamp(self.durable_watermark.load(Ordering::Acquire))
     }
 
-    /// Registers a snapshot: versions visible at `at` are kept, here and in checkpoints this process folds,
-    /// and conflict checks since `at` stay in memory within the tail's bound, until the guard drops.
+    /// Registers a snapshot: versions visible at `at` are kept, here and in checkpoints this
+    /// process folds, and conflict checks since `at` stay in memory within the tail's bound, until
+    /// the guard drops.
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`].
@@ -264,8 +271,8 @@ impl Shard {
         self.snapshots.register(at)
     }
 
-    /// The commit timestamp of a transaction, if it is known to have committed in what was applied; kept for
-    /// the retention window.
+    /// The commit timestamp of a transaction, if it is known to have committed in what was applied;
+    /// kept for the retention window.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -280,7 +287,8 @@ impl Shard {
         stored.map(|stored| row::decode_outcome(self.engine.path(), &stored)).transpose()
     }
 
-    /// [`outcome`](Self::outcome) from memory, if that covers every commit after `since`; outer `None`: it does not.
+    /// [`outcome`](Self::outcome) from memory, if that covers every commit after `since`; outer
+    /// `None`: it does not.
     #[must_use]
     pub fn try_outcome(&self, txn: TxnId, since: Timestamp) -> Option<Option<Timestamp>> {
         let tail = self.tail.read();
@@ -290,19 +298,22 @@ impl Shard {
         }
     }
 
-    /// Whether the log entry `lsn` holds the commits of all `txns`; `None`: the entry is not in memory (any more, or yet).
+    /// Whether the log entry `lsn` holds the commits of all `txns`; `None`: the entry is not in
+    /// memory (any more, or yet).
     #[must_use]
     pub fn entry_holds(&self, lsn: Lsn, txns: &[TxnId]) -> Option<bool> {
         self.tail.read().entry_holds(lsn, txns)
     }
 
-    /// Why the checkpoint cannot be written just now: the object and the error of its newest write, if that failed.
+    /// Why the checkpoint cannot be written just now: the object and the error of its newest write,
+    /// if that failed.
     #[must_use]
     pub fn failed_write(&self) -> Option<String> {
         self.engine.failed_write()
     }
 
-    /// The part objects that commits in the tail name and the checkpoint does not hold yet: nobody may delete them.
+    /// The part objects that commits in the tail name and the checkpoint does not hold yet: nobody
+    /// may delete them.
     #[must_use]
     pub fn parts_in_use(&self) -> BTreeSet<String> {
         self.tail.read().parts().map(str::to_owned).collect()
@@ -320,8 +331,8 @@ impl Shard {
         self.tail.read().spilled_bytes()
     }
 
-    /// Ends background work. Folds nothing: call [`fold`](Self::fold) first if the next open should be
-    /// quick. Later calls that change or fetch something fail with [`Error::Closed`].
+    /// Ends background work. Folds nothing: call [`fold`](Self::fold) first if the next open should
+    /// be quick. Later calls that change or fetch something fail with [`Error::Closed`].
     pub async fn close(&self) {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
@@ -361,8 +372,9 @@ impl Shard {
         self.base.read().clone()
     }
 
-    /// Makes `view` what reads use in place of `failed` (`None`: of any), then lets the tail go up to what it holds. Gives the one
-    /// before; or `view` back, when another is in use by now, or the one in use is known to reach further.
+    /// Makes `view` what reads use in place of `failed` (`None`: of any), then lets the tail go up
+    /// to what it holds. Gives the one before; or `view` back, when another is in use by now, or
+    /// the one in use is known to reach further.
     pub(crate) fn adopt(
         &self,
         failed: Option<&Base>,
@@ -371,7 +383,8 @@ impl Shard {
     ) -> std::result::Result<Base, Base> {
         self.snapshots.adopt(meta.watermark);
         let old = {
-            // Of all who open a checkpoint or go on with one at the same time each decides here, on what is in use then.
+            // Of all who open a checkpoint or go on with one at the same time each decides here, on
+            // what is in use then.
             let mut base = self.base.write();
             let other = failed.is_some_and(|failed| !same(&base, failed));
             let older = other || meta.lsn < self.checkpointed();
@@ -390,7 +403,8 @@ impl Shard {
     /// `view`, which this process writes to, durably reaches as far as `meta` says.
     ///
     /// # Errors
-    /// [`Fault::Gone`] when reads use another one by now: it does not have what was written, so the tail keeps that.
+    /// [`Fault::Gone`] when reads use another one by now: it does not have what was written, so the
+    /// tail keeps that.
     pub(crate) fn advanced(&self, view: &Base, meta: &Meta) -> Outcome<()> {
         {
             let base = self.base.read();
@@ -457,7 +471,8 @@ impl Shard {
         Err(Fault::Gone("the checkpoint goes on faster than it is opened".to_owned()))
     }
 
-    /// `failed` is of no use any more and nothing could be opened in its place: the next read tries again.
+    /// `failed` is of no use any more and nothing could be opened in its place: the next read tries
+    /// again.
     pub(crate) fn lost(&self, failed: &Base) {
         let mut base = self.base.write();
         if same(&base, failed) {
@@ -466,8 +481,9 @@ impl Shard {
         }
     }
 
-    /// A part that the tail names is not there: once the checkpoint held its rows, another process may have deleted it.
-    /// Reads the newest checkpoint, which settles the write set; one that is not settled by it is damaged.
+    /// A part that the tail names is not there: once the checkpoint held its rows, another process
+    /// may have deleted it. Reads the newest checkpoint, which settles the write set; one that is
+    /// not settled by it is damaged.
     pub(crate) async fn look_past_missing_part(&self) -> Result<()> {
         self.open_check()?;
         tracing::info!(path = self.engine.path(), "a part is gone; reading the newest checkpoint");
@@ -498,7 +514,8 @@ impl Shard {
         }
     }
 
-    /// Answers a failed read: opens the checkpoint again if that can help, otherwise reports the failure.
+    /// Answers a failed read: opens the checkpoint again if that can help, otherwise reports the
+    /// failure.
     pub(crate) async fn recover(
         &self,
         base: &Base,
@@ -517,9 +534,9 @@ impl Shard {
     }
 }
 
-/// Half of the memory for work is for the table being made (its rows, then its encoded form), a quarter for what
-/// is read ahead.
-/// The engine over the checkpoint in the bucket that `options` name.
+/// Half of the memory for work is for the table being made (its rows, then its encoded form), a
+/// quarter for what is read ahead. The engine over the checkpoint in the bucket that `options`
+/// name.
 pub(crate) fn slate_of(options: &ShardOptions) -> SlateEngine {
     SlateEngine::new(
         &options.env,

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - The watermark never goes back and never passes an open snapshot of this process.
-//! - A snapshot below the watermark cannot be registered. Both are decided under one lock, so a fold
-//!   that raises the watermark and a transaction that begins cannot miss each other.
+//! - A snapshot below the watermark cannot be registered. Both are decided under one lock, so a
+//!   fold that raises the watermark and a transaction that begins cannot miss each other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +80,8 @@ impl Snapshots {
         Timestamp(self.watermark.fetch_max(bound.0, Ordering::AcqRel).max(bound.0))
     }
 
-    /// A checkpoint made elsewhere has this watermark: what is below is gone, open snapshots or not.
+    /// A checkpoint made elsewhere has this watermark: what is below is gone, open snapshots or
+    /// not.
     pub(crate) fn adopt(&self, watermark: Timestamp) {
         let _open = self.open.lock();
         self.watermark.fetch_max(watermark.0, Ordering::AcqRel);

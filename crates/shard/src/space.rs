@@ -1,14 +1,16 @@
 //! What each index takes: in the checkpoint, and in the tail.
 //!
 //! # Invariants
-//! What may be read does not depend on it: the numbers are shown to people, and tell whether a merge for what is gone pays ([`crate::gone`]).
+//! What may be read does not depend on it: the numbers are shown to people, and tell whether a
+//! merge for what is gone pays ([`crate::gone`]).
 //!
 //! # On failure
 //! The checkpoint's errors; a view that is of no use any more is replaced, as for a read.
 //!
 //! # Limits
-//! Bytes of the checkpoint are those of stored blocks, with every version that no compaction has dropped yet. A key that was
-//! changed between two compactions counts once for each table that has it. Rows of a write set in parts count by whole blocks.
+//! Bytes of the checkpoint are those of stored blocks, with every version that no compaction has
+//! dropped yet. A key that was changed between two compactions counts once for each table that has
+//! it. Rows of a write set in parts count by whole blocks.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! How the tail stays within its memory: when a fold is due, and what is done when the checkpoint does not go on.
+//! How the tail stays within its memory: when a fold is due, and what is done when the checkpoint
+//! does not go on.
 //!
 //! # Protocol
 //! ```text
@@ -10,14 +11,16 @@
 //!
 //! # Invariants
 //! - A run is whole before anything it holds leaves memory.
-//! - Memory of runs stays below half the bound: beyond that commits wait, as they do when the disk is full.
+//! - Memory of runs stays below half the bound: beyond that commits wait, as they do when the disk
+//!   is full.
 //!
 //! # On failure
-//! What cannot be written stays in memory, and is tried again after [`RETRY`]. What cannot be read back is an error of that read; the log
-//! has it, so that a restart helps.
+//! What cannot be written stays in memory, and is tried again after [`RETRY`]. What cannot be read
+//! back is an error of that read; the log has it, so that a restart helps.
 //!
 //! # Limits
-//! Once some of the tail is on disk, commits no longer wait for the fold: memory can be trimmed only when all of that is folded.
+//! Once some of the tail is on disk, commits no longer wait for the fold: memory can be trimmed
+//! only when all of that is folded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,7 +36,8 @@ use crate::shard::Shard;
 use crate::spill::{Run, write_run};
 use crate::tail::{Item, TailRead};
 
-/// How long the tail is full, and the checkpoint stays where it is, before that is taken for an outage.
+/// How long the tail is full, and the checkpoint stays where it is, before that is taken for an
+/// outage.
 const STALL: Duration = Duration::from_secs(2);
 /// Memory of entries that the fold takes at a time.
 const FOLD_BYTES: u64 = 1 << 20;
@@ -43,7 +47,8 @@ const RETRY: Duration = Duration::from_secs(2);
 /// Whether the checkpoint goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Since when the tail is full, in nanoseconds of the monotonic clock; 0: it was not since the checkpoint last went on.
+    /// Since when the tail is full, in nanoseconds of the monotonic clock; 0: it was not since the
+    /// checkpoint last went on.
     full_since: AtomicU64,
     /// Whether a fold failed since then.
     failed: AtomicBool,
@@ -110,8 +115,9 @@ impl Shard {
         self.progress.stalls(self.options.env.clock.monotonic()) || self.tail.read().has_spilled()
     }
 
-    /// Makes room in a tail that is at its memory limit while the checkpoint does not go on, by moving its oldest half to the local
-    /// disk. `false`: there is nothing to do, or nothing to be done: wait for the fold.
+    /// Makes room in a tail that is at its memory limit while the checkpoint does not go on, by
+    /// moving its oldest half to the local disk. `false`: there is nothing to do, or nothing to be
+    /// done: wait for the fold.
     ///
     /// # Errors
     /// [`crate::Error::Spill`]: it cannot be written; everything is in memory.
@@ -135,8 +141,8 @@ impl Shard {
         spilled
     }
 
-    /// Moves the oldest entries in memory, `bytes` of them or all, to the local disk. `false`: there is none, no place for them, or no
-    /// memory for what finds them there.
+    /// Moves the oldest entries in memory, `bytes` of them or all, to the local disk. `false`:
+    /// there is none, no place for them, or no memory for what finds them there.
     ///
     /// # Errors
     /// As [`make_room`](Self::make_room).
@@ -170,7 +176,8 @@ impl Shard {
             return Ok(true);
         }
         let scope = self.cache_scope();
-        // One step a lock, so that readers get in between; nothing is awaited, so that all of them are made.
+        // One step a lock, so that readers get in between; nothing is awaited, so that all of them
+        // are made.
         while self.tail.write().release_some(&scope) {}
         let took = self.options.env.clock.monotonic().saturating_sub(started);
         metrics::counter!("telesto_txn_tail_spills_total").increment(1);
@@ -201,7 +208,8 @@ impl Shard {
         self.options.env.blocking("reading a spilled part of the tail", read).await?
     }
 
-    /// Looks for the version visible at `at` in the runs that the tail named, and takes it where nothing newer may hide it.
+    /// Looks for the version visible at `at` in the runs that the tail named, and takes it where
+    /// nothing newer may hide it.
     pub(crate) async fn look_into_runs(
         &self,
         key: &[u8],

@@ -1,11 +1,13 @@
-//! Which objects a checkpoint is, for backups: the newest one of a bucket whose database may be in use.
+//! Which objects a checkpoint is, for backups: the newest one of a bucket whose database may be in
+//! use.
 //!
 //! # Invariants
 //! What is named belongs to one state of the checkpoint, whose reach was read in that same state.
 //!
 //! # On failure
-//! The bucket's errors. Reads only. Objects may be collected while they are being copied, an hour after a newer state has
-//! left them behind: whoever finds one missing asks for the newest checkpoint again.
+//! The bucket's errors. Reads only. Objects may be collected while they are being copied, an hour
+//! after a newer state has left them behind: whoever finds one missing asks for the newest
+//! checkpoint again.
 
 use telesto_common::{Lsn, Timestamp};
 
@@ -30,7 +32,8 @@ impl StoredCheckpoint {
     /// The newest checkpoint of the shard that `options` name; `None` when it has none yet.
     ///
     /// # Errors
-    /// The bucket's, [`Error::Corrupt`](crate::Error::Corrupt), [`Error::Unavailable`](crate::Error::Unavailable).
+    /// The bucket's, [`Error::Corrupt`](crate::Error::Corrupt),
+    /// [`Error::Unavailable`](crate::Error::Unavailable).
     pub async fn newest(options: &ShardOptions) -> Result<Option<Self>> {
         let (engine, path) = (slate_of(options), options.checkpoint_path());
         let found = async {

@@ -2,23 +2,26 @@
 //!
 //! # Invariants
 //! - Entries are applied in LSN order without a gap; commit timestamps grow strictly.
-//! - The versions of a key in the tail are a suffix of its history (external write sets aside): trimming
-//!   removes whole entries, oldest first, and only those the checkpoint holds durably.
-//! - The tail, runs included, knows every write after `floor`: a conflict check since `floor` or later needs nothing else.
-//! - `trims` grows whenever something is removed or settled, so that a scan that merges the tail with an older
-//!   view of the checkpoint notices and opens a newer one.
-//! - The rows of an external write set are read from its parts only until the checkpoint holds them durably; then
-//!   it is *settled*: its parts may be deleted, and what its spans may hold is read from the checkpoint, which has all
-//!   that is older too. A conflict check that meets the spans of a settled set asks the checkpoint.
+//! - The versions of a key in the tail are a suffix of its history (external write sets aside):
+//!   trimming removes whole entries, oldest first, and only those the checkpoint holds durably.
+//! - The tail, runs included, knows every write after `floor`: a conflict check since `floor` or
+//!   later needs nothing else.
+//! - `trims` grows whenever something is removed or settled, so that a scan that merges the tail
+//!   with an older view of the checkpoint notices and opens a newer one.
+//! - The rows of an external write set are read from its parts only until the checkpoint holds them
+//!   durably; then it is *settled*: its parts may be deleted, and what its spans may hold is read
+//!   from the checkpoint, which has all that is older too. A conflict check that meets the spans of
+//!   a settled set asks the checkpoint.
 //!
-//! - While the checkpoint cannot be written, the oldest entries leave memory for runs on the local disk (`tail/spilled.rs`).
+//! - While the checkpoint cannot be written, the oldest entries leave memory for runs on the local
+//!   disk (`tail/spilled.rs`).
 //!
 //! # On failure
 //! An entry that cannot be applied changes nothing.
 //!
 //! # Limits
-//! Memory is counted (keys, values, bookkeeping); the bound is enforced by the fold, by trimming what is
-//! folded and by [`crate::FoldNeed::Full`].
+//! Memory is counted (keys, values, bookkeeping); the bound is enforced by the fold, by trimming
+//! what is folded and by [`crate::FoldNeed::Full`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
@@ -94,11 +97,13 @@ pub(crate) struct TailRead {
     pub(crate) visible: Option<Version>,
     /// Whether the tail holds a newer one.
     pub(crate) newer: bool,
-    /// External write sets that may hold the key, at or below the timestamp and above `visible`; newest first.
+    /// External write sets that may hold the key, at or below the timestamp and above `visible`;
+    /// newest first.
     pub(crate) externals: Vec<Arc<External>>,
     /// Spilled runs that may hold the key, newest first; none when memory has what is visible.
     pub(crate) runs: Vec<Arc<Run>>,
-    /// The newest settled write set at or below the timestamp that may hold the key: what is older in a run, the checkpoint tells.
+    /// The newest settled write set at or below the timestamp that may hold the key: what is older
+    /// in a run, the checkpoint tells.
     pub(crate) settled_at: Option<Timestamp>,
 }
 
@@ -140,13 +145,14 @@ fn bounds(range: &KeyRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
 }
 
 impl Tail {
-    /// An empty tail of `shard` after a checkpoint that reaches `lsn`, whose newest commit is `newest`.
+    /// An empty tail of `shard` after a checkpoint that reaches `lsn`, whose newest commit is
+    /// `newest`.
     pub(crate) fn after(shard: ShardId, lsn: Lsn, newest: Timestamp) -> Self {
         Self { shard, applied: lsn, newest, floor: newest, ..Self::default() }
     }
 
-    /// Checks that `entry` comes next and that what it says of this shard can be applied by this version. `false`: it has been
-    /// applied before.
+    /// Checks that `entry` comes next and that what it says of this shard can be applied by this
+    /// version. `false`: it has been applied before.
     fn admit(&self, entry: &Entry) -> Result<bool> {
         if entry.lsn <= self.applied {
             return Ok(false);
@@ -267,14 +273,15 @@ impl Tail {
         TailRead { visible, newer, externals, runs, settled_at }
     }
 
-    /// Whether a settled write set may hold a version of `key` after `version`, at or below `at`: the checkpoint tells.
+    /// Whether a settled write set may hold a version of `key` after `version`, at or below `at`:
+    /// the checkpoint tells.
     fn is_shadowed(&self, key: &[u8], version: Timestamp, at: Timestamp) -> bool {
         let between = |external: &External| version < external.at && external.at <= at;
         self.settled.iter().any(|external| between(external) && external.may_hold(key))
     }
 
-    /// Whether nothing here that the checkpoint lacks was written in `range`, as far as the spans of external write
-    /// sets tell.
+    /// Whether nothing here that the checkpoint lacks was written in `range`, as far as the spans
+    /// of external write sets tell.
     pub(crate) fn is_free_of(&self, range: &KeyRange) -> bool {
         range.is_empty()
             || self.map.range::<[u8], _>(bounds(range)).next().is_none()
@@ -282,9 +289,9 @@ impl Tail {
                 && !self.externals.iter().any(|external| external.may_overlap(range))
     }
 
-    /// The visible version of each key in `range`, at most `limit` keys and about `limit_bytes` of them, in
-    /// order. Keys without a version at or below `at` are left out. The last value: the last key looked at,
-    /// if a limit cut the range short.
+    /// The visible version of each key in `range`, at most `limit` keys and about `limit_bytes` of
+    /// them, in order. Keys without a version at or below `at` are left out. The last value: the
+    /// last key looked at, if a limit cut the range short.
     pub(crate) fn scan(
         &self,
         range: &KeyRange,
@@ -323,8 +330,8 @@ impl Tail {
         (rows, cut)
     }
 
-    /// Adds what the versions of at most `keys` keys from `from` on take, by the first bytes of their keys. Gives the key to go on
-    /// at; `None`: it was the last one.
+    /// Adds what the versions of at most `keys` keys from `from` on take, by the first bytes of
+    /// their keys. Gives the key to go on at; `None`: it was the last one.
     pub(crate) fn space_from(
         &self,
         from: &Bytes,
@@ -383,8 +390,8 @@ impl Tail {
         }
     }
 
-    /// The first of `keys`, then of `ranges`, changed inline after `since` (which must be at or above
-    /// `floor`).
+    /// The first of `keys`, then of `ranges`, changed inline after `since` (which must be at or
+    /// above `floor`).
     pub(crate) fn changed_inline(
         &self,
         keys: &[Bytes],
@@ -434,16 +441,17 @@ impl Tail {
         self.outcomes.get(&txn).copied()
     }
 
-    /// Whether the entry `lsn` holds the commits of all `txns`; `None`: the entry is not in the tail.
+    /// Whether the entry `lsn` holds the commits of all `txns`; `None`: the entry is not in the
+    /// tail.
     pub(crate) fn entry_holds(&self, lsn: Lsn, txns: &[TxnId]) -> Option<bool> {
         let at = self.items.partition_point(|item| item.lsn < lsn);
         let item = self.items.get(at).filter(|item| item.lsn == lsn)?;
         Some(txns.iter().all(|txn| item.commits.iter().any(|commit| commit.txn == *txn)))
     }
 
-    /// When the oldest entry above `after` that holds a commit was applied here. Entries that only say something
-    /// about the shard (such as that the checkpoint advanced) wait for company: alone they would make a fold, which
-    /// makes such an entry, for ever.
+    /// When the oldest entry above `after` that holds a commit was applied here. Entries that only
+    /// say something about the shard (such as that the checkpoint advanced) wait for company: alone
+    /// they would make a fold, which makes such an entry, for ever.
     pub(crate) fn oldest_after(&self, after: Lsn) -> Option<Duration> {
         if let Some(run) = self.runs.iter().find(|run| run.commits_until > after) {
             return Some(run.applied_at);
@@ -459,7 +467,8 @@ impl Tail {
         self.items.range(start..).map(|item| item.bytes).sum::<u64>() + self.runs_memory()
     }
 
-    /// The version of `key` just below `at`, if the tail has it and no external write set may stand between.
+    /// The version of `key` just below `at`, if the tail has it and no external write set may stand
+    /// between.
     pub(crate) fn predecessor(&self, key: &[u8], at: Timestamp) -> Option<Version> {
         let mut externals = self.settled.iter().chain(&self.externals);
         if externals.any(|external| external.at < at && external.may_hold(key)) {
@@ -474,7 +483,8 @@ impl Tail {
         self.externals.iter().any(|other| Arc::ptr_eq(other, external))
     }
 
-    /// Whether the tail holds no version of `key` after `at`, and no external write set that may hold one.
+    /// Whether the tail holds no version of `key` after `at`, and no external write set that may
+    /// hold one.
     pub(crate) fn is_newest(&self, key: &[u8], at: Timestamp) -> bool {
         let spilled = self.runs.iter().any(|run| run.newest > at && run.may_hold(key));
         !spilled && self.is_newest_in_memory(key, at)
@@ -486,9 +496,9 @@ impl Tail {
             && !externals.any(|external| external.at > at && external.may_hold(key))
     }
 
-    /// Removes some of the oldest entries: those at or below `durable`, and among them those no conflict
-    /// check since `keep` needs, or any while more than `bytes_limit` is held. Returns whether more can be
-    /// removed; the caller lets readers in between.
+    /// Removes some of the oldest entries: those at or below `durable`, and among them those no
+    /// conflict check since `keep` needs, or any while more than `bytes_limit` is held. Returns
+    /// whether more can be removed; the caller lets readers in between.
     pub(crate) fn trim_some(
         &mut self,
         durable: Lsn,

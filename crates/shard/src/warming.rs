@@ -1,12 +1,14 @@
 //! Rows of external write sets that come into the newest-row cache before anybody asked for them.
 //!
 //! # Purpose
-//! Commits in the log's entries get into the cache when they leave the tail. Those of an external write set would not, and just after a
-//! load every read would look for its block: so a block that is read for one row, and a fold, bring the others along.
+//! Commits in the log's entries get into the cache when they leave the tail. Those of an external
+//! write set would not, and just after a load every read would look for its block: so a block that
+//! is read for one row, and a fold, bring the others along.
 //!
 //! # Invariants
-//! Only what is the newest of its key comes in, looked at under a lock of the tail, so that nothing is applied meanwhile; and only while the tail
-//! holds the write set: a checkpoint of another process may go past it, and then what came after it may be gone from the tail too.
+//! Only what is the newest of its key comes in, looked at under a lock of the tail, so that nothing
+//! is applied meanwhile; and only while the tail holds the write set: a checkpoint of another
+//! process may go past it, and then what came after it may be gone from the tail too.
 //!
 //! # On failure
 //! Nothing here fails.
@@ -27,7 +29,8 @@ use crate::shard::Shard;
 const STEP: usize = 64;
 
 impl Shard {
-    /// Takes `rows`, which `external` wrote, into the newest-row cache, at most `room` bytes of them.
+    /// Takes `rows`, which `external` wrote, into the newest-row cache, at most `room` bytes of
+    /// them.
     pub(crate) fn warm(
         &self,
         external: &Arc<External>,

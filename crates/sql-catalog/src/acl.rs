@@ -1,11 +1,14 @@
-//! Privileges on objects: what may be granted, access control lists, and how GRANT and REVOKE change them.
+//! Privileges on objects: what may be granted, access control lists, and how GRANT and REVOKE
+//! change them.
 //!
 //! # Purpose
-//! One list of [`AclItem`]s an object, as PostgreSQL keeps them: who gave what to whom, and what of it may be handed on.
+//! One list of [`AclItem`]s an object, as PostgreSQL keeps them: who gave what to whom, and what of
+//! it may be handed on.
 //!
 //! # Invariants
 //! - An object without a list of its own (`None`) has the privileges of [`Acl::default_of`].
-//! - The owner holds every grant option, whatever the list says; so no chain of grants can be cut off from the owner.
+//! - The owner holds every grant option, whatever the list says; so no chain of grants can be cut
+//!   off from the owner.
 //! - At most one item for a pair of grantee and grantor, and none without a right.
 //!
 //! # On failure
@@ -24,8 +27,9 @@ pub const BOOTSTRAP: u32 = 10;
 
 /// The role that owns an object, by OID.
 ///
-/// Records written before owners counted hold a name here: what was made then belongs to the bootstrap superuser, who is still
-/// written as that name, so that versions which know no other owner read the record.
+/// Records written before owners counted hold a name here: what was made then belongs to the
+/// bootstrap superuser, who is still written as that name, so that versions which know no other
+/// owner read the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Owner(pub u32);
 
@@ -447,7 +451,8 @@ impl Acl {
         self.0.iter().any(|item| item.grantee == role || item.grantor == role)
     }
 
-    /// [`Acl::forget`] of somebody who may revoke only what comes from grantors of which `may` says so.
+    /// [`Acl::forget`] of somebody who may revoke only what comes from grantors of which `may` says
+    /// so.
     ///
     /// # Errors
     /// None: what depends on it goes, too.

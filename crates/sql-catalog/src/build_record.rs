@@ -57,9 +57,11 @@ pub struct BuildRecord {
     pub pid: i32,
     /// Grows with each of the driver's transactions.
     pub beat: u64,
-    /// Where the table's rows were when the build began. Rows elsewhere were put there by writers that keep the index up.
+    /// Where the table's rows were when the build began. Rows elsewhere were put there by writers
+    /// that keep the index up.
     pub storage: u32,
-    /// The key of the last row when the build began; empty: not looked up yet. Rows behind it are the writers' own.
+    /// The key of the last row when the build began; empty: not looked up yet. Rows behind it are
+    /// the writers' own.
     pub last: Vec<u8>,
     /// The key of the last row counted; empty: none yet.
     pub counted: Vec<u8>,

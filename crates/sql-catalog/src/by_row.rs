@@ -1,21 +1,25 @@
-//! Rows placed by the value of a column: each value has a region that writes its rows, and regions that have them.
+//! Rows placed by the value of a column: each value has a region that writes its rows, and regions
+//! that have them.
 //!
 //! ```text
 //! region = 'eu' ─► home eu, in eu and us      key of a row or an index entry: table │ index │ 'eu' │ …
 //! region = 'us' ─► home us, in us                                              so each value is a range of each index
 //! ```
 //! # Invariants
-//! - The column is NOT NULL and the first of the primary key and of every index: rows and entries of one value are one key range of
-//!   each index, and everything between regions goes by key ranges. A key that is unique holds the value, whose home keeps it so.
+//! - The column is NOT NULL and the first of the primary key and of every index: rows and entries
+//!   of one value are one key range of each index, and everything between regions goes by key
+//!   ranges. A key that is unique holds the value, whose home keeps it so.
 //! - Every row has a value that is named here; else it would be nowhere.
-//! - What is not placed in a region, or still on its way there, is not read there: what is asked for it says which regions have it.
+//! - What is not placed in a region, or still on its way there, is not read there: what is asked
+//!   for it says which regions have it.
 //!
 //! # On failure
 //! [`NotPlaced`], with the regions that have all of what was asked for.
 //!
 //! # Limits
-//! Columns of type text and varchar, and of enums, whose labels are the values. A rule may name what is no label (the name of a region): no row has it
-//! until the label is added. Each value of each index is a rule of its own: [`MOST_VALUES`] a table.
+//! Columns of type text and varchar, and of enums, whose labels are the values. A rule may name
+//! what is no label (the name of a region): no row has it until the label is added. Each value of
+//! each index is a rule of its own: [`MOST_VALUES`] a table.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,8 +73,8 @@ impl ValuePlace {
         self.gaining.as_ref().is_some_and(|gaining| gaining.regions.contains(&region))
     }
 
-    /// Keeps what a definition that draws OID `at`, made by region `me`, has to with a value whose rows were placed as `before`: who does not
-    /// have them yet, and who wrote them.
+    /// Keeps what a definition that draws OID `at`, made by region `me`, has to with a value whose
+    /// rows were placed as `before`: who does not have them yet, and who wrote them.
     pub fn follow(&mut self, before: &Self, at: u32, me: u16) {
         let had = |id: &u16| before.has(*id) && !before.is_gained_by(*id);
         let gaining: Vec<u16> = self.regions.iter().copied().filter(|id| !had(id)).collect();
@@ -83,7 +87,8 @@ impl ValuePlace {
         from.extend(before.moved.iter().flat_map(|moved| moved.from.iter().copied()));
         from.sort_unstable();
         from.dedup();
-        // The region that defines stops with this very transaction, and everybody else hears of it behind its last write.
+        // The region that defines stops with this very transaction, and everybody else hears of it
+        // behind its last write.
         from.retain(|region| *region != me && Some(*region) != self.home());
         self.moved = (!from.is_empty()).then_some(Moved { at, from });
     }
@@ -108,7 +113,8 @@ impl ByRow {
         found.map_or("?", |column| column.name.as_str())
     }
 
-    /// A value as a column of type `ty` has it; nothing, where that is an enum without this label: no row has it.
+    /// A value as a column of type `ty` has it; nothing, where that is an enum without this label:
+    /// no row has it.
     #[must_use]
     pub fn datum(ty: &SqlType, value: &str) -> Option<Datum> {
         match ty {
@@ -133,8 +139,8 @@ impl ByRow {
         named(&names)
     }
 
-    /// Whether a foreign key between two such tables can be checked where the referencing row is written: it holds the column, and each
-    /// value has one home in both.
+    /// Whether a foreign key between two such tables can be checked where the referencing row is
+    /// written: it holds the column, and each value has one home in both.
     #[must_use]
     pub fn keeps(child: (&Table, &Self), parent: (&Table, &Self), key: &ForeignKey) -> bool {
         let id = |table: &Table, at: usize| table.columns.get(at).map(|column| column.id);
@@ -144,7 +150,8 @@ impl ByRow {
         holds
             && child.1.values.iter().all(|(value, place)| {
                 let other = parent.1.values.get(value);
-                // A row that references one of a value which is not there is refused by the key itself.
+                // A row that references one of a value which is not there is refused by the key
+                // itself.
                 other.is_none_or(|other| other.home() == place.home())
             })
     }
@@ -309,8 +316,8 @@ impl CatalogSnapshot {
         place.is_some_and(|(_, _, place)| place.has(me) && !place.is_gained_by(me))
     }
 
-    /// Refuses to read keys that are not all placed here. The one place where that is decided: everything that reads tables goes through
-    /// it.
+    /// Refuses to read keys that are not all placed here. The one place where that is decided:
+    /// everything that reads tables goes through it.
     ///
     /// # Errors
     /// [`NotPlaced`].
@@ -324,7 +331,8 @@ impl CatalogSnapshot {
         Ok(())
     }
 
-    /// The same of keys that are read together; where several of them are elsewhere, the regions that have all of them are told.
+    /// The same of keys that are read together; where several of them are elsewhere, the regions
+    /// that have all of them are told.
     ///
     /// # Errors
     /// [`NotPlaced`].
@@ -345,7 +353,8 @@ impl CatalogSnapshot {
         Ok(())
     }
 
-    /// What of `range` is placed here, in the order of keys: all of it, where no table's rows are placed by value.
+    /// What of `range` is placed here, in the order of keys: all of it, where no table's rows are
+    /// placed by value.
     #[must_use]
     pub fn placed_of(&self, range: &KeyRange) -> Vec<KeyRange> {
         let Some(parts) = self.row_parts.values().find(|parts| parts.whole.overlaps(range)) else {
@@ -355,7 +364,8 @@ impl CatalogSnapshot {
         here.map(|part| intersection(&part.range, range)).collect()
     }
 
-    /// Which values are among `ranges` of `table`, and where they are; nothing, where rows are not placed by value.
+    /// Which values are among `ranges` of `table`, and where they are; nothing, where rows are not
+    /// placed by value.
     #[must_use]
     pub fn told_of(&self, table: &Table, ranges: &[KeyRange]) -> Option<String> {
         let (rule, parts) = (table.placement.by_row.as_ref()?, self.row_parts(table)?);

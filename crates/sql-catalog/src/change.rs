@@ -1,12 +1,14 @@
 //! Changes of the catalog inside a transaction.
 //!
 //! # Invariants
-//! - A change writes the header with what it changes, and, in a database of several regions, the rules of which keys go where.
-//! - Definitions are changed in the region that makes them, and those of a table only while it is written there. That region says with each
-//!   that it has applied it, as the others do.
+//! - A change writes the header with what it changes, and, in a database of several regions, the
+//!   rules of which keys go where.
+//! - Definitions are changed in the region that makes them, and those of a table only while it is
+//!   written there. That region says with each that it has applied it, as the others do.
 //!
 //! # On failure
-//! 25006 and 55000 for what is another region's; the transaction's errors. The caller undoes what was written.
+//! 25006 and 55000 for what is another region's; the transaction's errors. The caller undoes what
+//! was written.
 
 use std::sync::Arc;
 
@@ -119,7 +121,8 @@ impl CatalogChange {
         Ok(())
     }
 
-    /// Writes the changes and new headers, of what was changed. The catalog of this session, and the shared part of it.
+    /// Writes the changes and new headers, of what was changed. The catalog of this session, and
+    /// the shared part of it.
     pub async fn finish(
         mut self,
         env: &Env,

@@ -5,20 +5,24 @@
 //! a is lost: every region closes a ─► b, which was told so: "I define", all definitions once more, a's tables ──► every region
 //! ```
 //! # Invariants
-//! - One region makes definitions at a time: it is named by the last definition of the one before, so causal order brings that
-//!   one's definitions before its own; or nothing of the one before can come any more.
-//! - The region that defines has written all definitions last, from its first definition on: whoever joins is sent them by it,
-//!   and by nobody else.
-//! - With each definition a region says that it has applied it, as the others do when it comes to them: so it can be asked of every
-//!   region, whoever makes definitions by then, whether it has heard of one.
+//! - One region makes definitions at a time: it is named by the last definition of the one before,
+//!   so causal order brings that one's definitions before its own; or nothing of the one before can
+//!   come any more.
+//! - The region that defines has written all definitions last, from its first definition on:
+//!   whoever joins is sent them by it, and by nobody else.
+//! - With each definition a region says that it has applied it, as the others do when it comes to
+//!   them: so it can be asked of every region, whoever makes definitions by then, whether it has
+//!   heard of one.
 //!
 //! # On failure
-//! 55000 while an index is being filled, whose record is the defining region's own; 42704 for no such region.
+//! 55000 while an index is being filled, whose record is the defining region's own; 42704 for no
+//! such region.
 //!
 //! # Limits
-//! A region that is restored from a backup of before it gave the definitions away takes itself for the one that makes them until it has
-//! taken in what the others send (a region that has lost something waits for that before it opens). Indexes that were being filled when the
-//! region that defines was lost are invalid afterwards.
+//! A region that is restored from a backup of before it gave the definitions away takes itself for
+//! the one that makes them until it has taken in what the others send (a region that has lost
+//! something waits for that before it opens). Indexes that were being filled when the region that
+//! defines was lost are invalid afterwards.
 
 use telesto_common::RegionId;
 use telesto_common::key::KeyRange;
@@ -85,8 +89,8 @@ impl CatalogChange {
         Ok(())
     }
 
-    /// Takes the definitions over from a region that is lost, of which nothing can come here any more, and with them the tables that it
-    /// wrote and that this region has as a whole.
+    /// Takes the definitions over from a region that is lost, of which nothing can come here any
+    /// more, and with them the tables that it wrote and that this region has as a whole.
     ///
     /// # Errors
     /// 42704 when the catalog does not name this region.
@@ -138,7 +142,8 @@ impl CatalogChange {
         }
     }
 
-    /// Writes every definition once more with the first one that this region makes; whether it is the first.
+    /// Writes every definition once more with the first one that this region makes; whether it is
+    /// the first.
     pub(super) async fn begin_defining(&mut self) -> Result<bool> {
         let me = self.catalog().me();
         if !self.catalog().is_yet_to_define() {

@@ -1,7 +1,9 @@
-//! What others make of a catalog's content, kept with it: system tables above all, which drivers ask for again and again.
+//! What others make of a catalog's content, kept with it: system tables above all, which drivers
+//! ask for again and again.
 //!
 //! # Invariants
-//! - A snapshot does not change once it is shared: what was made of it stays right as long as it is there.
+//! - A snapshot does not change once it is shared: what was made of it stays right as long as it is
+//!   there.
 //! - A copy, which somebody makes to change it, begins with nothing.
 //!
 //! # On failure

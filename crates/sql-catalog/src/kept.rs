@@ -1,16 +1,18 @@
 //! Where foreign keys are checked, in a database of several regions.
 //!
 //! # Invariants
-//! - Both tables of a foreign key are written in one region, by each other's newest definitions: nobody changes the one while another region
-//!   looks at it.
-//! - A foreign key is checked against rows that are here. A table that this region does not have whole is never taken for an empty one:
-//!   rows placed by value are asked for key by key ([`super::by_row`]), and a table that is placed as a whole is here or is refused.
+//! - Both tables of a foreign key are written in one region, by each other's newest definitions:
+//!   nobody changes the one while another region looks at it.
+//! - A foreign key is checked against rows that are here. A table that this region does not have
+//!   whole is never taken for an empty one: rows placed by value are asked for key by key
+//!   ([`super::by_row`]), and a table that is placed as a whole is here or is refused.
 //!
 //! # On failure
 //! 55000, with the way out: the regions that have both tables, or the placement to change.
 //!
 //! # Limits
-//! Two definitions that bring both tables of a key to another home leave it unchecked between them: writes of both are refused until then.
+//! Two definitions that bring both tables of a key to another home leave it unchecked between them:
+//! writes of both are refused until then.
 
 use telesto_common::RegionId;
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -58,7 +60,8 @@ impl CatalogSnapshot {
         ))
     }
 
-    /// Refuses to check `key` against rows of `other` where this region does not have all of them; `written` is the table whose rows change.
+    /// Refuses to check `key` against rows of `other` where this region does not have all of them;
+    /// `written` is the table whose rows change.
     ///
     /// # Errors
     /// 55000.
@@ -98,8 +101,8 @@ impl CatalogSnapshot {
         ))
     }
 
-    /// Refuses a foreign key of rows that are there, while somebody may still write the referenced ones by older definitions, which do not
-    /// know of it.
+    /// Refuses a foreign key of rows that are there, while somebody may still write the referenced
+    /// ones by older definitions, which do not know of it.
     ///
     /// # Errors
     /// 55000.

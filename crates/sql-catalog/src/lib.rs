@@ -1,17 +1,19 @@
 //! The catalog: what schemas, tables, indexes, constraints and sequences there are.
 //!
 //! # Purpose
-//! Descriptions of a database's objects ([`model`], [`types`]), where they are kept and changed ([`store`]), what a
-//! statement sees of them ([`snapshot`]), the positions of sequences ([`sequence`]), the bytes of rows and keys that
-//! follow from a description ([`codec`]), what is there in every database ([`builtin`]), and a session's temporary objects with their rows ([`temp`]).
+//! Descriptions of a database's objects ([`model`], [`types`]), where they are kept and changed
+//! ([`store`]), what a statement sees of them ([`snapshot`]), the positions of sequences
+//! ([`sequence`]), the bytes of rows and keys that follow from a description ([`codec`]), what is
+//! there in every database ([`builtin`]), and a session's temporary objects with their rows
+//! ([`temp`]).
 //!
 //! # Invariants
 //! - The catalog is ordinary data in the system key space (database 0), changed by ordinary
 //!   transactions.
-//! - Every transaction reads the catalog stamp with `ReadFor::Constraint` and every change writes a new
-//!   one: data definition conflicts with everything that ran against the older catalog.
-//! - A [`CatalogSnapshot`] is immutable and named by its stamp, 16 random bytes: the same stamp always
-//!   means the same content, committed or not.
+//! - Every transaction reads the catalog stamp with `ReadFor::Constraint` and every change writes a
+//!   new one: data definition conflicts with everything that ran against the older catalog.
+//! - A [`CatalogSnapshot`] is immutable and named by its stamp, 16 random bytes: the same stamp
+//!   always means the same content, committed or not.
 //!
 //! # On failure
 //! Stored bytes that do not decode give XX001 and name what they belong to; nothing panics on them.

@@ -1,28 +1,35 @@
-//! Columns that merge: counters, and columns of which the greatest or least value stays, in a table that every region writes.
+//! Columns that merge: counters, and columns of which the greatest or least value stays, in a table
+//! that every region writes.
 //!
 //! ```text
 //! row ─► label of the other columns │ cut │ part of each region: when it was written, amount     value = sum (or greatest, or least) of the parts
 //!
 //! two rows of one key ─► greater label │ greater cut │ of each region's parts the later; those up to the cut are gone
 //! ```
-//! What a row keeps beside its values is a state that is joined: each region changes its own part alone, and the join takes of each
-//! thing the later. So it does not matter in which order, and how often, states come.
+//! What a row keeps beside its values is a state that is joined: each region changes its own part
+//! alone, and the join takes of each thing the later. So it does not matter in which order, and how
+//! often, states come.
 //!
 //! # Invariants
-//! - The join is commutative, associative and idempotent: replicas that have seen the same writes have the same values.
-//! - A region's part changes only with a write of that region, which has read the part before: no increment is lost. What it counts while it
-//!   cannot know whether it has lost commits stands in a part beside ([`Author::life`]).
-//! - A delete with label D leaves a mark, and takes the row away where no write of it has a greater label. Where one has, the row stays
-//!   without the parts up to D (its *cut*): in every region the same ones.
-//! - A row without parts of this *era* (the definition that named the columns) has its values as one part that belongs to nobody.
-//! - Copies that have seen the same writes are equal when their times are written out ([`written_out`]), not byte by byte, nor in the label
-//!   that they are stored under.
+//! - The join is commutative, associative and idempotent: replicas that have seen the same writes
+//!   have the same values.
+//! - A region's part changes only with a write of that region, which has read the part before: no
+//!   increment is lost. What it counts while it cannot know whether it has lost commits stands in a
+//!   part beside ([`Author::life`]).
+//! - A delete with label D leaves a mark, and takes the row away where no write of it has a greater
+//!   label. Where one has, the row stays without the parts up to D (its *cut*): in every region the
+//!   same ones.
+//! - A row without parts of this *era* (the definition that named the columns) has its values as
+//!   one part that belongs to nobody.
+//! - Copies that have seen the same writes are equal when their times are written out
+//!   ([`written_out`]), not byte by byte, nor in the label that they are stored under.
 //!
 //! # On failure
 //! 23514 for a value that the column cannot take here; XX001 for bytes that are no state.
 //!
 //! # Limits
-//! A sum outside the column's type is shown as the nearest value that fits; the parts stay exact. A cut is kept as long as its row.
+//! A sum outside the column's type is shown as the nearest value that fits; the parts stay exact. A
+//! cut is kept as long as its row.
 
 mod state;
 
@@ -101,14 +108,15 @@ pub enum Joined {
     Becomes(Option<Bytes>),
 }
 
-/// Whether a stored row keeps a state: it was written while columns of its table merged. Copies of it may be stored under other labels.
+/// Whether a stored row keeps a state: it was written while columns of its table merged. Copies of
+/// it may be stored under other labels.
 #[must_use]
 pub fn keeps_state(value: &[u8]) -> bool {
     kept_of(value).is_ok_and(|kept| kept.is_some())
 }
 
-/// Label and bytes of a version that are the same in all copies which have seen the same; `None`: it keeps no state, and is the same as it
-/// stands.
+/// Label and bytes of a version that are the same in all copies which have seen the same; `None`:
+/// it keeps no state, and is the same as it stands.
 ///
 /// # Errors
 /// XX001.
@@ -130,7 +138,8 @@ pub fn written_out(
     Ok(Some((label, encode_with(table, &codec.decode_clear(value)?, None)?)))
 }
 
-/// What region `of` has written of a stored version. What others wrote comes from them, behind its causes.
+/// What region `of` has written of a stored version. What others wrote comes from them, behind its
+/// causes.
 ///
 /// # Errors
 /// XX001.
@@ -142,7 +151,8 @@ pub fn share(
     of: RegionId,
 ) -> Result<Share> {
     let Some(kept) = kept_of(value)? else { return Ok(Share::Whole) };
-    // Of an older era it is the same everywhere, and a region that reads it by that era joins it whole.
+    // Of an older era it is the same everywhere, and a region that reads it by that era joins it
+    // whole.
     let whole = Share::This(fields_of(kept)?.unwrap_or(rank), Some(value.clone()));
     let Some(merger) = Merger::of(table, codec) else { return Ok(whole) };
     let (mut state, current) = merger.resolved(rank, value)?;
@@ -183,11 +193,13 @@ impl<'a> Merger<'a> {
         Some(Self { table, codec, merging })
     }
 
-    /// Bytes of a row that `me` writes over `before` (the bytes that are there, its own uncommitted ones included), and the row as it
-    /// is then. `rank`: the label of the version that has these bytes, if it is committed: what it contributed before keeps its time.
+    /// Bytes of a row that `me` writes over `before` (the bytes that are there, its own uncommitted
+    /// ones included), and the row as it is then. `rank`: the label of the version that has these
+    /// bytes, if it is committed: what it contributed before keeps its time.
     ///
     /// # Errors
-    /// 23514 when a column that keeps its greatest value would go down, or its least value up, or a counter is no number.
+    /// 23514 when a column that keeps its greatest value would go down, or its least value up, or a
+    /// counter is no number.
     pub fn updated(
         &self,
         me: Author,
@@ -219,7 +231,8 @@ impl<'a> Merger<'a> {
                     return Err(self.backwards(at, kind));
                 }
                 Kind::Max | Kind::Min if is.is_null() => continue,
-                // What it knows of, new or not: a row that outlives a delete by this write has a value.
+                // What it knows of, new or not: a row that outlives a delete by this write has a
+                // value.
                 Kind::Max | Kind::Min => is.clone(),
             };
             state.parts.insert((id, me), Part { stamp: None, value });
@@ -228,7 +241,8 @@ impl<'a> Merger<'a> {
         self.write(&state, row.clone())
     }
 
-    /// Bytes of a row that `me` inserts, and the row. `gone`: what was there before and is deleted, as [`Merger::newest`] tells.
+    /// Bytes of a row that `me` inserts, and the row. `gone`: what was there before and is deleted,
+    /// as [`Merger::newest`] tells.
     ///
     /// # Errors
     /// 23514 when a counter is no number.
@@ -246,7 +260,8 @@ impl<'a> Merger<'a> {
         self.write(&State { fields: None, cut: gone, parts }, row.clone())
     }
 
-    /// The newest of what a version (its label, and its value or nothing for a delete mark) knows of.
+    /// The newest of what a version (its label, and its value or nothing for a delete mark) knows
+    /// of.
     ///
     /// # Errors
     /// XX001.
@@ -256,7 +271,8 @@ impl<'a> Merger<'a> {
         Ok(rank.max(state.cut).max(state.newest()))
     }
 
-    /// Joins the version that is here with one that comes. Also whether the one that comes loses something that does not merge.
+    /// Joins the version that is here with one that comes. Also whether the one that comes loses
+    /// something that does not merge.
     ///
     /// # Errors
     /// XX001.
@@ -349,7 +365,8 @@ impl<'a> Merger<'a> {
         Ok(self.write(&state, self.codec.decode_clear(value)?)?.0)
     }
 
-    /// What a stored row keeps, with the times that it leaves to its version, and whether it was written in this era.
+    /// What a stored row keeps, with the times that it leaves to its version, and whether it was
+    /// written in this era.
     fn resolved(&self, rank: Rank, value: &Bytes) -> Result<(State, bool)> {
         let (mut state, current) = self.read(value, &self.codec.decode_clear(value)?)?;
         state.resolve(rank);

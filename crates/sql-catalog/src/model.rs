@@ -1,13 +1,13 @@
 //! The objects of the catalog.
 //!
 //! # Invariants
-//! - `Table::columns[i].id == i + 1` (PostgreSQL's attnum). A dropped column keeps its place and its
-//!   type for the rows that still hold it; ids are never used again. A row of a table
-//!   has one datum for each entry of `columns`, dropped ones NULL.
+//! - `Table::columns[i].id == i + 1` (PostgreSQL's attnum). A dropped column keeps its place and
+//!   its type for the rows that still hold it; ids are never used again. A row of a table has one
+//!   datum for each entry of `columns`, dropped ones NULL.
 //! - A table's key is its primary key, or the hidden row id ([`Table::primary`] `None`): a
 //!   bigint in the key only, drawn at random, never shown.
-//! - An object's OID is its `TableId` in keys, for tables; ids of indexes are small numbers inside the
-//!   table (`Index::id` ≥ 1, used in keys; 0 is the primary key) beside their OID.
+//! - An object's OID is its `TableId` in keys, for tables; ids of indexes are small numbers inside
+//!   the table (`Index::id` ≥ 1, used in keys; 0 is the primary key) beside their OID.
 
 use serde::{Deserialize, Serialize};
 use telesto_common::TableId;
@@ -119,12 +119,13 @@ pub struct IndexExpression {
 /// A column of an index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IndexColumn {
-    /// Position in `Table::columns`; [`IndexColumn::EXPRESSION`] when it is an expression, so that no column is taken
-    /// for it.
+    /// Position in `Table::columns`; [`IndexColumn::EXPRESSION`] when it is an expression, so that
+    /// no column is taken for it.
     pub column: usize,
     /// Direction.
     pub direction: Direction,
-    /// NULLS FIRST or LAST where that is not PostgreSQL's default (last ascending, first descending).
+    /// NULLS FIRST or LAST where that is not PostgreSQL's default (last ascending, first
+    /// descending).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nulls_first: Option<bool>,
     /// What it holds when it is no column.
@@ -167,10 +168,12 @@ impl IndexColumn {
     }
 }
 
-/// A key that rows may share until the end of a statement or the commit: a constraint declared DEFERRABLE.
+/// A key that rows may share until the end of a statement or the commit: a constraint declared
+/// DEFERRABLE.
 ///
-/// Its index holds one entry for each row, as any index that is not unique, so [`Index::unique`] is false: nobody may take a key of
-/// it for that of one row. That no two rows have it is checked by reading the key's range.
+/// Its index holds one entry for each row, as any index that is not unique, so [`Index::unique`] is
+/// false: nobody may take a key of it for that of one row. That no two rows have it is checked by
+/// reading the key's range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deferral {
     /// INITIALLY DEFERRED.
@@ -241,7 +244,8 @@ impl Index {
             || self.columns.iter().any(|c| c.nulls_first.is_some() || c.expression.is_some())
     }
 
-    /// Names of its columns, INCLUDE ones too, each once: a repeated name gets a number (`pg_attribute`).
+    /// Names of its columns, INCLUDE ones too, each once: a repeated name gets a number
+    /// (`pg_attribute`).
     #[must_use]
     pub fn column_names(&self, table: &Table) -> Vec<String> {
         let included = self.include.iter().filter_map(|at| table.columns.get(*at));
@@ -299,8 +303,8 @@ pub struct Dropped {
     pub storage: TableId,
     /// The index they belong to; `None`: the rows and all indexes.
     pub index: Option<u32>,
-    /// Whether each region deletes the keys that it has: rows there were in some regions alone, or entries are each region's own.
-    /// The others are not told of them.
+    /// Whether each region deletes the keys that it has: rows there were in some regions alone, or
+    /// entries are each region's own. The others are not told of them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_row: bool,
 }
@@ -355,9 +359,11 @@ pub struct ForeignKey {
     pub columns: Vec<usize>,
     /// The referenced table.
     pub referenced: TableId,
-    /// Referenced columns: positions in the referenced table's `columns`, in the order of `columns`.
+    /// Referenced columns: positions in the referenced table's `columns`, in the order of
+    /// `columns`.
     pub referenced_columns: Vec<usize>,
-    /// `Index::id` of the referenced table's primary or unique key that covers `referenced_columns`.
+    /// `Index::id` of the referenced table's primary or unique key that covers
+    /// `referenced_columns`.
     pub referenced_index: u32,
     /// ON DELETE.
     pub on_delete: ForeignKeyAction,
@@ -428,8 +434,8 @@ pub struct Table {
     pub primary: Option<Index>,
     /// Secondary indexes.
     pub indexes: Vec<Index>,
-    /// Indexes that no query may use: being built, or left behind by a build that failed. Kept apart, so that who looks
-    /// for an index to read finds only whole ones.
+    /// Indexes that no query may use: being built, or left behind by a build that failed. Kept
+    /// apart, so that who looks for an index to read finds only whole ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub building: Vec<IndexBuild>,
     /// The next `Index::id`.
@@ -516,8 +522,8 @@ impl Table {
         self.primary.iter().chain(&self.indexes).find(|index| index.id == id)
     }
 
-    /// The columns that entries of `index` are ordered by: its own, and where rows may share these, behind them those of the
-    /// primary key.
+    /// The columns that entries of `index` are ordered by: its own, and where rows may share these,
+    /// behind them those of the primary key.
     pub fn entry_columns<'t>(
         &'t self,
         index: &'t Index,

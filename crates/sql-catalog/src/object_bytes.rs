@@ -1,14 +1,15 @@
 //! A catalog object as bytes: a version, then JSON (`docs/reference/formats/sql.md`).
 //!
 //! # Invariants
-//! - An object is written with the least version that knows all that it has, so that older processes go on reading what they
-//!   understand, and refuse what they would get wrong.
+//! - An object is written with the least version that knows all that it has, so that older
+//!   processes go on reading what they understand, and refuse what they would get wrong.
 //!
 //! # On failure
 //! A version from after this one is refused with the way out, and so are bytes that are no object.
 //!
 //! # Limits
-//! Every version so far is JSON of the same object: a new one is due when an older process would leave a field out.
+//! Every version so far is JSON of the same object: a new one is due when an older process would
+//! leave a field out.
 
 use bytes::Bytes;
 
@@ -20,50 +21,58 @@ use super::types::TypeKind;
 use telesto_sql_types::error::{Error, Result};
 
 pub(crate) const OBJECT_VERSION: u8 = 1;
-/// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index being built: a version that does not know them
-/// must not touch such a table.
+/// Tables with partial indexes, indexes on expressions, INCLUDE, NULLS NOT DISTINCT, or an index
+/// being built: a version that does not know them must not touch such a table.
 const INDEX_FORMS_VERSION: u8 = 2;
 /// A note of dropped keys: a version that does not know it would leave them for ever.
 const DROPPED_VERSION: u8 = 3;
 /// Columns of inet or cidr: a version that does not know these types cannot read the object.
 const NETWORK_VERSION: u8 = 4;
-/// Regions, and tables that are placed or written otherwise than all are: a version that does not know them would write them
-/// where they must not be written.
+/// Regions, and tables that are placed or written otherwise than all are: a version that does not
+/// know them would write them where they must not be written.
 const REGIONS_VERSION: u8 = 5;
 /// A spend cap: a version that does not know it would spend as if there were none.
 const CAP_VERSION: u8 = 6;
-/// Owners other than the first superuser, and what was granted: a version that does not know them would let everybody in.
+/// Owners other than the first superuser, and what was granted: a version that does not know them
+/// would let everybody in.
 const RIGHTS_VERSION: u8 = 7;
 /// Of tables with row security: a version that does not know it must not show their rows.
 const POLICY_VERSION: u8 = 8;
 /// Of curated tables: a version that does not know them would let everybody write at once.
 const CURATED_VERSION: u8 = 9;
-/// Of tables with columns that merge: a version that does not know them would write rows without what they keep beside their values.
+/// Of tables with columns that merge: a version that does not know them would write rows without
+/// what they keep beside their values.
 const MERGING_VERSION: u8 = 10;
-/// Of tables whose rows are placed by value: a version that does not know it would show parts of them as the whole.
+/// Of tables whose rows are placed by value: a version that does not know it would show parts of
+/// them as the whole.
 const BY_ROW_VERSION: u8 = 11;
 /// Of tables with a key: a version that does not know it would write their rows in clear.
 const KEYED_VERSION: u8 = 12;
 /// Objects with a type bit or bit varying.
 const BITS_VERSION: u8 = 13;
-/// Of views with a barrier or a check: a version that does not know them would show conditions what the view hides, and write rows that
-/// it must not write.
+/// Of views with a barrier or a check: a version that does not know them would show conditions what
+/// the view hides, and write rows that it must not write.
 const BARRIER_VERSION: u8 = 14;
 /// Objects with a range or multirange type.
 const RANGES_VERSION: u8 = 15;
-/// Tables with a key that is deferrable: its index holds rows that a reader of [`RANGES_VERSION`] would not compare.
+/// Tables with a key that is deferrable: its index holds rows that a reader of [`RANGES_VERSION`]
+/// would not compare.
 const DEFERRABLE_VERSION: u8 = 16;
 /// Composite types, and objects with one.
 const COMPOSITE_VERSION: u8 = 17;
 /// Objects with a type time with time zone.
 const ZONED_TIME_VERSION: u8 = 18;
-/// Tables with a key or an index over jsonb: a version that does not know them would refuse every row.
+/// Tables with a key or an index over jsonb: a version that does not know them would refuse every
+/// row.
 pub(crate) const JSONB_KEYS_VERSION: u8 = 19;
-/// What sessions begin with: a version that does not know it would begin them without, read-only ones and time-outs too.
+/// What sessions begin with: a version that does not know it would begin them without, read-only
+/// ones and time-outs too.
 pub(crate) const SETTINGS_VERSION: u8 = 20;
-/// Tables with a foreign key that sets only some of its columns when a row goes: a version that does not know it would set them all.
+/// Tables with a foreign key that sets only some of its columns when a row goes: a version that
+/// does not know it would set them all.
 const DELETE_COLUMNS_VERSION: u8 = 21;
-/// Regions that have taken over the definitions: a version that does not know it would go on making them elsewhere.
+/// Regions that have taken over the definitions: a version that does not know it would go on making
+/// them elsewhere.
 const DEFINES_VERSION: u8 = 22;
 /// The newest of them.
 pub(crate) const NEWEST_VERSION: u8 = DEFINES_VERSION;

@@ -1,7 +1,8 @@
 //! Which keys go to other regions, as transactions ask when they commit.
 //!
 //! # Invariants
-//! By the rules as they are stored, which are those of the streams between regions; not by a catalog.
+//! By the rules as they are stored, which are those of the streams between regions; not by a
+//! catalog.
 //!
 //! # On failure
 //! Rules that do not decode are told with the reason.
@@ -13,7 +14,8 @@ use bytes::Bytes;
 use telesto_geo::placement::{Placement as _, Rules, rules_row};
 use telesto_txn::{Placed, Receivers};
 
-/// Bytes of a key that name its database and table; the index is behind them ([`telesto_common::key::KeyWriter::prefix`]).
+/// Bytes of a key that name its database and table; the index is behind them
+/// ([`telesto_common::key::KeyWriter::prefix`]).
 const TABLE_BYTES: usize = 8;
 /// The index that rows are in.
 const FIRST_INDEX: u32 = 0;
@@ -39,7 +41,8 @@ impl Receivers for ByRules {
     fn of(&self, key: &[u8]) -> u64 {
         let regions = self.0.regions(key).0;
         match key.get(..TABLE_BYTES) {
-            // Where every region writes a table its rows alone are sent; who gets one makes its index entries.
+            // Where every region writes a table its rows alone are sent; who gets one makes its
+            // index entries.
             Some(table) if regions == 0 => {
                 self.0.regions(&[table, &FIRST_INDEX.to_be_bytes()].concat()).0
             }

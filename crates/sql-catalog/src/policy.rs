@@ -1,9 +1,10 @@
 //! Row security of a table: whether it is on, and its policies.
 //!
 //! # Invariants
-//! - A table of which something is kept here is stored in a format that older versions refuse: they would show every row.
-//! - An expression is text whose relations have their schemas; the table itself is called in it as it was when the policy
-//!   was made ([`Policy::called`]), whatever it is called now.
+//! - A table of which something is kept here is stored in a format that older versions refuse: they
+//!   would show every row.
+//! - An expression is text whose relations have their schemas; the table itself is called in it as
+//!   it was when the policy was made ([`Policy::called`]), whatever it is called now.
 //!
 //! # Limits
 //! What a policy means for a statement is decided where statements are planned.

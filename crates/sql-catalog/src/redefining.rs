@@ -1,16 +1,18 @@
 //! Which definitions are made while other regions write the table, or some of its rows.
 //!
 //! # Invariants
-//! - What is let through means the same to rows written by older definitions and by newer ones: names, rights, defaults, columns that
-//!   rows without them have a value for, conditions that only later rows must meet, and what goes.
-//! - An index is let through as one that is being filled, and becomes whole out of that state alone: each region fills its part
-//!   ([`super::regional_builds`]).
+//! - What is let through means the same to rows written by older definitions and by newer ones:
+//!   names, rights, defaults, columns that rows without them have a value for, conditions that only
+//!   later rows must meet, and what goes.
+//! - An index is let through as one that is being filled, and becomes whole out of that state
+//!   alone: each region fills its part ([`super::regional_builds`]).
 //!
 //! # On failure
 //! 55000, with the way out.
 //!
 //! # Limits
-//! Constraints that hold for rows that are there, types, and keys are defined while the defining region alone writes the table.
+//! Constraints that hold for rows that are there, types, and keys are defined while the defining
+//! region alone writes the table.
 
 use super::model::{BuildState, CheckConstraint, Column, ForeignKey, Index, Table};
 use super::regions::Home;
@@ -79,7 +81,8 @@ fn checks_are_of_later_rows(before: &Table, after: &Table) -> bool {
     after.checks.iter().all(|check| !check.validated || was(check))
 }
 
-/// Whether every foreign key of `after` was there before; another number of the index that it relies on is no change.
+/// Whether every foreign key of `after` was there before; another number of the index that it
+/// relies on is no change.
 fn foreign_keys_were_there(before: &Table, after: &Table) -> bool {
     after.foreign_keys.iter().all(|key| {
         before.foreign_keys.iter().any(|old| {

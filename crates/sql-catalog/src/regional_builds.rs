@@ -1,22 +1,29 @@
-//! Indexes of tables that other regions write: who fills them, and what each region says of its part.
+//! Indexes of tables that other regions write: who fills them, and what each region says of its
+//! part.
 //!
 //! ```text
 //! region 0: CREATE INDEX ─► the index is Filling ─────────────► every region keeps it up from the entry that applies the definition
 //! region k, which writes rows of it: its rows' entries ─► word "k has filled it" ─► streams ─► region 0: all have ─► it is whole
 //! ```
 //! # Invariants
-//! - A region that alone writes rows puts their entries, which go where the rows go; where every region writes, each puts its own, which
-//!   go nowhere. So the entries of one row are put by whoever keeps them up, behind its last write by older definitions.
-//! - A word is written by the region that it is of, in the transaction of the last entries: who has the word has them.
-//! - A word goes to every region. Of rows that are not placed everywhere it holds no value: only what kind of error it was.
-//! - A word is deleted by that region, when the catalog that it has shows nothing that the word is of.
+//! - A region that alone writes rows puts their entries, which go where the rows go; where every
+//!   region writes, each puts its own, which go nowhere. So the entries of one row are put by
+//!   whoever keeps them up, behind its last write by older definitions.
+//! - A word is written by the region that it is of, in the transaction of the last entries: who has
+//!   the word has them.
+//! - A word goes to every region. Of rows that are not placed everywhere it holds no value: only
+//!   what kind of error it was.
+//! - A word is deleted by that region, when the catalog that it has shows nothing that the word is
+//!   of.
 //!
 //! # On failure
-//! A region that cannot go on (a duplicate, an expression that fails) says so, with the error; whoever drives the build ends it. A row
-//! of another region that the index cannot have an entry of is such an error.
+//! A region that cannot go on (a duplicate, an expression that fails) says so, with the error;
+//! whoever drives the build ends it. A row of another region that the index cannot have an entry of
+//! is such an error.
 //!
 //! # Limits
-//! A region of a version without this module says nothing: the build waits for it, and fails when its patience ends.
+//! A region of a version without this module says nothing: the build waits for it, and fails when
+//! its patience ends.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +71,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What all regions are told of `error`, which a build of an index of `table` has met: it may quote rows.
+    /// What all regions are told of `error`, which a build of an index of `table` has met: it may
+    /// quote rows.
     #[must_use]
     pub fn of(error: &Error, table: &Table, index: u32) -> Self {
         let fields = error.fields().clone();
@@ -208,7 +216,8 @@ impl CatalogSnapshot {
         }
     }
 
-    /// What regions do for definitions of others, as this catalog has it: fill indexes, and delete keys of their own.
+    /// What regions do for definitions of others, as this catalog has it: fill indexes, and delete
+    /// keys of their own.
     #[must_use]
     pub fn tasks(&self) -> BTreeSet<Task> {
         let fills = self.filling().map(|(table, index)| Task::Fill(table.id, index));
@@ -226,7 +235,8 @@ impl CatalogSnapshot {
         home == Some(self.me().0)
     }
 
-    /// Whether this region alone writes the table, so that it can build an index in one transaction.
+    /// Whether this region alone writes the table, so that it can build an index in one
+    /// transaction.
     #[must_use]
     pub fn writes_alone(&self, table: &Table) -> bool {
         !self.is_regional()

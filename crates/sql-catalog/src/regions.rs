@@ -5,22 +5,25 @@
 //! catalog ──► rules: which keys go where                      a definition writes them with itself
 //! ```
 //! # Invariants
-//! - Definitions are made in one region alone ([`CatalogSnapshot::defining`]); the others apply them, in causal order with everything
-//!   else. Another region takes over by a definition of the one before it, or when that one is lost and nothing of it can come any more
-//!   ([`Defines`]).
-//! - All definitions were written last by the region that makes them: it writes them all with its first one. So a region that joins gets
-//!   them from one region, as of one moment.
-//! - A table with a home is written there alone, so its unique keys and foreign keys hold everywhere. A table that is written in every
-//!   region has no constraint that one region cannot check by itself.
-//! - A home that takes over writes only when every region that wrote before has said, behind its last write, that it has stopped
-//!   ([`Moved`]).
+//! - Definitions are made in one region alone ([`CatalogSnapshot::defining`]); the others apply
+//!   them, in causal order with everything else. Another region takes over by a definition of the
+//!   one before it, or when that one is lost and nothing of it can come any more ([`Defines`]).
+//! - All definitions were written last by the region that makes them: it writes them all with its
+//!   first one. So a region that joins gets them from one region, as of one moment.
+//! - A table with a home is written there alone, so its unique keys and foreign keys hold
+//!   everywhere. A table that is written in every region has no constraint that one region cannot
+//!   check by itself.
+//! - A home that takes over writes only when every region that wrote before has said, behind its
+//!   last write, that it has stopped ([`Moved`]).
 //! - The rules follow from the catalog: the same catalog has the same rules.
 //!
 //! # On failure
-//! 25006 for what is done in another region, 55000 for what has to wait or to be defined otherwise; both say where or how.
+//! 25006 for what is done in another region, 55000 for what has to wait or to be defined otherwise;
+//! both say where or how.
 //!
 //! # Limits
-//! Whole tables, or rows by their values ([`super::by_row`]). What a region wrote to a table that was dropped meanwhile elsewhere stays as unused keys.
+//! Whole tables, or rows by their values ([`super::by_row`]). What a region wrote to a table that
+//! was dropped meanwhile elsewhere stays as unused keys.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -38,8 +41,8 @@ use super::store::{self, SYSTEM};
 use crate::temp::is_temporary;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-/// The region that the database was before it had others: what was written then is its own, and definitions are made there until another
-/// region takes over.
+/// The region that the database was before it had others: what was written then is its own, and
+/// definitions are made there until another region takes over.
 pub const FOUNDER: RegionId = RegionId(0);
 /// The regions that there is room for, as in what replication counts.
 pub const MOST_REGIONS: u16 = 16;
@@ -68,7 +71,8 @@ pub struct Region {
 /// That a region has taken over the definitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Defines {
-    /// By the definition that drew this OID: of several regions the one that took over last makes the definitions.
+    /// By the definition that drew this OID: of several regions the one that took over last makes
+    /// the definitions.
     pub since: u32,
     /// It has made its first definition, and written all others with it.
     pub begun: bool,
@@ -103,7 +107,8 @@ pub struct Moved {
 /// Regions that are getting a table which they did not have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gaining {
-    /// They have it when every region has applied definitions whose next OID is greater than this: rows are sent before that is said.
+    /// They have it when every region has applied definitions whose next OID is greater than this:
+    /// rows are sent before that is said.
     pub at: u32,
     /// Which.
     pub regions: Vec<u16>,
@@ -130,8 +135,8 @@ pub struct TablePlacement {
     /// Where each row is; then the home is [`Home::Row`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by_row: Option<ByRow>,
-    /// Rows are, or were, in some regions alone: the region that wrote one last may have it no more, so that whoever has rows sends all of
-    /// them to a region that gets them.
+    /// Rows are, or were, in some regions alone: the region that wrote one last may have it no
+    /// more, so that whoever has rows sends all of them to a region that gets them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sent_by_all: bool,
 }
@@ -143,7 +148,8 @@ impl TablePlacement {
         *self == Self::default()
     }
 
-    /// Whether all rows of the table are in `region`, which may be getting it; of a table whose rows are placed by value that is not asked.
+    /// Whether all rows of the table are in `region`, which may be getting it; of a table whose
+    /// rows are placed by value that is not asked.
     #[must_use]
     pub fn is_whole_in(&self, region: RegionId) -> bool {
         if self.by_row.is_some() {
@@ -230,7 +236,8 @@ impl CatalogSnapshot {
         !self.regions.is_empty()
     }
 
-    /// The region called `name`: the last that was invited, where one that was left out under this name is named until all have closed it.
+    /// The region called `name`: the last that was invited, where one that was left out under this
+    /// name is named until all have closed it.
     #[must_use]
     pub fn region_named(&self, name: &str) -> Option<RegionId> {
         let called = self.regions().filter(|region| region.name == name);
@@ -270,12 +277,14 @@ impl CatalogSnapshot {
         Home::Region(self.defining().0)
     }
 
-    /// Whether `region`, which has `said` so (its row, [`acknowledged`]), has applied the definitions of which `oid` is one.
+    /// Whether `region`, which has `said` so (its row, [`acknowledged`]), has applied the
+    /// definitions of which `oid` is one.
     #[must_use]
     pub fn has_heard(&self, region: u16, said: Option<u32>, oid: u32) -> bool {
         match said {
             Some(next_oid) => next_oid > oid,
-            // It says so with each definition that it makes; versions before that had the only region that makes definitions say nothing.
+            // It says so with each definition that it makes; versions before that had the only
+            // region that makes definitions say nothing.
             None => region == FOUNDER.0 && self.defining() == FOUNDER,
         }
     }
@@ -325,7 +334,8 @@ impl CatalogSnapshot {
             };
             rules.push(Rule { range, regions });
         }
-        // Where rows were placed by value, a list of their keys would tell every region what is in others.
+        // Where rows were placed by value, a list of their keys would tell every region what is in
+        // others.
         for note in self.dropped.values().filter(|note| !note.by_row) {
             let range = match note.index {
                 None => storage_range(database, note.storage),
@@ -370,15 +380,17 @@ impl CatalogSnapshot {
         Self { me: region, ..self.clone() }
     }
 
-    /// This catalog as `region` has it, for a query whose rows are written here: what is here, too, is not to be read there.
+    /// This catalog as `region` has it, for a query whose rows are written here: what is here, too,
+    /// is not to be read there.
     #[must_use]
     pub fn seen_from_apart(&self, region: RegionId) -> Self {
         Self { me: region, apart: Some(self.me), ..self.clone() }
     }
 
-    /// Refuses a table that this region does not replicate (where rows are placed by value, what is read decides:
-    /// [`CatalogSnapshot::check_placed`]), and names in the error the regions that have all of it
-    /// ([`telesto_sql_types::error::Fields::placed_in`]): a statement that only reads may be executed there.
+    /// Refuses a table that this region does not replicate (where rows are placed by value, what is
+    /// read decides: [`CatalogSnapshot::check_placed`]), and names in the error the regions that
+    /// have all of it ([`telesto_sql_types::error::Fields::placed_in`]): a statement that only
+    /// reads may be executed there.
     ///
     /// # Errors
     /// 55000.
@@ -423,7 +435,8 @@ impl CatalogSnapshot {
         Err(error.runs_in(whole))
     }
 
-    /// Refuses writes of a table that is written elsewhere. What is given is to be looked at first: who wrote it before.
+    /// Refuses writes of a table that is written elsewhere. What is given is to be looked at first:
+    /// who wrote it before.
     ///
     /// # Errors
     /// 25006; as [`CatalogSnapshot::check_replicated`].
@@ -449,7 +462,8 @@ impl CatalogSnapshot {
         }
     }
 
-    /// Tables whose home has moved, or that regions are getting: what is to be settled when all have heard of it.
+    /// Tables whose home has moved, or that regions are getting: what is to be settled when all
+    /// have heard of it.
     pub fn unsettled(&self) -> impl Iterator<Item = &std::sync::Arc<Table>> {
         let open = |table: &&std::sync::Arc<Table>| {
             let rule = table.placement.by_row.as_ref();

@@ -1,8 +1,8 @@
 //! Who may do what: memberships of roles, and the rights they give on the objects of a catalog.
 //!
 //! # Purpose
-//! [`Actor`] is a role with all it may act as; every check of a privilege asks it. The predefined roles are here, too: they are
-//! in no record, and in every catalog.
+//! [`Actor`] is a role with all it may act as; every check of a privilege asks it. The predefined
+//! roles are here, too: they are in no record, and in every catalog.
 //!
 //! # Invariants
 //! - A role that is not in the catalog (any more) has no right at all.
@@ -74,7 +74,8 @@ pub fn is_predefined(oid: u32) -> bool {
     PREDEFINED.iter().any(|(known, ..)| *known == oid)
 }
 
-/// Gives the schemas of every database what PostgreSQL 15 grants on them, where the record says nothing.
+/// Gives the schemas of every database what PostgreSQL 15 grants on them, where the record says
+/// nothing.
 pub(crate) fn with_initial_rights(mut schema: Schema) -> Schema {
     if schema.acl.is_some() {
         return schema;
@@ -275,7 +276,8 @@ impl CatalogSnapshot {
         Actor { oid, superuser, roles: self.memberships(oid, true) }
     }
 
-    /// A role and what it is a member of, directly or not; with `inherited`, only as far as rights pass by themselves.
+    /// A role and what it is a member of, directly or not; with `inherited`, only as far as rights
+    /// pass by themselves.
     fn memberships(&self, oid: u32, inherited: bool) -> Vec<u32> {
         if self.role(oid).is_none() {
             return Vec::new();
@@ -347,7 +349,8 @@ impl CatalogSnapshot {
         }
     }
 
-    /// What `actor` may do with a column: what it may do with the table, and what was granted on the column.
+    /// What `actor` may do with a column: what it may do with the table, and what was granted on
+    /// the column.
     #[must_use]
     pub fn column_rights(&self, actor: &Actor, table: &Table, position: usize) -> Rights {
         let whole = Guarded::table(table).rights_of(actor).and(Granted::Column.rights());
@@ -355,7 +358,8 @@ impl CatalogSnapshot {
         own.map_or(whole, |acl| whole.or(acl.rights_of(&actor.roles)))
     }
 
-    /// The list that a new object of `owner` in `schema` begins with (ALTER DEFAULT PRIVILEGES); `None`: the default.
+    /// The list that a new object of `owner` in `schema` begins with (ALTER DEFAULT PRIVILEGES);
+    /// `None`: the default.
     #[must_use]
     pub fn initial_acl(&self, kind: Granted, owner: Owner, schema: u32) -> Option<Acl> {
         let of = |schema: u32| {
@@ -392,7 +396,8 @@ impl CatalogSnapshot {
         sequence.owned_by.filter(|_| sequence.identity).map(|(table, _)| table)
     }
 
-    /// What of the database belongs to a role or mentions it: (what it is, whether the role owns it).
+    /// What of the database belongs to a role or mentions it: (what it is, whether the role owns
+    /// it).
     #[must_use]
     pub fn dependents_of_role(&self, role: u32) -> Vec<(String, bool)> {
         let mut found = Vec::new();

@@ -1,4 +1,5 @@
-//! Roles, and the rights that belong to no single object: on the database, and those that new objects begin with.
+//! Roles, and the rights that belong to no single object: on the database, and those that new
+//! objects begin with.
 //!
 //! # Invariants
 //! A field that was added has a default that means what records without it meant.
@@ -115,7 +116,8 @@ pub struct DatabaseRights {
     /// What was granted on it; `None`: the default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acl: Option<Acl>,
-    /// The users of a users file have got their roles: a name that has none now was dropped, or never had any right.
+    /// The users of a users file have got their roles: a name that has none now was dropped, or
+    /// never had any right.
     #[serde(default)]
     pub has_users: bool,
 }

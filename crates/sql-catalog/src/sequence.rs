@@ -1,17 +1,22 @@
 //! Sequences: positions and cached allocation.
 //!
 //! # Invariants
-//! - Values are handed out by small transactions of their own, never rolled back: gaps, no repetitions.
-//! - Of several regions each gives the values of parcels of its own, and keeps its own position: what sets it in one region sets it there
-//!   alone, and says so ([`set_here_alone`]).
-//! - A sequence made in a transaction not yet committed is advanced in that transaction itself: nobody else
-//!   can see it, and what it gave is rolled back with it.
-//! - What a session knows of a sequence that a transaction made goes when that is undone: another one may get its OID.
-//! - Who asks after a `setval` has returned gets no value from before it, whichever session of the process set it.
-//! - Every process takes a block of at least [`BLOCK`] values at once; values of different processes interleave.
+//! - Values are handed out by small transactions of their own, never rolled back: gaps, no
+//!   repetitions.
+//! - Of several regions each gives the values of parcels of its own, and keeps its own position:
+//!   what sets it in one region sets it there alone, and says so ([`set_here_alone`]).
+//! - A sequence made in a transaction not yet committed is advanced in that transaction itself:
+//!   nobody else can see it, and what it gave is rolled back with it.
+//! - What a session knows of a sequence that a transaction made goes when that is undone: another
+//!   one may get its OID.
+//! - Who asks after a `setval` has returned gets no value from before it, whichever session of the
+//!   process set it.
+//! - Every process takes a block of at least [`BLOCK`] values at once; values of different
+//!   processes interleave.
 //!
 //! # Limits
-//! `CACHE 1` (the default) takes blocks too: consecutive values of one process, gaps after a restart.
+//! `CACHE 1` (the default) takes blocks too: consecutive values of one process, gaps after a
+//! restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -82,7 +87,8 @@ struct Block {
     /// The catalog object that the values were taken for: ALTER SEQUENCE starts a new block.
     of: Sequence,
     values: std::collections::VecDeque<i64>,
-    /// Raised when the values taken before count no longer. Blocks stay, so that no number comes twice.
+    /// Raised when the values taken before count no longer. Blocks stay, so that no number comes
+    /// twice.
     generation: u64,
 }
 
@@ -124,8 +130,8 @@ impl SequenceCache {
         block.values.pop_front().map_or(Taken::Empty(block.generation), Taken::Value)
     }
 
-    /// Keeps values that were asked for in `generation`. A `setval` that has returned since, or another definition, lets
-    /// them go: whoever asks from then on must not get what came before.
+    /// Keeps values that were asked for in `generation`. A `setval` that has returned since, or
+    /// another definition, lets them go: whoever asks from then on must not get what came before.
     fn fill(&self, database: DatabaseId, oid: u32, generation: u64, values: Vec<i64>) {
         if let Some(block) = self.blocks.lock().get_mut(&(database, oid))
             && block.generation == generation
@@ -151,8 +157,9 @@ fn exhausted(sequence: &Sequence) -> Error {
     )
 }
 
-/// The value at or after `value` in a parcel of `region`: values are parted into parcels of [`BLOCK`], and regions have every
-/// [`MOST_REGIONS`]th of them, so that none gives what another has given. `None`: the sequence has no such value left.
+/// The value at or after `value` in a parcel of `region`: values are parted into parcels of
+/// [`BLOCK`], and regions have every [`MOST_REGIONS`]th of them, so that none gives what another
+/// has given. `None`: the sequence has no such value left.
 fn in_own_parcel(sequence: &Sequence, value: i64, region: RegionId) -> Option<i64> {
     let (start, step) = (i128::from(sequence.start), i128::from(sequence.increment));
     let (parcel, regions) = (i128::from(BLOCK), i128::from(MOST_REGIONS));
@@ -164,14 +171,16 @@ fn in_own_parcel(sequence: &Sequence, value: i64, region: RegionId) -> Option<i6
     (sequence.min..=sequence.max).contains(&value).then_some(value)
 }
 
-/// Whether the regions share the values of a sequence, and where this one keeps its position if it is not the one of all.
+/// Whether the regions share the values of a sequence, and where this one keeps its position if it
+/// is not the one of all.
 fn own_position_key(catalog: &CatalogSnapshot, oid: u32) -> (bool, Option<Bytes>) {
     let shared = catalog.is_regional() && !crate::temp::is_temporary(oid);
     let own = shared && catalog.me() != FOUNDER;
     (shared, own.then(|| region_sequence_key(catalog.database, oid)))
 }
 
-/// Says where a sequence that was set, or restarted, goes on as before: each region keeps its own position in it. `None`: it does nowhere.
+/// Says where a sequence that was set, or restarted, goes on as before: each region keeps its own
+/// position in it. `None`: it does nowhere.
 #[must_use]
 pub fn set_here_alone(catalog: &CatalogSnapshot, oid: u32) -> Option<String> {
     let (shared, _) = own_position_key(catalog, oid);
@@ -273,7 +282,8 @@ enum Work {
 pub struct SequenceScope {
     /// The catalog of the statement.
     pub catalog: Arc<CatalogSnapshot>,
-    /// The transaction, and the catalog before it changed anything (`None`: it has changed nothing).
+    /// The transaction, and the catalog before it changed anything (`None`: it has changed
+    /// nothing).
     pub txn: Arc<dyn Transaction>,
     /// The catalog the transaction began with, where it has changed it since.
     pub base: Option<Arc<CatalogSnapshot>>,
@@ -286,9 +296,11 @@ struct Given {
     values: BTreeMap<u32, i64>,
     /// The sequence asked last.
     last: Option<u32>,
-    /// Those that the transaction under way has made, and how many savepoints there were when each was asked first.
+    /// Those that the transaction under way has made, and how many savepoints there were when each
+    /// was asked first.
     made: BTreeMap<u32, usize>,
-    /// Those of `made` that may have been undone with a savepoint: the catalog of the next statement says which are there.
+    /// Those of `made` that may have been undone with a savepoint: the catalog of the next
+    /// statement says which are there.
     doubtful: BTreeSet<u32>,
     savepoints: usize,
 }
@@ -333,9 +345,10 @@ impl fmt::Debug for SequenceSession {
 }
 
 impl SequenceSession {
-    /// A row id for a table without primary key. A process counts up from a number drawn at random: rows lie in the order in which
-    /// they came, and ids of two processes are equal only if the stretches they have used overlap, which for N rows
-    /// and P starts of processes is as likely as N * P to 2^62. Numbers drawn one by one would be equal as likely as N * N.
+    /// A row id for a table without primary key. A process counts up from a number drawn at random:
+    /// rows lie in the order in which they came, and ids of two processes are equal only if the
+    /// stretches they have used overlap, which for N rows and P starts of processes is as likely as
+    /// N * P to 2^62. Numbers drawn one by one would be equal as likely as N * N.
     pub fn row_id(&self) -> i64 {
         let mut next = self.cache.next_row_id.lock();
         if *next <= 0 {
@@ -376,7 +389,8 @@ impl SequenceSession {
         given.savepoints = 0;
     }
 
-    /// The transaction has so many savepoints now; `undone`: what came behind the last of them is undone.
+    /// The transaction has so many savepoints now; `undone`: what came behind the last of them is
+    /// undone.
     pub fn savepoints(&self, count: usize, undone: bool) {
         let mut given = self.given.lock();
         let Given { made, doubtful, savepoints, .. } = &mut *given;
@@ -395,7 +409,8 @@ impl SequenceSession {
         *self.given.lock() = Given::default();
     }
 
-    /// What `currval` and `lastval` know: the value last given by each sequence, and the sequence asked last.
+    /// What `currval` and `lastval` know: the value last given by each sequence, and the sequence
+    /// asked last.
     #[must_use]
     pub fn given(&self) -> (BTreeMap<u32, i64>, Option<u32>) {
         let given = self.given.lock();
@@ -474,7 +489,8 @@ impl SequenceSession {
                 }
             };
             if done.is_ok() {
-                // No statement says that it will take numbers, so that no cap was asked for what they cost.
+                // No statement says that it will take numbers, so that no cap was asked for what
+                // they cost.
                 telesto_bucket::meter::toll(&*self.env.clock, Resource::Puts).await;
             }
             let result = match done {
@@ -562,7 +578,8 @@ impl SequenceSession {
         Ok(value)
     }
 
-    /// The position as stored: (`last_value`, `is_called`). Blocks taken and not yet given count as given.
+    /// The position as stored: (`last_value`, `is_called`). Blocks taken and not yet given count as
+    /// given.
     ///
     /// # Errors
     /// 42P01 for no such sequence.

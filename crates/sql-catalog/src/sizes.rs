@@ -4,15 +4,16 @@
 //! A number is that of the last scan of the whole table in this process that came to its end.
 //!
 //! # Limits
-//! Not stored: a process knows nothing of a table until a query has read it whole. A table nobody has read counts as
-//! ten thousand rows.
+//! Not stored: a process knows nothing of a table until a query has read it whole. A table nobody
+//! has read counts as ten thousand rows.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use telesto_common::TableId;
 
-/// Rows a table is taken to have as long as nobody has counted them: many beside a look-up, few beside a large table.
+/// Rows a table is taken to have as long as nobody has counted them: many beside a look-up, few
+/// beside a large table.
 const UNKNOWN: u64 = 10_000;
 /// Tables remembered at most; with more, all are forgotten and learned again.
 const MOST: usize = 100_000;

@@ -98,7 +98,8 @@ pub struct CatalogSnapshot {
 }
 
 impl CatalogSnapshot {
-    /// A number that changes with the catalog, as a transaction's: above those that PostgreSQL keeps for itself.
+    /// A number that changes with the catalog, as a transaction's: above those that PostgreSQL
+    /// keeps for itself.
     #[must_use]
     pub fn version(&self) -> u32 {
         let folded = (0..4).fold(0, |sum: u32, part| sum ^ (self.stamp.0 >> (32 * part)) as u32);
@@ -176,8 +177,8 @@ impl CatalogSnapshot {
         self.relation_names.get(&(schema, name.to_owned()))
     }
 
-    /// The relation called `name`, in `schema` if given, else in the first schema of `search_path` that has it.
-    /// System tables (`pg_catalog`, `information_schema`) are not among them.
+    /// The relation called `name`, in `schema` if given, else in the first schema of `search_path`
+    /// that has it. System tables (`pg_catalog`, `information_schema`) are not among them.
     #[must_use]
     pub fn resolve(
         &self,
@@ -198,7 +199,8 @@ impl CatalogSnapshot {
         }
     }
 
-    /// The session's schema of temporary relations, where it comes before the search path: unless that names it.
+    /// The session's schema of temporary relations, where it comes before the search path: unless
+    /// that names it.
     fn own_schema(&self, search_path: &[String]) -> Option<u32> {
         let temp = self.temp.as_ref()?;
         (!search_path.iter().any(|schema| schema == "pg_temp")).then_some(temp.schema)

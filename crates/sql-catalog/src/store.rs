@@ -1,10 +1,10 @@
 //! The catalog's bytes and its cache (`docs/reference/formats/sql.md`).
 //!
 //! # Invariants
-//! - The header (stamp and next OID) is read with `ReadFor::Constraint` by every transaction and written
-//!   by every change, together with the changed objects.
-//! - The cache is keyed by stamp, so uncommitted content may be in it: only a transaction that reads that
-//!   stamp gets it.
+//! - The header (stamp and next OID) is read with `ReadFor::Constraint` by every transaction and
+//!   written by every change, together with the changed objects.
+//! - The cache is keyed by stamp, so uncommitted content may be in it: only a transaction that
+//!   reads that stamp gets it.
 //!
 //! # Limits
 //! A change rebuilds the name maps: linear in the number of objects.
@@ -51,8 +51,8 @@ pub(crate) fn system_key(table: TableId, database: DatabaseId) -> KeyWriter {
     key
 }
 
-/// Definitions as keys: what every region replicates of the system's own. Positions of sequences are written by the region that makes
-/// definitions alone; the others have their own.
+/// Definitions as keys: what every region replicates of the system's own. Positions of sequences
+/// are written by the region that makes definitions alone; the others have their own.
 pub(crate) fn replicated(database: DatabaseId) -> [KeyRange; 3] {
     [OBJECTS, HEADERS, SEQUENCES]
         .map(|table| KeyRange::with_prefix(system_key(table, database).as_slice()))
@@ -280,8 +280,9 @@ impl CatalogCache {
             ..CatalogSnapshot::default()
         };
         let range = KeyRange::with_prefix(system_key(OBJECTS, database).as_slice());
-        // The header covers the objects: no need to validate this range as well. It would make whoever begins with a catalog that
-        // is not cached conflict with the sweep, which deletes notes of dropped objects and leaves the header as it is.
+        // The header covers the objects: no need to validate this range as well. It would make
+        // whoever begins with a catalog that is not cached conflict with the sweep, which deletes
+        // notes of dropped objects and leaves the header as it is.
         let options = ScanOptions { read_for: ReadFor::Passing, ..ScanOptions::default() };
         let mut scan = txn.scan(range, options);
         loop {
@@ -308,8 +309,9 @@ impl CatalogCache {
     }
 }
 
-/// Deletes the note of a dropped object whose keys are gone. No new stamp: the note means nothing to anybody but who sweeps,
-/// and a stamp would fail every transaction under way. Who knows the catalog from before finds no keys and no note.
+/// Deletes the note of a dropped object whose keys are gone. No new stamp: the note means nothing
+/// to anybody but who sweeps, and a stamp would fail every transaction under way. Who knows the
+/// catalog from before finds no keys and no note.
 ///
 /// # Errors
 /// Those of the transaction.

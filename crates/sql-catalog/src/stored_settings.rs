@@ -4,13 +4,16 @@
 //! all roles ─► the database ─► the role ─► the role in the database ─► what the client asks for     the last one counts
 //! ```
 //! # Invariants
-//! - There is at most one record for each whom and where ([`StoredSettings::role`], [`StoredSettings::in_database`]), and none
-//!   that is empty.
-//! - Names are as PostgreSQL spells them; of one parameter, whatever its case, a record has one value.
-//! - A record follows its role's OID: a renamed role keeps its settings. DROP ROLE takes the records of the role away.
+//! - There is at most one record for each whom and where ([`StoredSettings::role`],
+//!   [`StoredSettings::in_database`]), and none that is empty.
+//! - Names are as PostgreSQL spells them; of one parameter, whatever its case, a record has one
+//!   value.
+//! - A record follows its role's OID: a renamed role keeps its settings. DROP ROLE takes the
+//!   records of the role away.
 //!
 //! # On failure
-//! Nothing here fails: values are checked where they are stored (`sql-ddl`), and again where a session begins (`sql`).
+//! Nothing here fails: values are checked where they are stored (`sql-ddl`), and again where a
+//! session begins (`sql`).
 //!
 //! # Limits
 //! Values are texts, as SET takes them.

@@ -1,8 +1,8 @@
 //! The key that a table's rows are sealed with.
 //!
 //! # Invariants
-//! - The definition says name and epoch; the keys themselves are attached when a catalog is read ([`crate::CatalogCache`]) and are never stored
-//!   with it.
+//! - The definition says name and epoch; the keys themselves are attached when a catalog is read
+//!   ([`crate::CatalogCache`]) and are never stored with it.
 //! - Two definitions are the same if name and epoch are.
 //!
 //! # On failure

@@ -1,10 +1,11 @@
 //! Users' types in the catalog.
 //!
 //! # Invariants
-//! - A type's OID and that of its array type never change. Labels of an enum are never removed; what is stored of a label
-//!   (OID in rows, order bytes in keys) never changes.
-//! - Stored definitions name a user's type by its OID. `CatalogSnapshot::link_types` puts the type itself in its place
-//!   whenever the catalog is read or changed, so that a column's type always knows all labels and fields.
+//! - A type's OID and that of its array type never change. Labels of an enum are never removed;
+//!   what is stored of a label (OID in rows, order bytes in keys) never changes.
+//! - Stored definitions name a user's type by its OID. `CatalogSnapshot::link_types` puts the type
+//!   itself in its place whenever the catalog is read or changed, so that a column's type always
+//!   knows all labels and fields.
 //!
 //! # On failure
 //! A definition whose type is not there keeps a type without labels; using it gives XX001.
@@ -93,7 +94,8 @@ impl UserType {
     }
 }
 
-/// How deep composite types may be nested: what walks them is recursive, and texts of values double with each level.
+/// How deep composite types may be nested: what walks them is recursive, and texts of values double
+/// with each level.
 pub const MAX_NESTED: usize = 32;
 
 /// Whether a type is, or is made of, a user's type; its OID.
@@ -132,7 +134,8 @@ impl CatalogSnapshot {
         self.types.values().find(|ty| ty.schema == schema && ty.name == name)
     }
 
-    /// The user's type (or array of one) called `name`, in `schema` if given, else in the first schema of `search_path` that has it.
+    /// The user's type (or array of one) called `name`, in `schema` if given, else in the first
+    /// schema of `search_path` that has it.
     #[must_use]
     pub fn resolve_type(
         &self,
@@ -191,8 +194,9 @@ impl CatalogSnapshot {
         }
     }
 
-    /// Links a composite type, those it is made of first. Each is looked at once, and none is nested deeper than
-    /// [`MAX_NESTED`]: deeper definitions are refused, as are those that would make a type a field of itself.
+    /// Links a composite type, those it is made of first. Each is looked at once, and none is
+    /// nested deeper than [`MAX_NESTED`]: deeper definitions are refused, as are those that would
+    /// make a type a field of itself.
     fn link_composite(&mut self, ty: &Arc<UserType>, done: &mut BTreeSet<u32>) {
         let TypeKind::Composite(composite) = &ty.kind else { return };
         if !done.insert(ty.oid) {
@@ -265,7 +269,8 @@ impl CatalogSnapshot {
         self.composites.get(&oid)
     }
 
-    /// How deep composite types are nested in the user's type with this OID, itself included; 0: it is no composite type.
+    /// How deep composite types are nested in the user's type with this OID, itself included; 0: it
+    /// is no composite type.
     #[must_use]
     pub fn nested(&self, oid: u32) -> usize {
         self.nested_above(oid, &mut BTreeMap::new())
@@ -284,7 +289,8 @@ impl CatalogSnapshot {
         depth
     }
 
-    /// Whether the user's type with OID `outer` is the one with OID `inner`, or has a field of it, however deep.
+    /// Whether the user's type with OID `outer` is the one with OID `inner`, or has a field of it,
+    /// however deep.
     #[must_use]
     pub fn is_nested_in(&self, inner: u32, outer: u32) -> bool {
         let mut waiting = vec![outer];

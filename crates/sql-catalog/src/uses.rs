@@ -4,13 +4,15 @@
 //! (table, index) ── hash ──> slot, claimed once by compare-and-swap ──> SHARDS lines of counters; a thread adds to one of them
 //! ```
 //! # Invariants
-//! - Counting takes no lock and, but for a table's first time, allocates nothing: a look at a slot and an addition for each number.
+//! - Counting takes no lock and, but for a table's first time, allocates nothing: a look at a slot
+//!   and an addition for each number.
 //! - A number that is shown was counted: a table without a slot is told as unknown, not as 0.
 //! - As in PostgreSQL, what a transaction did counts whether it commits or not.
 //!
 //! # Limits
-//! Of this process since it started; what others have counted is added by whoever asks them ([`ToldUses`]). `SLOTS` tables and indexes, dropped ones included; what comes after they are all taken is not counted.
-//! Temporary tables are not counted.
+//! Of this process since it started; what others have counted is added by whoever asks them
+//! ([`ToldUses`]). `SLOTS` tables and indexes, dropped ones included; what comes after they are all
+//! taken is not counted. Temporary tables are not counted.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -184,7 +186,8 @@ fn index_key(table: TableId, index: u32) -> u64 {
     table_key(table) | (u64::from(index) + 1)
 }
 
-/// Where the search for `key` begins: the upper bits of a multiplication by 2^64 over the golden ratio.
+/// Where the search for `key` begins: the upper bits of a multiplication by 2^64 over the golden
+/// ratio.
 fn home(key: u64) -> usize {
     (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - SLOTS.trailing_zeros())) as usize
 }

@@ -57,7 +57,8 @@ pub struct View {
     /// COMMENT ON.
     #[serde(default)]
     pub comment: Option<String>,
-    /// COMMENT ON COLUMN, by the columns' numbers, from 1. Versions that do not know them leave them out of a view that they change.
+    /// COMMENT ON COLUMN, by the columns' numbers, from 1. Versions that do not know them leave
+    /// them out of a view that they change.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub column_comments: BTreeMap<u16, String>,
     /// `security_invoker`: who reads it needs the rights on what is below, too.

@@ -1,10 +1,12 @@
 //! Aggregates that DataFusion has not, or has with other types than PostgreSQL.
 //!
 //! # Invariants
-//! - Arguments arrive in the order the aggregate's ORDER BY asks for; NULLs are skipped where PostgreSQL skips them.
+//! - Arguments arrive in the order the aggregate's ORDER BY asks for; NULLs are skipped where
+//!   PostgreSQL skips them.
 //! - DISTINCT is done here, on values.
 //! - What an accumulator holds is reported to the query's memory pool.
-//! - Every loop over rows looks whether the statement is to end: a result may be made of millions of them.
+//! - Every loop over rows looks whether the statement is to end: a result may be made of millions
+//!   of them.
 
 mod aside;
 mod combined;
@@ -70,8 +72,9 @@ pub(crate) enum Fold {
     JsonArray,
     /// `json_object_agg`, `jsonb_object_agg`.
     JsonObject,
-    /// The first row of a scalar subquery as a list, with a second element when there are more rows: who takes it fails then
-    /// ([`super::arrays::ArrayWork::Only`]), as a join gathers groups that no outer row asks for, too.
+    /// The first row of a scalar subquery as a list, with a second element when there are more
+    /// rows: who takes it fails then ([`super::arrays::ArrayWork::Only`]), as a join gathers groups
+    /// that no outer row asks for, too.
     Single,
 }
 

@@ -1,16 +1,18 @@
 //! Subqueries in expressions as calls.
 //!
 //! # Purpose
-//! DataFusion turns subqueries into joins. Where it refuses to, or where its join knows only true and false though the
-//! expression around it can tell NULL from false (`NOT IN`, `IN (…) IS NULL`, `> ALL`), the binder makes a call of this.
+//! DataFusion turns subqueries into joins. Where it refuses to, or where its join knows only true
+//! and false though the expression around it can tell NULL from false (`NOT IN`, `IN (…) IS NULL`,
+//! `> ALL`), the binder makes a call of this.
 //!
 //! # Protocol
-//! The subquery's plan is kept with its outer references. For each outer row they are replaced by the row's values and
-//! the plan is run. Without outer references it is run once, at the first row, and what it gave is kept.
+//! The subquery's plan is kept with its outer references. For each outer row they are replaced by
+//! the row's values and the plan is run. Without outer references it is run once, at the first row,
+//! and what it gave is kept.
 //!
 //! # Limits
-//! A correlated one costs a planned query a row. The distinct values of an uncorrelated one are held in memory, counted in
-//! the query's bound (53200 beyond it).
+//! A correlated one costs a planned query a row. The distinct values of an uncorrelated one are
+//! held in memory, counted in the query's bound (53200 beyond it).
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -91,10 +93,12 @@ struct Apply {
 /// The name of a call whose subquery has no calls that wait.
 const STEADY: &str = "subquery";
 
-/// The name of a call whose subquery has no calls that wait, but others that give another value each time.
+/// The name of a call whose subquery has no calls that wait, but others that give another value
+/// each time.
 const CHANGING: &str = "changing subquery";
 
-/// The name of a call whose subquery has calls that wait: what is computed beside it is computed row by row.
+/// The name of a call whose subquery has calls that wait: what is computed beside it is computed
+/// row by row.
 pub(crate) const DRAWING: &str = "drawing subquery";
 
 /// A call that runs `plan` with the values of the `outer` columns, which are its first arguments.
@@ -369,8 +373,9 @@ pub(crate) fn misplaced(plan: &LogicalPlan) -> DfResult<bool> {
     Ok(found)
 }
 
-/// The plan with what must be awaited in its filters put above the rest of them, so that a subquery runs for the rows alone that
-/// pass everything else; and with what the optimiser has moved from a filter into an inner join, which cannot wait, above it again.
+/// The plan with what must be awaited in its filters put above the rest of them, so that a subquery
+/// runs for the rows alone that pass everything else; and with what the optimiser has moved from a
+/// filter into an inner join, which cannot wait, above it again.
 pub(crate) fn awaited_last(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     plan.transform_up(|node| {
         let node = match node {
@@ -391,8 +396,8 @@ pub(crate) fn awaited_last(plan: LogicalPlan) -> DfResult<LogicalPlan> {
     .map(|done| done.data)
 }
 
-/// The projection or filter with calls that stand in the arguments of others computed below, in projections: nothing awaits them
-/// where they are.
+/// The projection or filter with calls that stand in the arguments of others computed below, in
+/// projections: nothing awaits them where they are.
 fn one_by_one(node: LogicalPlan) -> DfResult<LogicalPlan> {
     let mut inner: Vec<Expr> = Vec::new();
     node.apply_expressions(|expr| {
@@ -480,8 +485,8 @@ fn out_of_join(mut join: Join) -> DfResult<Transformed<LogicalPlan>> {
     }
 }
 
-/// Whether DataFusion finds joins for the subqueries inside of a plan that is to be run for each outer row. Otherwise it would be known
-/// only when the first row comes.
+/// Whether DataFusion finds joins for the subqueries inside of a plan that is to be run for each
+/// outer row. Otherwise it would be known only when the first row comes.
 pub(crate) fn runs(plan: &LogicalPlan, outer: &[(Column, Expr)], state: &SessionState) -> bool {
     let nested = |plan: &LogicalPlan| {
         plan.exists(|node| {

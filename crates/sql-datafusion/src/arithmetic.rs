@@ -1,8 +1,9 @@
-//! Numeric arithmetic a batch at a time: sums, differences and products of columns, and integers as numerics.
+//! Numeric arithmetic a batch at a time: sums, differences and products of columns, and integers as
+//! numerics.
 //!
 //! # Invariants
-//! What is computed here is what the registry's functions compute, to the display scale: rows that do not fit 64 bits (or are no finite
-//! numbers) are left to these.
+//! What is computed here is what the registry's functions compute, to the display scale: rows that
+//! do not fit 64 bits (or are no finite numbers) are left to these.
 //!
 //! # Limits
 //! Quotients and remainders, whose scale depends on their digits, are the registry's.

@@ -1,16 +1,19 @@
 //! Arrays: how they travel through Arrow, and the calls that make and take them apart.
 //!
-//! Arrow's lists have one dimension and no place for where it begins to count. So an array is a value of bytes, the ones it is stored
-//! as (`telesto_sql_catalog::codec::value`): dimensions, elements, and which of them are NULL. A scan copies them as they are.
+//! Arrow's lists have one dimension and no place for where it begins to count. So an array is a
+//! value of bytes, the ones it is stored as (`telesto_sql_catalog::codec::value`): dimensions,
+//! elements, and which of them are NULL. A scan copies them as they are.
 //!
 //! # Invariants
 //! - Value → bytes → value gives an equal value, with the same dimensions.
-//! - The bytes are never compared: arrays that are equal may differ in them (`1.0`, `1.00`), and sort by their sort keys.
-//! - Lists are made by set-returning calls and of a subquery's rows only, and unnested, made an array of, or looked into at once.
+//! - The bytes are never compared: arrays that are equal may differ in them (`1.0`, `1.00`), and
+//!   sort by their sort keys.
+//! - Lists are made by set-returning calls and of a subquery's rows only, and unnested, made an
+//!   array of, or looked into at once.
 //!
 //! # On failure
-//! 2202E and 22004 where PostgreSQL has them, for arrays in arrays that do not fit beside each other. 21000 where the second of a
-//! scalar subquery's rows is in the way.
+//! 2202E and 22004 where PostgreSQL has them, for arrays in arrays that do not fit beside each
+//! other. 21000 where the second of a scalar subquery's rows is in the way.
 //!
 //! # Limits
 //! The arrays of one batch take at most 2 GB (54000).
@@ -22,7 +25,8 @@ use telesto_sql_expr::array;
 use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
-/// Whether bytes of arrays of `element` are the stored ones, and values of them need nothing done to them.
+/// Whether bytes of arrays of `element` are the stored ones, and values of them need nothing done
+/// to them.
 pub(super) fn is_plain(element: &SqlType) -> bool {
     use SqlType as T;
     !matches!(
@@ -187,7 +191,8 @@ impl ArrayWork {
     }
 }
 
-/// Values of type `element` that were gathered, as `array_agg` shows them: of arrays it makes one of a dimension more.
+/// Values of type `element` that were gathered, as `array_agg` shows them: of arrays it makes one
+/// of a dimension more.
 pub(super) fn of_rows(gathered: Datum, element: &SqlType) -> Result<Datum> {
     match (&gathered, element) {
         (Datum::Array(rows), SqlType::Array(inner)) => array::accumulate(&rows.elements, inner),
@@ -195,7 +200,8 @@ pub(super) fn of_rows(gathered: Datum, element: &SqlType) -> Result<Datum> {
     }
 }
 
-/// The type that values of type `element` are gathered to; `None`: vectors, of which there are no arrays.
+/// The type that values of type `element` are gathered to; `None`: vectors, of which there are no
+/// arrays.
 pub(super) fn gathered_type(element: &SqlType) -> Option<SqlType> {
     match element {
         SqlType::Array(_) => Some(element.clone()),

@@ -1,7 +1,9 @@
-//! Subqueries run as calls ([`crate::apply`]) only for the rows that the expression around asks them for.
+//! Subqueries run as calls ([`crate::apply`]) only for the rows that the expression around asks
+//! them for.
 //!
-//! DataFusion computes what must be awaited below the expression, for every row, so that CASE, AND and OR protect nothing. Here each
-//! such call is told, by an argument more, whether its row asks for it; where not it does not run, and is NULL.
+//! DataFusion computes what must be awaited below the expression, for every row, so that CASE, AND
+//! and OR protect nothing. Here each such call is told, by an argument more, whether its row asks
+//! for it; where not it does not run, and is NULL.
 //!
 //! ```text
 //! CASE WHEN a THEN x WHEN b THEN subquery() END  ->  … subquery(CASE WHEN a THEN false WHEN b THEN true ELSE false END) …
@@ -101,7 +103,8 @@ fn decides((condition, _): &(Box<Expr>, Box<Expr>)) -> bool {
     steady(condition)
 }
 
-/// Whether an expression has the same value when it is computed twice. Subqueries are volatile to DataFusion only.
+/// Whether an expression has the same value when it is computed twice. Subqueries are volatile to
+/// DataFusion only.
 fn steady(expr: &Expr) -> bool {
     let changes = |part: &Expr| match part {
         Expr::ScalarFunction(call) => {

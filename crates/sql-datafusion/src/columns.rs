@@ -1,7 +1,8 @@
 //! Stored rows straight into Arrow columns, without a value of each cell in between.
 //!
 //! # Invariants
-//! A column holds what [`array_of`] makes of the values that [`RowCodec::decode`] gives; types without a builder here go that way.
+//! A column holds what [`array_of`] makes of the values that [`RowCodec::decode`] gives; types
+//! without a builder here go that way.
 //!
 //! # On failure
 //! XX001 for bytes that are no row of the table; what was pushed of it is dropped with the columns.
@@ -61,8 +62,8 @@ enum Builder {
 }
 
 impl Columns {
-    /// Empty columns of the table's columns at `positions`, whose types are `types`; `keyed`: a position behind all columns of
-    /// the table, `width`, stands for the row's key.
+    /// Empty columns of the table's columns at `positions`, whose types are `types`; `keyed`: a
+    /// position behind all columns of the table, `width`, stands for the row's key.
     pub fn new(positions: &[usize], types: &[SqlType], width: usize, rows: usize) -> Self {
         let mut sorted: Vec<(usize, &SqlType)> =
             positions.iter().copied().zip(types).filter(|(at, _)| *at < width).collect();
@@ -121,7 +122,8 @@ impl Columns {
         Ok(())
     }
 
-    /// Adds a row of values, one for each of the table's columns that there are, in the table's order.
+    /// Adds a row of values, one for each of the table's columns that there are, in the table's
+    /// order.
     ///
     /// # Errors
     /// XX000 for values of other types.

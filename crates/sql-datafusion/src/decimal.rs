@@ -1,13 +1,14 @@
 //! Numeric values as bytes that sort and compare like the numbers.
 //!
 //! # Format
-//! `class | exponent | digits | 00 | scale`. Class: `00` -Infinity, `01` negative, `02` zero, `03` positive, `04`
-//! Infinity, `05` NaN. For numbers that are not zero: the decimal exponent of the first digit as 4 bytes big endian
-//! with the sign bit flipped, then two digits a byte (value + 1), then `00`; all of it inverted for negative
-//! numbers. Last the display scale, 4 bytes big endian.
+//! `class | exponent | digits | 00 | scale`. Class: `00` -Infinity, `01` negative, `02` zero, `03`
+//! positive, `04` Infinity, `05` NaN. For numbers that are not zero: the decimal exponent of the
+//! first digit as 4 bytes big endian with the sign bit flipped, then two digits a byte (value + 1),
+//! then `00`; all of it inverted for negative numbers. Last the display scale, 4 bytes big endian.
 //!
 //! # Invariants
-//! - Without the last 4 bytes ([`value_part`]) the bytes are equal exactly when the numbers are, and sort as they do.
+//! - Without the last 4 bytes ([`value_part`]) the bytes are equal exactly when the numbers are,
+//!   and sort as they do.
 //! - With them, `decode(encode(x))` is `x` with its scale.
 
 use num_bigint::{BigInt, Sign};
@@ -55,7 +56,8 @@ pub(crate) fn put_small(out: &mut Vec<u8>, unscaled: i64, scale: u32) {
     put_finite(out, unscaled < 0, digits, scale);
 }
 
-/// Appends the bytes of a number of such digits, which do not begin with zero; none are zero itself.
+/// Appends the bytes of a number of such digits, which do not begin with zero; none are zero
+/// itself.
 fn put_finite(out: &mut Vec<u8>, negative: bool, digits: &[u8], scale: u32) {
     if digits.is_empty() {
         out.push(ZERO);
@@ -140,7 +142,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Numeric> {
     Ok(Numeric::new(if flip == 0 { unscaled } else { -unscaled }, scale))
 }
 
-/// A finite number of the bytes without the display scale, with as few digits behind the point as it needs, or one more.
+/// A finite number of the bytes without the display scale, with as few digits behind the point as
+/// it needs, or one more.
 pub(crate) fn of_value_part(bytes: &[u8]) -> Option<Numeric> {
     let digits = bytes.len().checked_sub(1 + 4 + 1).map(|pairs| pairs * 2);
     let scale = match (bytes.first()?, digits) {
@@ -159,8 +162,8 @@ pub(crate) fn of_value_part(bytes: &[u8]) -> Option<Numeric> {
     decode(&whole).ok()
 }
 
-/// The unscaled value and the scale of a finite number of up to 17 digits, and of some with more; `None`: it is another, or does not
-/// decode.
+/// The unscaled value and the scale of a finite number of up to 17 digits, and of some with more;
+/// `None`: it is another, or does not decode.
 pub(crate) fn decode_small(bytes: &[u8]) -> Option<(i64, u32)> {
     let (value, scale) = bytes.split_last_chunk::<4>()?;
     let scale = u32::from_be_bytes(*scale);
@@ -178,7 +181,8 @@ pub(crate) fn decode_small(bytes: &[u8]) -> Option<(i64, u32)> {
     Some((if flip == 0 { magnitude } else { -magnitude }, scale))
 }
 
-/// The magnitude times 10 to the scale of digits `0.d1d2d3…` times 10 to `point`, if it fits 64 bits.
+/// The magnitude times 10 to the scale of digits `0.d1d2d3…` times 10 to `point`, if it fits 64
+/// bits.
 fn small(digits: &[u8], flip: u8, point: i64) -> Option<u64> {
     let (mut number, mut count) = (0_u64, 0_i64);
     for byte in digits {

@@ -1,8 +1,9 @@
-//! How large and how deep a bound plan is: DataFusion walks it by functions that call themselves, dozens of times.
+//! How large and how deep a bound plan is: DataFusion walks it by functions that call themselves,
+//! dozens of times.
 //!
 //! # Invariants
-//! - The measure stops at its limits, so that a plan that shares its parts (a WITH query named twice by one that is named
-//!   twice …) costs no more to measure than to refuse.
+//! - The measure stops at its limits, so that a plan that shares its parts (a WITH query named
+//!   twice by one that is named twice …) costs no more to measure than to refuse.
 //! - A plan is planned, run and dropped with the stack that its measure asks for.
 //!
 //! # On failure

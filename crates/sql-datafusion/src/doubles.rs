@@ -1,8 +1,9 @@
-//! Sums, averages, extremes and variances of floating point: of one group, and of many a batch at a time.
+//! Sums, averages, extremes and variances of floating point: of one group, and of many a batch at a
+//! time.
 //!
 //! # Invariants
-//! - Values are taken in one by one, in the order they come, by PostgreSQL 15's steps (Youngs and Cramer), so that results have its
-//!   digits.
+//! - Values are taken in one by one, in the order they come, by PostgreSQL 15's steps (Youngs and
+//!   Cramer), so that results have its digits.
 //! - NaN is greater than all other values. DataFusion's own grouped `min` and `max` pass over it.
 //! - A value that is not finite makes NaN of a variance; NULLs count for nothing.
 //! - The state of a group, as it is spilled, is what [`super::spread`] writes for one.

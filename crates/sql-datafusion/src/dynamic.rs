@@ -1,18 +1,21 @@
-//! Keys of a join lead to the rows: what a hash join learns from its smaller side narrows the scan of the other.
+//! Keys of a join lead to the rows: what a hash join learns from its smaller side narrows the scan
+//! of the other.
 //!
 //! # Protocol
 //! ```text
 //! HashJoin   build side read whole --its keys--> dynamic filter: key IN (…), least <= key <= greatest
 //!   probe side: SourceExec --first batch asked for: reads the filter--> look-ups and ranges of an index instead of a scan
 //! ```
-//! DataFusion gives the filter to the scan when it plans (`FilterPushdownPhase::Post`) and fills it before it asks the probe
-//! side for its first row (`HashJoinExec`, `DynamicFilterPhysicalExpr`).
+//! DataFusion gives the filter to the scan when it plans (`FilterPushdownPhase::Post`) and fills it
+//! before it asks the probe side for its first row (`HashJoinExec`, `DynamicFilterPhysicalExpr`).
 //!
 //! # Invariants
-//! The join compares all the same: what is not understood here only costs reads. A filter that is still empty says nothing.
+//! The join compares all the same: what is not understood here only costs reads. A filter that is
+//! still empty says nothing.
 //!
 //! # Limits
-//! Equality of columns, of several at a time too, and of integers of two widths; filters are read once, when the scan begins.
+//! Equality of columns, of several at a time too, and of integers of two widths; filters are read
+//! once, when the scan begins.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,8 +35,8 @@ use telesto_sql_catalog::sizes::TableSizes;
 use telesto_sql_catalog::temp::is_temporary;
 use telesto_sql_types::{Datum, SqlType};
 
-/// Values of a column that are not the beginning of a unique key, at most, where no statistics tell of how many rows they are: each may
-/// stand for many, read one by one.
+/// Values of a column that are not the beginning of a unique key, at most, where no statistics tell
+/// of how many rows they are: each may stand for many, read one by one.
 const MAX_VALUES: usize = 100;
 /// A look-up costs about as much as so many rows of a scan.
 const LOOK_UP: u64 = 4;
@@ -49,8 +52,9 @@ pub(super) struct Told {
     pub together: Vec<Together>,
 }
 
-/// Adds to `constraints` what the filters say now of columns of `table`; what they say of several at a time is given back. `positions`: the table's
-/// column at each place of the scan's output; `sizes`: of the tables that foreign keys lead to, where all of the table would be read
+/// Adds to `constraints` what the filters say now of columns of `table`; what they say of several
+/// at a time is given back. `positions`: the table's column at each place of the scan's output;
+/// `sizes`: of the tables that foreign keys lead to, where all of the table would be read
 /// otherwise; `analyzed`: the index is chosen by what it costs, whatever is said here.
 pub(super) fn collect(
     table: &Table,
@@ -102,8 +106,9 @@ pub(super) fn collect(
     Told { narrowed, ..told }
 }
 
-/// Whether so many values are so many of the rows that a foreign key leads to that most rows may have one of them: every country leads to
-/// every address. What is known of the table that is led to may be old, or of another session's temporary table.
+/// Whether so many values are so many of the rows that a foreign key leads to that most rows may
+/// have one of them: every country leads to every address. What is known of the table that is led
+/// to may be old, or of another session's temporary table.
 fn are_most(table: &Table, column: usize, values: usize, sizes: &TableSizes) -> bool {
     if values < FEW {
         return false;
@@ -141,7 +146,8 @@ struct Said {
 }
 
 impl Said {
-    /// The column's value is one of these. The build side gives one for each of its rows, equal ones too.
+    /// The column's value is one of these. The build side gives one for each of its rows, equal
+    /// ones too.
     fn are(&mut self, mut values: Vec<Datum>, ty: &SqlType) {
         values.sort_by(|a, b| a.cmp_typed(b, ty));
         values.dedup_by(|a, b| a.cmp_typed(b, ty).is_eq());
@@ -220,8 +226,8 @@ fn row(expr: &Arc<dyn PhysicalExpr>) -> Option<&[Arc<dyn PhysicalExpr>]> {
     (call.fun().name() == "struct").then(|| call.args())
 }
 
-/// The values of a list as rows, of the places and columns given; those that no row of the table has are left out. `None`: one cannot be
-/// told.
+/// The values of a list as rows, of the places and columns given; those that no row of the table
+/// has are left out. `None`: one cannot be told.
 fn of_list(
     table: &Table,
     own: &[(usize, usize)],
@@ -265,7 +271,8 @@ fn column(table: &Table, positions: &[usize], expr: &Arc<dyn PhysicalExpr>) -> O
     natively_ordered(&column.ty).then_some(*at)
 }
 
-/// A constant as a value of the column; `None`: no row's value equals it. An error: it cannot be told.
+/// A constant as a value of the column; `None`: no row's value equals it. An error: it cannot be
+/// told.
 fn constant(table: &Table, column: usize, value: &ScalarValue) -> Result<Option<Datum>, ()> {
     if value.is_null() {
         return Ok(None);

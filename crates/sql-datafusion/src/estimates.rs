@@ -1,7 +1,9 @@
-//! EXPLAIN's estimates: the rows that DataFusion expects of each operator, where tables below have been analyzed.
+//! EXPLAIN's estimates: the rows that DataFusion expects of each operator, where tables below have
+//! been analyzed.
 //!
 //! # Invariants
-//! One line of a plan is one operator, in the order of its lines; where that does not hold, nothing is added.
+//! One line of a plan is one operator, in the order of its lines; where that does not hold, nothing
+//! is added.
 
 use datafusion::common::stats::Precision;
 use datafusion::physical_plan::ExecutionPlan;

@@ -1,7 +1,8 @@
 //! What functions see while DataFusion runs them.
 //!
 //! # Invariants
-//! One batch is computed with one [`EvalContext`]: time zones and regular expressions are looked up once a batch.
+//! One batch is computed with one [`EvalContext`]: time zones and regular expressions are looked up
+//! once a batch.
 //!
 //! # Limits
 //! Functions that wait (nextval, setval) are [`super::waiting`]'s.
@@ -71,7 +72,8 @@ impl Evaluation {
         Held { settings: &self.settings, catalog: &self.catalog, exec }
     }
 
-    /// [`Self::hold`] for a call: what is not immutable has no value while a plan is made that is to be kept.
+    /// [`Self::hold`] for a call: what is not immutable has no value while a plan is made that is
+    /// to be kept.
     ///
     /// # Errors
     /// Those of [`Seat::check_known`].

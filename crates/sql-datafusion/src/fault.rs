@@ -1,8 +1,8 @@
 //! Errors of this module, and DataFusion's errors as SQL errors.
 //!
 //! # Invariants
-//! An [`Error`] raised inside an operator travels through DataFusion as an external error and comes out as it was:
-//! code, fields and conflict included.
+//! An [`Error`] raised inside an operator travels through DataFusion as an external error and comes
+//! out as it was: code, fields and conflict included.
 
 use datafusion::error::DataFusionError;
 
@@ -70,7 +70,8 @@ pub(crate) fn from_datafusion(error: DataFusionError) -> Error {
     }
 }
 
-/// Of what DataFusion tells, its first line as far as people read it: neither the plan as its programmers see it, nor whom to write to.
+/// Of what DataFusion tells, its first line as far as people read it: neither the plan as its
+/// programmers see it, nor whom to write to.
 fn told(what: &str) -> &str {
     let line = what.lines().next().unwrap_or_default();
     let end = line.find(" { ").map_or(line.len(), |structure| {

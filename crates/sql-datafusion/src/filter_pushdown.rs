@@ -1,21 +1,26 @@
 //! DataFusion's rules for conditions, where they keep their meaning.
 //!
 //! DataFusion 55 gets three things wrong in `PushDownFilter`:
-//! - It moves a condition without columns below any aggregate: `false` above `SELECT count(*) …` became `count(*)` of nothing,
-//!   one row instead of none. Such a condition comes about when the optimiser finds that a column is never NULL.
-//! - Of conditions on one column it takes `1 = x AND x = 1` for two different ones, which no value meets, and
-//!   `5 < x AND x >= 5` for `x >= 5` (`simplify_predicates`).
-//! - It panics below an alias that has fewer columns than its input, which `PullUpCorrelatedExpr` leaves behind.
+//! - It moves a condition without columns below any aggregate: `false` above `SELECT count(*) …`
+//!   became `count(*)` of nothing, one row instead of none. Such a condition comes about when the
+//!   optimiser finds that a column is never NULL.
+//! - Of conditions on one column it takes `1 = x AND x = 1` for two different ones, which no value
+//!   meets, and `5 < x AND x >= 5` for `x >= 5` (`simplify_predicates`).
+//! - It panics below an alias that has fewer columns than its input, which `PullUpCorrelatedExpr`
+//!   leaves behind.
 //!
-//! And two of its rules compute what may fail for rows that it is not for ([`super::guards`] comes behind all rules): `PushDownFilter`
-//! takes a condition over a key of a join for one over the other side's equal key, too, and `CommonSubexprEliminate` computes what stands
-//! twice in a filter below it, unless something stands before it that may decide.
+//! And two of its rules compute what may fail for rows that it is not for ([`super::guards`] comes
+//! behind all rules): `PushDownFilter` takes a condition over a key of a join for one over the
+//! other side's equal key, too, and `CommonSubexprEliminate` computes what stands twice in a filter
+//! below it, unless something stands before it that may decide.
 //!
 //! # Invariants
-//! - Before each step of a rule the statement looks whether it is to end: data and constants decide how many steps there are.
+//! - Before each step of a rule the statement looks whether it is to end: data and constants decide
+//!   how many steps there are.
 //! - No condition passes an aggregate without groups, or one with grouping sets, on its way down.
 //! - Where conditions on one column are made one, all have the column on the left.
-//! - A condition that may fail is looked at for rows of the side of a join that it names, or for rows that the join puts together.
+//! - A condition that may fail is looked at for rows of the side of a join that it names, or for
+//!   rows that the join puts together.
 
 use std::sync::Arc;
 
@@ -31,7 +36,8 @@ use super::row_by_row;
 /// DataFusion's rules, less those that get something wrong.
 pub(super) fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
     let mut rules = Optimizer::new().rules;
-    // It computes an aggregate in two steps, as if a sum of sums had the type of a sum: PostgreSQL's sum of bigint is numeric.
+    // It computes an aggregate in two steps, as if a sum of sums had the type of a sum:
+    // PostgreSQL's sum of bigint is numeric.
     rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
     let wrapped = |rule: Arc<dyn OptimizerRule + Send + Sync>| {
         let how = match rule.name() {
@@ -57,7 +63,8 @@ fn as_it_is(
 type How =
     fn(&dyn OptimizerRule, LogicalPlan, &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>>;
 
-/// A rule of DataFusion that looks whether its statement is to end, and may be applied another way than by itself.
+/// A rule of DataFusion that looks whether its statement is to end, and may be applied another way
+/// than by itself.
 #[derive(Debug)]
 struct Wrapped {
     rule: Arc<dyn OptimizerRule + Send + Sync>,
@@ -109,8 +116,8 @@ fn pushed_down(
     }
 }
 
-/// A join, below a condition or none. Conditions that may fail do not reach the rule where it would copy them: they are given to the side
-/// that they name, or come back to where they stood.
+/// A join, below a condition or none. Conditions that may fail do not reach the rule where it would
+/// copy them: they are given to the side that they name, or come back to where they stood.
 fn over_join(
     rule: &dyn OptimizerRule,
     mut join: Join,
@@ -152,7 +159,8 @@ struct Conditions {
     given: bool,
 }
 
-/// Gives conditions that may fail, and would be copied, to the one side of a join that they name, if the join allows it.
+/// Gives conditions that may fail, and would be copied, to the one side of a join that they name,
+/// if the join allows it.
 fn given_to_sides(
     join: &mut Join,
     condition: Option<Expr>,
@@ -179,7 +187,8 @@ fn given_to_sides(
     Ok(done)
 }
 
-/// Whether a condition above a join may be looked at for the rows of a side: each row that comes out has one of it.
+/// Whether a condition above a join may be looked at for the rows of a side: each row that comes
+/// out has one of it.
 fn rows_that_come_out(join: JoinType, side: Side) -> bool {
     use JoinType::{Inner, Left, LeftAnti, LeftSemi, Right, RightAnti, RightSemi};
     match side {
@@ -188,7 +197,8 @@ fn rows_that_come_out(join: JoinType, side: Side) -> bool {
     }
 }
 
-/// Whether a condition of a join may be looked at for the rows of a side: those that do not match are of no use.
+/// Whether a condition of a join may be looked at for the rows of a side: those that do not match
+/// are of no use.
 fn rows_that_match(join: JoinType, side: Side) -> bool {
     let (left, right) = join.on_lr_is_preserved();
     match side {
@@ -221,8 +231,9 @@ enum Side {
     Right,
 }
 
-/// Whether a condition may fail and DataFusion would take it for another, over one side alone: each key in it is replaced by the other
-/// side's equal one. `Some(None)` if it names columns of both sides as it is.
+/// Whether a condition may fail and DataFusion would take it for another, over one side alone: each
+/// key in it is replaced by the other side's equal one. `Some(None)` if it names columns of both
+/// sides as it is.
 fn copied(join: &Join, condition: &Expr) -> Option<Option<Side>> {
     if !may_fail(condition) || condition.is_volatile() {
         return None;
@@ -246,7 +257,8 @@ fn filtered(input: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
     Filter::try_new(condition, Arc::new(input)).map(LogicalPlan::Filter)
 }
 
-/// What stands twice is looked for when conditions that may fail stand last in their filters: only what comes first is computed for all rows.
+/// What stands twice is looked for when conditions that may fail stand last in their filters: only
+/// what comes first is computed for all rows.
 fn steady_first(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,
@@ -271,8 +283,8 @@ fn truth() -> Expr {
     Expr::Literal(ScalarValue::Boolean(Some(true)), None)
 }
 
-/// The filter over an alias that has all columns of what it is for: pulling correlated columns up adds some below, and the rule
-/// looks for the alias's columns by their places.
+/// The filter over an alias that has all columns of what it is for: pulling correlated columns up
+/// adds some below, and the rule looks for the alias's columns by their places.
 fn whole_alias(filter: Filter) -> Result<Filter> {
     match Arc::unwrap_or_clone(filter.input) {
         LogicalPlan::SubqueryAlias(alias)
@@ -285,7 +297,8 @@ fn whole_alias(filter: Filter) -> Result<Filter> {
     }
 }
 
-/// The condition and those right below it as one, with the columns they compare with values on the left.
+/// The condition and those right below it as one, with the columns they compare with values on the
+/// left.
 fn columns_left(filter: Filter) -> Result<Filter> {
     let mut conditions = Vec::new();
     let mut input = LogicalPlan::Filter(filter);

@@ -1,8 +1,9 @@
 //! Casts that give the same whenever they are computed.
 //!
 //! # Invariants
-//! Others are constant within a statement only: they read the catalog (`regclass`), the session's settings (moments with a zone), or the time
-//! (`'now'::text::timestamp`, also inside of an array, a range or a row). What is not known to give the same does not.
+//! Others are constant within a statement only: they read the catalog (`regclass`), the session's
+//! settings (moments with a zone), or the time (`'now'::text::timestamp`, also inside of an array,
+//! a range or a row). What is not known to give the same does not.
 
 use telesto_sql_types::SqlType;
 

@@ -1,4 +1,5 @@
-//! Functions over frames that DataFusion has not: what EXCLUDE leaves, and distances from values that it cannot add to.
+//! Functions over frames that DataFusion has not: what EXCLUDE leaves, and distances from values
+//! that it cannot add to.
 //!
 //! ```text
 //! arguments of the function | condition of FILTER | what rows are sorted by | value, its bounds (RANGE with distances)
@@ -8,13 +9,15 @@
 //!
 //! # Invariants
 //! - Rows are sorted; peers are those that are equal in all that they are sorted by.
-//! - Bounds are values as the rows' own, so that NULLs are peers and no distance leads to or from them.
+//! - Bounds are values as the rows' own, so that NULLs are peers and no distance leads to or from
+//!   them.
 //!
 //! # On failure
 //! Those of the aggregate; 22016 for what is no row of nth_value; 57014.
 //!
 //! # Limits
-//! An aggregate whose frame leaves rows out in between is computed anew for each row: the work is that of all frames together.
+//! An aggregate whose frame leaves rows out in between is computed anew for each row: the work is
+//! that of all frames together.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -103,7 +106,8 @@ pub(super) enum Computed {
     Nth,
 }
 
-/// The function over the frame. Its arguments are `args` of its own, the condition of FILTER if there is one, and the frame's keys.
+/// The function over the frame. Its arguments are `args` of its own, the condition of FILTER if
+/// there is one, and the frame's keys.
 pub(super) fn framed(computed: Computed, args: usize, filtered: bool, frame: Frame) -> WindowUDF {
     let signature = Signature::variadic_any(Volatility::Volatile);
     WindowUDF::new_from_impl(Framed { computed, args, filtered, frame, signature })
@@ -397,7 +401,8 @@ impl<'f> Frames<'f> {
         Ok(out)
     }
 
-    /// The group so far from that of `row`; those before the first, and behind the last, have no rows.
+    /// The group so far from that of `row`; those before the first, and behind the last, have no
+    /// rows.
     fn group(&self, row: usize, by: Bound) -> Range<usize> {
         let own = self.group_of[row];
         let far = |by: u64| usize::try_from(by).unwrap_or(usize::MAX);

@@ -1,8 +1,8 @@
 //! What the rows of a subquery came to, and values and rows compared with them.
 //!
 //! # Invariants
-//! Comparisons know three values, as SQL's do. Values come in a form under which equal values are the same value
-//! ([`plain`], `Binder::comparable`).
+//! Comparisons know three values, as SQL's do. Values come in a form under which equal values are
+//! the same value ([`plain`], `Binder::comparable`).
 //!
 //! # Limits
 //! Distinct values, or rows, are held in memory; whoever gathers them counts them.

@@ -1,8 +1,9 @@
 //! What may fail is computed only for the rows that it is for.
 //!
-//! DataFusion computes both sides of AND and OR for all rows of a batch, unless one side decides for every one of them, and
-//! puts the conditions of a filter together in any order. `b <> 0 AND a / b > 1` then fails for a row where `b` is 0. CASE does
-//! compute its parts one after the other, each for the rows that are left to it.
+//! DataFusion computes both sides of AND and OR for all rows of a batch, unless one side decides
+//! for every one of them, and puts the conditions of a filter together in any order.
+//! `b <> 0 AND a / b > 1` then fails for a row where `b` is 0. CASE does compute its parts one
+//! after the other, each for the rows that are left to it.
 //!
 //! ```text
 //! filter: steady AND fails1 AND fails2  ->  steady AND CASE WHEN steady THEN CASE WHEN fails1 THEN fails2 ELSE false END ELSE false END
@@ -14,12 +15,12 @@
 //! # Invariants
 //! - The rows and values are those of the plan as it was, or fewer errors.
 //! - Conditions that do not fail stay conjuncts of their filter, for whoever reads ranges by them.
-//! - Done to the plan as it is executed, behind all rules: CASE over booleans would be AND and OR again, and what stands twice a
-//!   column computed below.
+//! - Done to the plan as it is executed, behind all rules: CASE over booleans would be AND and OR
+//!   again, and what stands twice a column computed below.
 //!
 //! # Limits
-//! - What is volatile, or awaited (subqueries run row by row), is left as it is, and so are operands of values with more than
-//!   [`DOUBLED_NODES`] nodes.
+//! - What is volatile, or awaited (subqueries run row by row), is left as it is, and so are
+//!   operands of values with more than [`DOUBLED_NODES`] nodes.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, ScalarValue};
@@ -46,13 +47,15 @@ pub(super) fn may_fail(expr: &Expr) -> bool {
     expr.exists(fails).unwrap_or(true)
 }
 
-/// Whether an expression may fail, or be out of its type's range, for some rows: what a condition before it is to keep from them.
-/// Sums and products are everywhere, so that [`may_fail`] alone decides how a plan is made.
+/// Whether an expression may fail, or be out of its type's range, for some rows: what a condition
+/// before it is to keep from them. Sums and products are everywhere, so that [`may_fail`] alone
+/// decides how a plan is made.
 pub(super) fn wants_guard(expr: &Expr) -> bool {
     risk(expr) > 0
 }
 
-/// How late a condition is to be looked at: behind those that never fail what may be out of range, and last what may fail.
+/// How late a condition is to be looked at: behind those that never fail what may be out of range,
+/// and last what may fail.
 pub(super) fn risk(expr: &Expr) -> u8 {
     let overflows = |part: &Expr| match part {
         Expr::ScalarFunction(call) => Ok(udf::may_overflow(&call.func)),
@@ -101,7 +104,8 @@ fn fixed(expr: &Expr) -> bool {
     !expr.is_volatile() && !awaits(expr)
 }
 
-/// The condition of a filter: what may fail is looked at for rows that fulfil the rest, which stays beside it.
+/// The condition of a filter: what may fail is looked at for rows that fulfil the rest, which stays
+/// beside it.
 fn filter_in_order(condition: Expr) -> Result<Expr> {
     if !wants_guard(&condition) {
         return Ok(condition);
@@ -113,8 +117,8 @@ fn filter_in_order(condition: Expr) -> Result<Expr> {
     })
 }
 
-/// The conjuncts that do not fail, and the others, each looked at for rows that fulfil those before it. If one is volatile or awaited,
-/// all stay as they are.
+/// The conjuncts that do not fail, and the others, each looked at for rows that fulfil those before
+/// it. If one is volatile or awaited, all stay as they are.
 fn parted(condition: Expr) -> Result<(Option<Expr>, Option<Expr>)> {
     let conjuncts = split_conjunction_owned(condition).into_iter().map(condition_in_order);
     let conjuncts = conjuncts.collect::<Result<Vec<_>>>()?;
@@ -129,7 +133,8 @@ fn parted(condition: Expr) -> Result<(Option<Expr>, Option<Expr>)> {
     Ok((conjunction(steady), chain))
 }
 
-/// A condition of which only matters where it is true: NULL may become false. Nothing in it comes to stand twice.
+/// A condition of which only matters where it is true: NULL may become false. Nothing in it comes
+/// to stand twice.
 fn condition_in_order(condition: Expr) -> Result<Expr> {
     if !wants_guard(&condition) {
         return Ok(condition);

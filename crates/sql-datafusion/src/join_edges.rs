@@ -1,4 +1,5 @@
-//! What joins the inputs of a query: the conditions on several of them, and the equalities that follow from others.
+//! What joins the inputs of a query: the conditions on several of them, and the equalities that
+//! follow from others.
 //!
 //! # Invariants
 //! - What follows holds wherever what it follows from holds: `a = b` and `b = c` make `a = c`.
@@ -30,7 +31,8 @@ pub(super) struct Edge {
     pub selectivity: f64,
     /// Whether it makes two inputs' values equal.
     pub equates: bool,
-    /// Inputs of which it names the first column of an index, and what a row costs to which that leads.
+    /// Inputs of which it names the first column of an index, and what a row costs to which that
+    /// leads.
     pub led: Vec<(usize, f64)>,
     /// Which values are all equal, where others follow from it.
     pub class: Option<usize>,
@@ -134,7 +136,8 @@ pub(super) fn selectivity(seen: u64, at: usize, edges: &[Edge]) -> f64 {
     classes.into_iter().fold(selectivity, |all, (_, own)| all * own)
 }
 
-/// What has to be said beside what is written, so that each input of an order is joined by equalities to those before it.
+/// What has to be said beside what is written, so that each input of an order is joined by
+/// equalities to those before it.
 pub(super) fn following(order: &[usize], edges: &[Edge]) -> Vec<Expr> {
     let mut seen = 0_u64;
     let mut said = Vec::new();

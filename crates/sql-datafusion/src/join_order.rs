@@ -1,4 +1,5 @@
-//! The order of inner joins, by what statistics tell of their tables: DataFusion joins what a query names in the order of its FROM.
+//! The order of inner joins, by what statistics tell of their tables: DataFusion joins what a query
+//! names in the order of its FROM.
 //!
 //! # Protocol
 //! ```text
@@ -7,20 +8,26 @@
 //!                                         └─► rows of two joined: by the distinct values of what is equal
 //!        the order whose intermediate rows are the fewest ─► a, c, b under one filter ─► DataFusion's rules
 //! ```
-//! `a = b` and `b = c` make `a = c`: an order may need what only follows, and has it as a condition more.
+//! `a = b` and `b = c` make `a = c`: an order may need what only follows, and has it as a condition
+//! more.
 //!
-//! Beside the rows between joins counts what is read: all of a table that its conditions leave, or the rows that the keys of the joins
-//! before it lead to, where those are few and an index begins with the column ([`super::dynamic`]).
+//! Beside the rows between joins counts what is read: all of a table that its conditions leave, or
+//! the rows that the keys of the joins before it lead to, where those are few and an index begins
+//! with the column ([`super::dynamic`]).
 //!
-//! Up to [`EXACT`] inputs all orders are compared in which each next input is joined to one before it (Selinger et al., SIGMOD 1979, section
-//! 5); of more, the next input is the one that leaves the fewest rows.
+//! Up to [`EXACT`] inputs all orders are compared in which each next input is joined to one before
+//! it (Selinger et al., SIGMOD 1979, section 5); of more, the next input is the one that leaves the
+//! fewest rows.
 //!
 //! # Invariants
-//! - No answer depends on it: inner joins may be made in any order, and what was a condition stays one.
-//! - Nothing changes where a stored table among the inputs has not been analyzed, or where the order written is as good.
+//! - No answer depends on it: inner joins may be made in any order, and what was a condition stays
+//!   one.
+//! - Nothing changes where a stored table among the inputs has not been analyzed, or where the
+//!   order written is as good.
 //!
 //! # Limits
-//! Inner joins between outer ones, and those of correlated subqueries, stay as they are written. Conditions count as independent.
+//! Inner joins between outer ones, and those of correlated subqueries, stay as they are written.
+//! Conditions count as independent.
 
 use std::sync::Arc;
 
@@ -142,15 +149,16 @@ fn inputs_of(plan: &LogicalPlan, inputs: &mut Vec<LogicalPlan>, conditions: &mut
     }
 }
 
-/// Whether nothing looks at the inputs' order: none of them sees another, and no condition of ON counts how often it is asked.
+/// Whether nothing looks at the inputs' order: none of them sees another, and no condition of ON
+/// counts how often it is asked.
 fn may_move(inputs: &[LogicalPlan], conditions: &[Expr]) -> bool {
     inputs.iter().all(|input| {
         !matches!(input, LogicalPlan::Subquery(_)) && input.all_out_ref_exprs().is_empty()
     }) && conditions.iter().all(|condition| !condition.is_volatile())
 }
 
-/// An order that leaves clearly fewer rows between the joins than the one written; `None`: there is none, or it cannot be told.
-/// With the equalities that it needs beside those that are written.
+/// An order that leaves clearly fewer rows between the joins than the one written; `None`: there is
+/// none, or it cannot be told. With the equalities that it needs beside those that are written.
 fn better_order(plans: &[LogicalPlan], conditions: &[Expr]) -> Option<(Vec<usize>, Vec<Expr>)> {
     let mut inputs = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -197,7 +205,8 @@ fn better_order(plans: &[LogicalPlan], conditions: &[Expr]) -> Option<(Vec<usize
     })
 }
 
-/// The order in which DataFusion joins inputs that are named in `order`: the next one is the first that something leads to.
+/// The order in which DataFusion joins inputs that are named in `order`: the next one is the first
+/// that something leads to.
 fn as_joined(order: &[usize], edges: &[Edge]) -> Vec<usize> {
     let mut left: Vec<usize> = order.to_vec();
     let mut done = Vec::with_capacity(order.len());
@@ -373,8 +382,8 @@ mod tests {
     #[test]
     fn keys_lead_to_a_large_table_rather_than_that_all_of_it_is_read() {
         let plan = LogicalPlanBuilder::empty(true).build().expect("a plan");
-        // 0: a table of which conditions leave few rows; 1: a large one, of which an index begins with what joins it to 0; 2: a small one
-        // that joins 1, and leaves a hundredth of it.
+        // 0: a table of which conditions leave few rows; 1: a large one, of which an index begins
+        // with what joins it to 0; 2: a small one that joins 1, and leaves a hundredth of it.
         let rows = [50.0, 600_000.0, 10.0];
         let mut inputs: Vec<Input<'_>> = rows
             .iter()

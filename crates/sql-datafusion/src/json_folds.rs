@@ -1,7 +1,8 @@
 //! `json_agg`, `json_object_agg` and their jsonb kin: what becomes of the rows they held.
 //!
 //! # Invariants
-//! json keeps every row as it came and the text of what is JSON already; jsonb is in its canonical form.
+//! json keeps every row as it came and the text of what is JSON already; jsonb is in its canonical
+//! form.
 
 use serde_json::{Map, Value};
 
@@ -67,7 +68,8 @@ pub(super) fn object(
 
 /// Bytes a document takes in memory, roughly.
 pub(super) fn held(value: &Value) -> usize {
-    /// What a field costs beside its name and value: its place in the map, its hash, the allocations' heads.
+    /// What a field costs beside its name and value: its place in the map, its hash, the
+    /// allocations' heads.
     const FIELD: usize = 64;
     size_of::<Value>()
         + match value {

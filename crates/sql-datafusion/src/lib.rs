@@ -6,9 +6,9 @@
 //!                                                                        |
 //!     rows out <-- Datum <-- Arrow batches <-- operators <-- SourceExec: transaction scans, system tables
 //! ```
-//! Planning ([`plan_into`]) binds the statement once for its result columns and parameter types. An execution binds
-//! again with the parameter values as constants, so that DataFusion plans for what is asked; a statement that is executed
-//! again is planned for any values (`keeping`).
+//! Planning ([`plan_into`]) binds the statement once for its result columns and parameter types. An
+//! execution binds again with the parameter values as constants, so that DataFusion plans for what
+//! is asked; a statement that is executed again is planned for any values (`keeping`).
 //!
 //! # Invariants
 //! - Every read goes through the statement's transaction and is recorded there for validation.
@@ -122,7 +122,8 @@ pub struct DfPlan {
     keeping: Arc<Keeping>,
 }
 
-/// What a query is bound with beside its text: the types of its parameters, and what untyped output columns become.
+/// What a query is bound with beside its text: the types of its parameters, and what untyped output
+/// columns become.
 type Inputs<'i> = (&'i [SqlType], &'i [SqlType]);
 
 impl DfPlan {
@@ -191,7 +192,8 @@ fn note_plan(physical: &Physical, context: &ExecContext) {
     }
 }
 
-/// Plans a query, with untyped literals and parameters in the select list of the types `wanted`, by position.
+/// Plans a query, with untyped literals and parameters in the select list of the types `wanted`, by
+/// position.
 ///
 /// # Errors
 /// Errors of the statement: unknown names, types that do not fit, …
@@ -227,7 +229,8 @@ pub fn describe_query(query: &Query, context: &mut PlanContext<'_>) -> Result<Ve
     })
 }
 
-/// The columns that `*` stands for over a FROM clause, and behind them those of the aliases of USING.
+/// The columns that `*` stands for over a FROM clause, and behind them those of the aliases of
+/// USING.
 ///
 /// # Errors
 /// Errors of the clause.
@@ -354,8 +357,8 @@ impl Drop for Physical {
     }
 }
 
-/// Plans a query for execution. Correlated subqueries become joins where DataFusion can; where it cannot, they
-/// are run row by row.
+/// Plans a query for execution. Correlated subqueries become joins where DataFusion can; where it
+/// cannot, they are run row by row.
 async fn physical(query: &Query, inputs: Inputs<'_>, context: &ExecContext) -> Result<Physical> {
     let locked;
     let context = if locks(query) {
@@ -402,7 +405,8 @@ async fn planned(
     if need.is_small() { work.await } else { need.future(work.boxed()).await }
 }
 
-/// Whether a query, or one inside of it, asks for locks. Then all it reads is validated, not only what `OF` names.
+/// Whether a query, or one inside of it, asks for locks. Then all it reads is validated, not only
+/// what `OF` names.
 fn locks(query: &Query) -> bool {
     struct Locks;
     impl Visitor for Locks {
@@ -442,8 +446,9 @@ async fn operators(
     planned.map_err(fault::from_datafusion)
 }
 
-/// Makes operators that combine several inputs give way to other tasks. DataFusion does so at the leaves only,
-/// and a join may give out batches for hours without touching one: the statement could not be cancelled.
+/// Makes operators that combine several inputs give way to other tasks. DataFusion does so at the
+/// leaves only, and a join may give out batches for hours without touching one: the statement could
+/// not be cancelled.
 fn cooperative(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Arc<dyn ExecutionPlan>> {
     let wrapped = plan.transform_up(|node| {
         if node.children().len() < 2 {
@@ -456,8 +461,8 @@ fn cooperative(plan: Arc<dyn ExecutionPlan>) -> datafusion::common::Result<Arc<d
     Ok(wrapped.data)
 }
 
-/// What EXPLAIN shows of a query: its operators, a line each. With `analyze` it runs, its rows are thrown away, and their number
-/// comes with the lines, which tell what each operator counted.
+/// What EXPLAIN shows of a query: its operators, a line each. With `analyze` it runs, its rows are
+/// thrown away, and their number comes with the lines, which tell what each operator counted.
 ///
 /// # Errors
 /// Those of the query.
@@ -485,7 +490,8 @@ fn plan_text(plan: &dyn ExecutionPlan) -> String {
     with_estimates(plan, DisplayableExecutionPlan::new(plan).indent(false).to_string())
 }
 
-/// Runs a query and gives its rows as they come. Parameters have the given types; their values are the context's.
+/// Runs a query and gives its rows as they come. Parameters have the given types; their values are
+/// the context's.
 ///
 /// # Errors
 /// Errors of the statement; those of the rows come from the stream.

@@ -1,8 +1,10 @@
-//! What DataFusion does for long in one poll, made to look whether its statement is to end: its own aggregates over a window, and the
-//! rules of its analyzer, and what it spawns. (Its optimisers' rules: [`super::filter_pushdown`], [`super::named_filters`].)
+//! What DataFusion does for long in one poll, made to look whether its statement is to end: its own
+//! aggregates over a window, and the rules of its analyzer, and what it spawns. (Its optimisers'
+//! rules: [`super::filter_pushdown`], [`super::named_filters`].)
 //!
-//! A window's operator computes the rows of a batch, and at the end of its input all that are left, in one poll: each row has its
-//! accumulator take in what enters the frame and give back what leaves it.
+//! A window's operator computes the rows of a batch, and at the end of its input all that are left,
+//! in one poll: each row has its accumulator take in what enters the frame and give back what
+//! leaves it.
 //!
 //! # Invariants
 //! But for the look an aggregate, or a rule, is the one it wraps.
@@ -53,7 +55,8 @@ impl AnalyzerRule for LookingRule {
     }
 }
 
-/// Has what DataFusion spawns, the runs of a sort above all, be a part of the statement that it is spawned for.
+/// Has what DataFusion spawns, the runs of a sort above all, be a part of the statement that it is
+/// spawned for.
 pub(super) fn install() {
     static INHERITS: Inherits = Inherits;
     static ONCE: Once = Once::new();

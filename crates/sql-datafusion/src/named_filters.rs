@@ -1,12 +1,14 @@
 //! DataFusion's rules for operators, where they keep the meaning of conditions.
 //!
-//! DataFusion 55 hands a filter from an operator to the one below by the names of its columns: of several columns with one name
-//! the first is taken (`FilterRemapper` in datafusion-physical-plan). Above `a JOIN b`, a filter on `b.id` became one on `a.id`:
-//! rows were lost, or came back that the condition refuses. And it computes parts of a join's condition below the join, also those
-//! that CASE would compute for some rows alone.
+//! DataFusion 55 hands a filter from an operator to the one below by the names of its columns: of
+//! several columns with one name the first is taken (`FilterRemapper` in datafusion-physical-plan).
+//! Above `a JOIN b`, a filter on `b.id` became one on `a.id`: rows were lost, or came back that the
+//! condition refuses. And it computes parts of a join's condition below the join, also those that
+//! CASE would compute for some rows alone.
 //!
 //! # Invariants
-//! - A plan where a filter would pass through columns of one name keeps its filters where they are: the same rows, read from whole tables.
+//! - A plan where a filter would pass through columns of one name keeps its filters where they are:
+//!   the same rows, read from whole tables.
 //! - Nothing else of a plan is changed here.
 
 use std::sync::Arc;
@@ -29,7 +31,8 @@ use datafusion::physical_plan::windows::{BoundedWindowAggExec, get_ordered_parti
 use datafusion::physical_plan::{ExecutionPlan, InputOrderMode};
 use rustc_hash::FxHashSet;
 
-/// The last rule that changes operators: joins let scans know their keys. What it links is of one execution.
+/// The last rule that changes operators: joins let scans know their keys. What it links is of one
+/// execution.
 const LINKS: &str = "FilterPushdown(Post)";
 
 /// DataFusion's rules but the one that links operators for an execution, and that one.
@@ -70,7 +73,8 @@ type How = fn(
     &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>>;
 
-/// A rule of DataFusion that looks whether its statement is to end, and may be applied another way than by itself.
+/// A rule of DataFusion that looks whether its statement is to end, and may be applied another way
+/// than by itself.
 #[derive(Debug)]
 struct Wrapped {
     rule: Arc<dyn PhysicalOptimizerRule + Send + Sync>,
@@ -105,8 +109,9 @@ fn where_names_tell(
     if finds_columns(&plan, false) { rule.optimize(plan, config) } else { Ok(plan) }
 }
 
-/// The last look at a plan. Where it finds an order missing, that is put in and it looks again: what an earlier rule left out because a
-/// column is constant, a later one may have lost the reason for.
+/// The last look at a plan. Where it finds an order missing, that is put in and it looks again:
+/// what an earlier rule left out because a column is constant, a later one may have lost the reason
+/// for.
 fn and_mended(
     rule: &dyn PhysicalOptimizerRule,
     plan: Arc<dyn ExecutionPlan>,
@@ -123,8 +128,9 @@ fn and_mended(
     .data()
 }
 
-/// A window whose partitions are told to be sorted finds them by the order of its input, which counts columns that are equal to others, or
-/// constant, once: of `PARTITION BY a, b` with `a = b` it looks for both and finds one. It finds them by what is sorted then, and by hashes.
+/// A window whose partitions are told to be sorted finds them by the order of its input, which
+/// counts columns that are equal to others, or constant, once: of `PARTITION BY a, b` with `a = b`
+/// it looks for both and finds one. It finds them by what is sorted then, and by hashes.
 fn with_partitions_found(
     plan: Arc<dyn ExecutionPlan>,
 ) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
@@ -146,8 +152,9 @@ fn with_partitions_found(
     Ok(Transformed::yes(Arc::new(found)))
 }
 
-/// DISTINCT below a LIMIT ends early where its rows come in no order, which is asked when the limit is given to it and again when it runs.
-/// A rule in between may have found an order: then it has a limit that it cannot run with, and goes without.
+/// DISTINCT below a LIMIT ends early where its rows come in no order, which is asked when the limit
+/// is given to it and again when it runs. A rule in between may have found an order: then it has a
+/// limit that it cannot run with, and goes without.
 fn without_lost_limit(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dyn ExecutionPlan>>> {
     let lost = plan.downcast_ref::<AggregateExec>().filter(|aggregate| {
         let ascending = aggregate.limit_options().map(|limit| limit.descending);
@@ -161,8 +168,9 @@ fn without_lost_limit(plan: Arc<dyn ExecutionPlan>) -> Result<Transformed<Arc<dy
     })
 }
 
-/// Projections are put where fewer columns are passed on. DataFusion's rule also computes parts of one side in the condition of a join
-/// without equal keys below the join, for all rows of that side; a plan with a condition that guards some of its parts is left without.
+/// Projections are put where fewer columns are passed on. DataFusion's rule also computes parts of
+/// one side in the condition of a join without equal keys below the join, for all rows of that
+/// side; a plan with a condition that guards some of its parts is left without.
 fn but_for_guards(
     rule: &dyn PhysicalOptimizerRule,
     plan: Arc<dyn ExecutionPlan>,
@@ -185,7 +193,8 @@ fn joins_by_cases(node: &Arc<dyn ExecutionPlan>) -> bool {
     })
 }
 
-/// Whether names tell the columns of every operator that a filter may reach. `reached`: one may come from above.
+/// Whether names tell the columns of every operator that a filter may reach. `reached`: one may
+/// come from above.
 fn finds_columns(plan: &Arc<dyn ExecutionPlan>, reached: bool) -> bool {
     if reached {
         let schema = plan.schema();

@@ -1,8 +1,8 @@
 //! WITH queries that are computed once, though they are named several times.
 //!
 //! # Purpose
-//! PostgreSQL keeps the rows of a WITH query that is named more than once. Put in where it is named, a sum over a large table would be
-//! computed as often.
+//! PostgreSQL keeps the rows of a WITH query that is named more than once. Put in where it is
+//! named, a sum over a large table would be computed as often.
 //!
 //! # Protocol
 //! ```text
@@ -12,17 +12,19 @@
 //! ```
 //!
 //! # Invariants
-//! - Rows are computed when somebody asks for them, and only as many; everybody gets them in the same order.
+//! - Rows are computed when somebody asks for them, and only as many; everybody gets them in the
+//!   same order.
 //! - No condition, projection or limit passes such a node, so that all copies give the same.
 //! - A node of a plan is bound anew for each execution, and its spool with it.
 //!
 //! # Failure behaviour
-//! An error of the rows is everybody's. What is kept spills to the statement's scratch where its memory has no room. 0A000 for a volatile query
-//! that sees outer rows and is named several times.
+//! An error of the rows is everybody's. What is kept spills to the statement's scratch where its
+//! memory has no room. 0A000 for a volatile query that sees outer rows and is named several times.
 //!
 //! # Limits
-//! What groups, makes rows distinct, is recursive, draws random numbers, or is MATERIALIZED. Of others conditions on what names them narrow
-//! what they read. Not what sees outer rows, or the rows of a recursive query around it.
+//! What groups, makes rows distinct, is recursive, draws random numbers, or is MATERIALIZED. Of
+//! others conditions on what names them narrow what they read. Not what sees outer rows, or the
+//! rows of a recursive query around it.
 
 mod operator;
 mod spool;
@@ -120,7 +122,8 @@ pub(crate) fn input(plan: &LogicalPlan) -> Option<&LogicalPlan> {
     Some(&of(plan)?.input)
 }
 
-/// Whether `plan` is such a node, and another copy of it is among those `met`, to which it is added.
+/// Whether `plan` is such a node, and another copy of it is among those `met`, to which it is
+/// added.
 pub(crate) fn is_met(plan: &LogicalPlan, met: &mut Vec<Once>) -> bool {
     let Some(node) = of(plan) else { return false };
     let known = met.iter().any(|other| other.same(node));
@@ -135,7 +138,8 @@ fn of(plan: &LogicalPlan) -> Option<&Once> {
     extension.node.as_any().downcast_ref::<Once>()
 }
 
-/// The plan of a WITH query, computed once if that is to be. `uses`: how often it is named; `inside`: outer rows may be in view.
+/// The plan of a WITH query, computed once if that is to be. `uses`: how often it is named;
+/// `inside`: outer rows may be in view.
 ///
 /// # Errors
 /// 0A000 for one that may not be computed more than once and cannot be computed once.
@@ -196,7 +200,8 @@ fn differs(plan: &LogicalPlan) -> bool {
     walked.is_err() || found
 }
 
-/// Whether other rows belong to each place: they see outer rows, or those of a recursive query around it.
+/// Whether other rows belong to each place: they see outer rows, or those of a recursive query
+/// around it.
 fn hangs_on_more(plan: &LogicalPlan, inside: bool) -> bool {
     let (mut found, mut read, mut own) = (false, Vec::new(), Vec::new());
     let walked = plan.apply_with_subqueries(|node| {

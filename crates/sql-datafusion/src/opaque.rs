@@ -1,18 +1,20 @@
 //! Inputs of operators that put NULLs in the place of their values.
 //!
-//! DataFusion 55 keeps what it knows of a join's inputs (a column that is 2 in every row, two columns that are equal) for
-//! the rows of an outer join, where the columns of the side without a match are NULL (`EquivalenceGroup::join`), and
-//! what it knows of an aggregate's input for grouping sets, which have NULL for the columns that they leave out
-//! (`AggregateExec::compute_properties`). A sort by such a column was then left out: rows came in the wrong order,
-//! LIMIT took the wrong ones and windows ranked them wrongly.
+//! DataFusion 55 keeps what it knows of a join's inputs (a column that is 2 in every row, two
+//! columns that are equal) for the rows of an outer join, where the columns of the side without a
+//! match are NULL (`EquivalenceGroup::join`), and what it knows of an aggregate's input for
+//! grouping sets, which have NULL for the columns that they leave out
+//! (`AggregateExec::compute_properties`). A sort by such a column was then left out: rows came in
+//! the wrong order, LIMIT took the wrong ones and windows ranked them wrongly.
 //!
 //! # Invariants
-//! - Of a join's side that may be without a match, and of grouping sets, no column is known to be constant or equal to
-//!   another, and no order is known.
+//! - Of a join's side that may be without a match, and of grouping sets, no column is known to be
+//!   constant or equal to another, and no order is known.
 //! - The rows stay as they are. Filters, limits and statistics pass through.
 //!
 //! # Limits
-//! Comes first among the rules: those after it move inputs along with their wrapping, none tells more of them.
+//! Comes first among the rules: those after it move inputs along with their wrapping, none tells
+//! more of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +38,8 @@ use datafusion::physical_plan::{
     ReplaceChildrenOptions,
 };
 
-/// Wraps the inputs of outer joins and the output of grouping sets where something is known of them.
+/// Wraps the inputs of outer joins and the output of grouping sets where something is known of
+/// them.
 #[derive(Debug)]
 pub(super) struct HideKnownValues;
 
@@ -74,7 +77,8 @@ impl PhysicalOptimizerRule for HideKnownValues {
     }
 }
 
-/// Whether an aggregate makes rows with NULL for columns that it groups by. Later steps group by those like by others.
+/// Whether an aggregate makes rows with NULL for columns that it groups by. Later steps group by
+/// those like by others.
 fn grouping_sets(node: &Arc<dyn ExecutionPlan>) -> bool {
     node.downcast_ref::<AggregateExec>().is_some_and(|aggregate| {
         aggregate.group_expr().has_grouping_set()

@@ -1,7 +1,8 @@
 //! Outer references: the columns of queries further out that a plan uses.
 //!
-//! DataFusion's own list of them stops at subqueries inside of expressions, and its joins know one level only. What a
-//! subquery two levels down uses of the outermost query must be told, or it is not replaced when the rows come.
+//! DataFusion's own list of them stops at subqueries inside of expressions, and its joins know one
+//! level only. What a subquery two levels down uses of the outermost query must be told, or it is
+//! not replaced when the rows come.
 
 use datafusion::common::Column;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -11,8 +12,8 @@ use datafusion::logical_expr::{Distinct, Expr, LogicalPlan, Subquery};
 use super::apply::{self, is_awaited};
 use telesto_sql_expr::registry::registry;
 
-/// The columns that a plan refers to as outer ones, each once, with the reference. Those of levels between a subquery inside of it
-/// and the plan are among them.
+/// The columns that a plan refers to as outer ones, each once, with the reference. Those of levels
+/// between a subquery inside of it and the plan are among them.
 pub(crate) fn references(plan: &LogicalPlan) -> DfResult<Vec<(Column, Expr)>> {
     let mut found = Vec::new();
     plan.apply(|node| {
@@ -52,7 +53,8 @@ pub(crate) fn subquery(expr: &Expr) -> Option<&Subquery> {
     }
 }
 
-/// Whether a plan is an aggregate that has one row whatever it is over, below conditions and projections.
+/// Whether a plan is an aggregate that has one row whatever it is over, below conditions and
+/// projections.
 fn whole_aggregate(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Filter(filter) => whole_aggregate(&filter.input),
@@ -62,7 +64,8 @@ fn whole_aggregate(plan: &LogicalPlan) -> bool {
     }
 }
 
-/// Whether two runs of a plan may give different rows over the same data: a function in it gives another value each time.
+/// Whether two runs of a plan may give different rows over the same data: a function in it gives
+/// another value each time.
 pub(crate) fn changes(plan: &LogicalPlan) -> DfResult<bool> {
     let changing = |part: &Expr| match part {
         Expr::ScalarFunction(call) => {
@@ -80,13 +83,15 @@ pub(crate) fn changes(plan: &LogicalPlan) -> DfResult<bool> {
     Ok(found)
 }
 
-/// Whether a join would not give what running the plan for each outer row gives. `visible` tells the columns of the query
-/// around it, and of those further out.
+/// Whether a join would not give what running the plan for each outer row gives. `visible` tells
+/// the columns of the query around it, and of those further out.
 ///
-/// - Outer references stand below an operator that looks at all rows of one outer row: DataFusion pulls their condition above it,
-///   and the operator would see the rows of all outer rows. An aggregate that uses them itself it does not know at all.
+/// - Outer references stand below an operator that looks at all rows of one outer row: DataFusion
+///   pulls their condition above it, and the operator would see the rows of all outer rows. An
+///   aggregate that uses them itself it does not know at all.
 /// - A subquery or a call inside of it uses them: that is two levels.
-/// - It changes from run to run: PostgreSQL runs it for each outer row, a join computes it once, or once for each value compared.
+/// - It changes from run to run: PostgreSQL runs it for each outer row, a join computes it once, or
+///   once for each value compared.
 pub(crate) fn joins_wrongly(
     plan: &LogicalPlan,
     visible: impl Fn(&Column) -> bool,
@@ -95,7 +100,8 @@ pub(crate) fn joins_wrongly(
     plan.apply(|node| {
         let whole = match node {
             LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => true,
-            // HAVING of an aggregate without groups: DataFusion forgets it where it holds of no rows.
+            // HAVING of an aggregate without groups: DataFusion forgets it where it holds of no
+            // rows.
             LogicalPlan::Filter(having) => whole_aggregate(&having.input),
             LogicalPlan::Aggregate(node) => {
                 node.group_expr.iter().any(|expr| matches!(expr, Expr::GroupingSet(_)))

@@ -1,10 +1,12 @@
 //! Regression, correlation and covariance, as PostgreSQL 15 computes them.
 //!
-//! DataFusion's own divide by a count where PostgreSQL has NULL, take away what leaves a frame that moves (a large value, or one that
-//! is not finite, stays), and tell distinct pairs by their first value.
+//! DataFusion's own divide by a count where PostgreSQL has NULL, take away what leaves a frame that
+//! moves (a large value, or one that is not finite, stays), and tell distinct pairs by their first
+//! value.
 //!
 //! # Invariants
-//! - Pairs are taken in one by one (Youngs and Cramer), in the order they come; of a frame that moves they are kept and added anew.
+//! - Pairs are taken in one by one (Youngs and Cramer), in the order they come; of a frame that
+//!   moves they are kept and added anew.
 //! - A pair of which one is NULL does not count.
 //!
 //! # On failure
@@ -141,7 +143,8 @@ fn state_types(distinct: bool) -> Vec<SqlType> {
     if distinct { vec![SqlType::Float8.array_of(); 2] } else { vec![SqlType::Float8; 6] }
 }
 
-/// Pairs taken in one by one: how many, their sums, and the squares and products of the differences from the means.
+/// Pairs taken in one by one: how many, their sums, and the squares and products of the differences
+/// from the means.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: f64,

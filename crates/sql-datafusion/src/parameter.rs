@@ -1,11 +1,14 @@
 //! Parameters in a plan that is kept.
 //!
 //! # Invariants
-//! - To the optimizer a parameter is a constant that it cannot compute: it may be moved anywhere, and none of its values gets into the plan.
-//! - Two calls of the same number and type are the same expression: `GROUP BY date_trunc($1, t)` finds it in the select list.
+//! - To the optimizer a parameter is a constant that it cannot compute: it may be moved anywhere,
+//!   and none of its values gets into the plan.
+//! - Two calls of the same number and type are the same expression: `GROUP BY date_trunc($1, t)`
+//!   finds it in the select list.
 //!
 //! # On failure
-//! While the plan is made there is no value: an internal error, which the optimizer takes for "leave it".
+//! While the plan is made there is no value: an internal error, which the optimizer takes for
+//! "leave it".
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

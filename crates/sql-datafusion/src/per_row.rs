@@ -1,8 +1,11 @@
-//! `lag`, `lead` and `ntile` with arguments that differ from row to row: DataFusion's take constants.
+//! `lag`, `lead` and `ntile` with arguments that differ from row to row: DataFusion's take
+//! constants.
 //!
 //! # Invariants
-//! - The offset and the default of `lag` and `lead` are those of the current row; an offset that is NULL gives NULL.
-//! - `ntile` takes its number from the first row of the partition that has one; rows before that get NULL.
+//! - The offset and the default of `lag` and `lead` are those of the current row; an offset that is
+//!   NULL gives NULL.
+//! - `ntile` takes its number from the first row of the partition that has one; rows before that
+//!   get NULL.
 //!
 //! # On failure
 //! 22014 for a number of buckets that is not positive; 57014.
@@ -32,8 +35,8 @@ enum Computed {
     Ntile,
 }
 
-/// The function of this name, over arguments that are computed for each row: the value, its offset (bigint) and perhaps a default of the
-/// value's type; of `ntile` the number of buckets (bigint).
+/// The function of this name, over arguments that are computed for each row: the value, its offset
+/// (bigint) and perhaps a default of the value's type; of `ntile` the number of buckets (bigint).
 pub(super) fn per_row(name: &str) -> Option<WindowUDF> {
     let computed = match name {
         "lag" => Computed::Lag,
@@ -135,7 +138,8 @@ fn ntile(number: &ArrayRef, rows: usize) -> DfResult<ArrayRef> {
     let number = number.as_primitive::<Int64Type>();
     let mut out: Vec<Option<i64>> = Vec::with_capacity(rows);
     let mut steps = Steps::default();
-    // The bucket, how many rows it has by now, how many it takes, and how many of the first take one more.
+    // The bucket, how many rows it has by now, how many it takes, and how many of the first take
+    // one more.
     let mut state: Option<(i64, i64, i64, i64)> = None;
     let total = i64::try_from(rows).unwrap_or(i64::MAX);
     for row in 0..rows {

@@ -1,11 +1,15 @@
-//! The memory pool of one query: fair among its operators, and drawn from what all statements share.
+//! The memory pool of one query: fair among its operators, and drawn from what all statements
+//! share.
 //!
 //! # Invariants
-//! - What an operator is granted is counted against the shared budget until it gives it back or the query ends.
-//! - What the shared budget had no room for is given back first, so that its count falls only by what it rose by.
+//! - What an operator is granted is counted against the shared budget until it gives it back or the
+//!   query ends.
+//! - What the shared budget had no room for is given back first, so that its count falls only by
+//!   what it rose by.
 //!
 //! # On failure
-//! A grant that the shared budget refuses is refused to the operator: it spills, or the query ends with 53200.
+//! A grant that the shared budget refuses is refused to the operator: it spills, or the query ends
+//! with 53200.
 //!
 //! # Limits
 //! DataFusion's `grow`, which cannot be refused, is counted as far as the shared budget has room.

@@ -1,9 +1,10 @@
 //! Projections and filters that compute what waits, row by row.
 //!
 //! # Purpose
-//! PostgreSQL computes a row's expressions from left to right, then the next row's, and only the parts that CASE, AND and OR get
-//! to. A call of `nextval` can be told from every other order. DataFusion computes a column for a whole batch, and of what must
-//! be awaited everything. So what holds such a call ([`super::waiting`]) becomes a node of our own here.
+//! PostgreSQL computes a row's expressions from left to right, then the next row's, and only the
+//! parts that CASE, AND and OR get to. A call of `nextval` can be told from every other order.
+//! DataFusion computes a column for a whole batch, and of what must be awaited everything. So what
+//! holds such a call ([`super::waiting`]) becomes a node of our own here.
 //!
 //! # Protocol
 //! ```text
@@ -14,21 +15,23 @@
 //! ```
 //!
 //! # Invariants
-//! - The optimizer sees the node's expressions but does not move, drop, copy or merge them: no rule does so with those of an
-//!   extension. No pruning of columns passes it; a limit does, through a projection, and conditions
-//!   that see nothing of what is computed here.
-//! - What is not volatile is computed below, by DataFusion's own operators, and subqueries that became no calls too: DataFusion
-//!   makes joins of them in projections and filters alone.
+//! - The optimizer sees the node's expressions but does not move, drop, copy or merge them: no rule
+//!   does so with those of an extension. No pruning of columns passes it; a limit does, through a
+//!   projection, and conditions that see nothing of what is computed here.
+//! - What is not volatile is computed below, by DataFusion's own operators, and subqueries that
+//!   became no calls too: DataFusion makes joins of them in projections and filters alone.
 //! - The parts of a union that compute such things run one after the other ([`mod@in_turn`]).
 //! - The rows come out in the order of the input, which an operator below that sorts must keep.
 //!
 //! # Failure behaviour
-//! Errors of the expressions as they are; rows before the one that failed have had their effects, as in PostgreSQL.
+//! Errors of the expressions as they are; rows before the one that failed have had their effects,
+//! as in PostgreSQL.
 //!
 //! # Limits
-//! A filter below a LIMIT, and operators that do not need all rows, take rows a batch at a time: more calls are made than in
-//! PostgreSQL, which takes them one by one. What is volatile and does not wait (`currval`) is computed in the same order only
-//! where it stands beside a call that waits.
+//! A filter below a LIMIT, and operators that do not need all rows, take rows a batch at a time:
+//! more calls are made than in PostgreSQL, which takes them one by one. What is volatile and does
+//! not wait (`currval`) is computed in the same order only where it stands beside a call that
+//! waits.
 
 mod in_turn;
 mod operator;
@@ -73,8 +76,9 @@ impl RowByRow {
         Ok(Self { input, exprs, filters, schema })
     }
 
-    /// A condition over the columns that come out, as one over the input's; `None`: it sees what is computed here, may differ
-    /// from time to time, or may fail for rows that a condition below refuses: the two would be one filter, in any order.
+    /// A condition over the columns that come out, as one over the input's; `None`: it sees what is
+    /// computed here, may differ from time to time, or may fail for rows that a condition below
+    /// refuses: the two would be one filter, in any order.
     fn below(&self, condition: &Expr) -> DfResult<Option<Expr>> {
         let subquery = |part: &Expr| Ok(outer::subquery(part).is_some());
         if condition.is_volatile() || may_fail(condition) || condition.exists(subquery)? {
@@ -225,8 +229,8 @@ pub(crate) fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> 
         .map_err(fault::from_datafusion)
 }
 
-/// A filter above one of these, with the conditions below that see nothing that is computed row by row: as in PostgreSQL, rows
-/// that they refuse are not computed.
+/// A filter above one of these, with the conditions below that see nothing that is computed row by
+/// row: as in PostgreSQL, rows that they refuse are not computed.
 pub(crate) fn filtered_below(filter: Filter) -> DfResult<Transformed<LogicalPlan>> {
     let own = match &*filter.input {
         LogicalPlan::Extension(extension) => extension.node.as_any().downcast_ref::<RowByRow>(),

@@ -1,14 +1,16 @@
-//! Conditions on stored rows, looked at before a row is decoded: most rows of a scan are often not the ones asked for.
+//! Conditions on stored rows, looked at before a row is decoded: most rows of a scan are often not
+//! the ones asked for.
 //!
 //! # Invariants
-//! A row that does not hold has a column that none of the query's constants lets through. What is not understood holds: DataFusion
-//! looks at the conditions again on what comes.
+//! A row that does not hold has a column that none of the query's constants lets through. What is
+//! not understood holds: DataFusion looks at the conditions again on what comes.
 //!
 //! # On failure
 //! XX001 for bytes that are no row of the table.
 //!
 //! # Limits
-//! Integers, dates and times, text, char(n) and numeric. Rows of a table with a key are sealed, and decoded all.
+//! Integers, dates and times, text, char(n) and numeric. Rows of a table with a key are sealed, and
+//! decoded all.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +110,8 @@ fn of_integers(said: &Constraint) -> Option<Test> {
         values.sort_unstable();
         return Some(Test::Integers(values));
     }
-    // An end that is not inside is the next integer's; behind the last one there is nothing to be let through.
+    // An end that is not inside is the next integer's; behind the last one there is nothing to be
+    // let through.
     let low = match &said.lower {
         Some((value, true)) => integer(value)?,
         Some((value, false)) => integer(value)?.checked_add(1)?,

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //! - One partition: operators run on the session's own task.
-//! - A query never holds more memory than its pool grants, and all queries together not more than the memory of
-//!   all statements; sorts, aggregates and joins that would spill to scratch files of the node, which
-//!   disappear with the query.
+//! - A query never holds more memory than its pool grants, and all queries together not more than
+//!   the memory of all statements; sorts, aggregates and joins that would spill to scratch files of
+//!   the node, which disappear with the query.
 //!
 //! # On failure
 //! A query that cannot spill and does not fit fails with 53200.
@@ -65,8 +65,8 @@ impl QueryBounds {
     }
 }
 
-/// Memory a row of a batch may take before a query with little memory gets smaller batches, bytes: a merge holds a
-/// batch of every spilled file.
+/// Memory a row of a batch may take before a query with little memory gets smaller batches, bytes:
+/// a merge holds a batch of every spilled file.
 const ROW_SHARE_BYTES: usize = 32 << 10;
 
 /// A state for one query, whose operators are made by `rules`.
@@ -98,7 +98,8 @@ fn environment(bounds: &QueryBounds) -> Result<(SessionConfig, Arc<RuntimeEnv>)>
     super::looking::install();
     let mut options = ConfigOptions::new();
     options.execution.target_partitions = 1;
-    // The optimiser knows of more expressions than operators do that they are never NULL: CASE, and what becomes one.
+    // The optimiser knows of more expressions than operators do that they are never NULL: CASE, and
+    // what becomes one.
     options.execution.skip_physical_aggregate_schema_check = true;
 
     options.execution.collect_statistics = false;

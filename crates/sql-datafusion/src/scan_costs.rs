@@ -14,7 +14,8 @@ pub(super) const LOOK_UP: f64 = 8.0;
 /// Values of a whole unique key that are looked up whatever is known of the table.
 const FEW: usize = 100;
 
-/// What reading along an index costs, in rows of a scan of the table: each range is sought, each row of an index looked up.
+/// What reading along an index costs, in rows of a scan of the table: each range is sought, each
+/// row of an index looked up.
 pub(super) fn cost(
     table: &Table,
     index: &Index,

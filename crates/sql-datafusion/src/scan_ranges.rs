@@ -1,12 +1,12 @@
 //! From filters to key ranges: which index a scan reads, and which part of it.
 //!
 //! # Invariants
-//! A range holds every row the filters let through; DataFusion checks the filters again on what comes. So a filter
-//! that is not understood only costs reads, never an answer.
+//! A range holds every row the filters let through; DataFusion checks the filters again on what
+//! comes. So a filter that is not understood only costs reads, never an answer.
 //!
 //! # Limits
-//! Understood are comparisons of a column with constants, IN lists and their OR form, on types that Arrow
-//! orders as PostgreSQL does, on numeric and char(n). Partial indexes are not used.
+//! Understood are comparisons of a column with constants, IN lists and their OR form, on types that
+//! Arrow orders as PostgreSQL does, on numeric and char(n). Partial indexes are not used.
 
 use std::collections::BTreeMap;
 
@@ -115,7 +115,8 @@ struct Candidate<'a> {
     score: u32,
     cost: f64,
     ranges: usize,
-    /// The prefixes to be read, where they are not all combinations of what is said of single columns.
+    /// The prefixes to be read, where they are not all combinations of what is said of single
+    /// columns.
     prefixes: Option<Prefixes<'a>>,
 }
 
@@ -201,7 +202,8 @@ fn best<'a>(
         .filter(|best| best.cost <= whole)
 }
 
-/// How much an index narrows, and how many ranges it makes: equal leading columns, then a range; the whole of a unique key beats all.
+/// How much an index narrows, and how many ranges it makes: equal leading columns, then a range;
+/// the whole of a unique key beats all.
 fn score(
     table: &Table,
     index: &Index,
@@ -234,8 +236,9 @@ fn score(
     (if score > 0 && index.id == 0 { score + 5 } else { score }, ranges)
 }
 
-/// Whether the values of the column at `at` of the entries narrow what is read. A list on a column of the primary key behind an index
-/// does only where none did before: its ranges could be more than the rows.
+/// Whether the values of the column at `at` of the entries narrow what is read. A list on a column
+/// of the primary key behind an index does only where none did before: its ranges could be more
+/// than the rows.
 pub(super) fn narrows(index: &Index, at: usize, values: &[Datum], lists: bool) -> bool {
     at < index.columns.len() || values.len() <= if lists { 1 } else { MAX_BEHIND }
 }
@@ -411,7 +414,8 @@ fn collect(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>)
     }
 }
 
-/// What all alternatives say a column equals, one of its values each: `a = 1 AND b = 2 OR a = 3 AND b = 4`.
+/// What all alternatives say a column equals, one of its values each:
+/// `a = 1 AND b = 2 OR a = 3 AND b = 4`.
 fn of_alternatives(table: &Table, filter: &Expr, into: &mut BTreeMap<usize, Constraint>) {
     let mut common: Option<BTreeMap<usize, Vec<Datum>>> = None;
     let mut left = vec![filter];

@@ -1,8 +1,8 @@
 //! The execution that a plan serves.
 //!
 //! # Purpose
-//! Scans and functions of a plan ask its seat for the transaction, the parameters and the time of the statement, so that a plan can serve one
-//! execution after another ([`super::keeping`]).
+//! Scans and functions of a plan ask its seat for the transaction, the parameters and the time of
+//! the statement, so that a plan can serve one execution after another ([`super::keeping`]).
 //!
 //! # Protocol
 //! ```text
@@ -12,8 +12,9 @@
 //! ```
 //!
 //! # Invariants
-//! - While a plan is made that is to be kept, parameters and functions that are not immutable fail: the optimizer leaves alone what it cannot
-//!   compute, so that nothing of one execution gets into the plan of all.
+//! - While a plan is made that is to be kept, parameters and functions that are not immutable fail:
+//!   the optimizer leaves alone what it cannot compute, so that nothing of one execution gets into
+//!   the plan of all.
 //! - A plan that is kept serves one execution at a time.
 //!
 //! # On failure
@@ -75,7 +76,8 @@ impl Seat {
         self.kept
     }
 
-    /// Fails while a plan is made that is to be kept: what differs from one execution to the next is not known.
+    /// Fails while a plan is made that is to be kept: what differs from one execution to the next
+    /// is not known.
     ///
     /// # Errors
     /// Internal; the optimizer leaves what fails as it is.
@@ -107,7 +109,8 @@ impl Seat {
         }
     }
 
-    /// Lets functions and parameters have the values of the first execution for as long as `look` takes: to estimate, not to keep them.
+    /// Lets functions and parameters have the values of the first execution for as long as `look`
+    /// takes: to estimate, not to keep them.
     pub fn peek<T>(&self, look: impl FnOnce() -> T) -> T {
         let before = self.state.read().clone();
         let State::Planning(exec) = &before else { return look() };
@@ -139,8 +142,8 @@ impl Reads {
         }
     }
 
-    /// A condition on columns of `table` with the values that parameters have now, and with what can be computed of it by these. What fails
-    /// stays as it is.
+    /// A condition on columns of `table` with the values that parameters have now, and with what
+    /// can be computed of it by these. What fails stays as it is.
     pub fn filled(&self, table: &Table, condition: Expr) -> Expr {
         let calls = |part: &Expr| Ok(matches!(part, Expr::ScalarFunction(_)));
         if !self.seat.is_kept() || !condition.exists(calls).unwrap_or(false) {
@@ -158,7 +161,8 @@ impl Reads {
     }
 }
 
-/// A condition with what is constant in it computed, and casts of columns made casts of the constants that they are compared with.
+/// A condition with what is constant in it computed, and casts of columns made casts of the
+/// constants that they are compared with.
 fn simplified(table: &Table, condition: Expr) -> Expr {
     let field = |column: &Column| {
         let at = table.column_position(&column.name)?;

@@ -7,16 +7,18 @@
 //!     Filter: policies     and comparisons that cannot fail or tell anything, for ranges of keys
 //!       scan
 //! ```
-//! The plan below the wall is a table to the plan above: it is optimised and turned into operators by itself, when the
-//! plan above is. So no rule of the optimiser can move a condition of the user's below a policy.
+//! The plan below the wall is a table to the plan above: it is optimised and turned into operators
+//! by itself, when the plan above is. So no rule of the optimiser can move a condition of the
+//! user's below a policy.
 //!
 //! # Invariants
-//! - Only comparisons of columns with constants, NULL tests and AND and OR of these go below: they cannot fail and tell nobody
-//!   what they saw ([`is_leakproof`]).
+//! - Only comparisons of columns with constants, NULL tests and AND and OR of these go below: they
+//!   cannot fail and tell nobody what they saw ([`is_leakproof`]).
 //! - To the optimiser of operators the wall is a leaf.
 //!
 //! # Limits
-//! What the wall hides is not in EXPLAIN. Filters that joins find while they run do not narrow the scan below it.
+//! What the wall hides is not in EXPLAIN. Filters that joins find while they run do not narrow the
+//! scan below it.
 
 use std::fmt;
 use std::sync::Arc;

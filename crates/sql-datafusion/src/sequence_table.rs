@@ -1,7 +1,8 @@
 //! `SELECT … FROM sequence`: one row, where the sequence stands.
 //!
 //! # Limits
-//! `last_value` counts the values that processes have taken and not yet given; `log_cnt` is 0: there is no such log.
+//! `last_value` counts the values that processes have taken and not yet given; `log_cnt` is 0:
+//! there is no such log.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
 //! A series of integers as a table: `generate_series` over known bounds, computed as it is read.
 //!
 //! # Invariants
-//! The same rows as [`super::sets`] gives, in the same order; the end of the type is the end of the series.
+//! The same rows as [`super::sets`] gives, in the same order; the end of the type is the end of the
+//! series.
 //!
 //! # Limits
 //! None on the number of rows: one batch is held at a time.
@@ -38,7 +39,8 @@ pub(crate) struct Series {
 }
 
 impl Series {
-    /// The series as one column `name` of type `ty`; `None` when it is none of integers or never ends.
+    /// The series as one column `name` of type `ty`; `None` when it is none of integers or never
+    /// ends.
     pub fn new(name: String, ty: &SqlType, from: i64, to: i64, step: i64) -> Option<Self> {
         let integer = matches!(ty, SqlType::Int4 | SqlType::Int8);
         (integer && step != 0).then(|| Self { name, ty: ty.clone(), from, to, step })

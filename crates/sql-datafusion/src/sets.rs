@@ -244,7 +244,8 @@ fn elements(value: &Datum) -> Vec<Datum> {
     }
 }
 
-/// from, from + step, … to `to`. The operators are the registry's, so that dates and zones go as everywhere.
+/// from, from + step, … to `to`. The operators are the registry's, so that dates and zones go as
+/// everywhere.
 fn series(args: &[SqlType], values: &[Datum], context: &EvalContext<'_>) -> Result<Vec<Datum>> {
     let ty = &args[0];
     let step = match (values.get(2), ty) {

@@ -1,7 +1,8 @@
 //! Small batches for joins that compare all with all.
 //!
-//! A nested-loop join takes a batch of its right side and compares it with all of the other before it gives way: 8,192 rows
-//! with 50,000 are 400 million comparisons in one poll, which nothing could stop.
+//! A nested-loop join takes a batch of its right side and compares it with all of the other before
+//! it gives way: 8,192 rows with 50,000 are 400 million comparisons in one poll, which nothing
+//! could stop.
 //!
 //! # Invariants
 //! Rows and their order are the input's.

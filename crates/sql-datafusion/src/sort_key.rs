@@ -140,8 +140,8 @@ pub(super) fn key_of(value: &Datum, ty: &SqlType) -> Result<Vec<u8>> {
     })
 }
 
-/// What tells arrays of the same elements apart: how many dimensions they have, how long these are, and where they begin. Of most
-/// arrays, which have one dimension that begins with 1, two bytes.
+/// What tells arrays of the same elements apart: how many dimensions they have, how long these are,
+/// and where they begin. Of most arrays, which have one dimension that begins with 1, two bytes.
 fn dimensions_key(dimensions: &[(i32, i32)], out: &mut Vec<u8>) {
     out.push(u8::try_from(dimensions.len()).unwrap_or(u8::MAX));
     let ordered = |number: &i32| (*number as u32 ^ (1 << 31)).to_be_bytes();
@@ -178,7 +178,8 @@ pub(super) fn escaped(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 1]);
 }
 
-/// PostgreSQL's order of jsonb values: Object > Array > Boolean > Number > String > Null, fewer elements first.
+/// PostgreSQL's order of jsonb values: Object > Array > Boolean > Number > String > Null, fewer
+/// elements first.
 fn json_key(value: &serde_json::Value, out: &mut Vec<u8>) {
     use serde_json::Value as V;
     let count = |n: usize, out: &mut Vec<u8>| {

@@ -1,7 +1,8 @@
 //! A leaf of a physical plan: rows from a [`Rows`] source, in bounded batches.
 //!
 //! # Invariants
-//! - Batches come one at a time, on demand, on the polling task: dropping the stream stops the reading.
+//! - Batches come one at a time, on demand, on the polling task: dropping the stream stops the
+//!   reading.
 //! - A batch holds at most [`BATCH_ROWS`] rows.
 
 use std::fmt;
@@ -35,7 +36,8 @@ use super::runtime::BATCH_ROWS;
 
 /// Where the rows of a leaf come from.
 pub(crate) trait Rows: fmt::Debug + Send + Sync {
-    /// Starts reading. `dynamic`: filters that joins fill before they ask for the first row; they compare all the same.
+    /// Starts reading. `dynamic`: filters that joins fill before they ask for the first row; they
+    /// compare all the same.
     fn open(&self, dynamic: &[Arc<dyn PhysicalExpr>]) -> Box<dyn RowReader>;
 
     /// Whether dynamic filters can spare it rows.
@@ -58,7 +60,8 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
         false
     }
 
-    /// NULLs and distinct values among all rows, of each column of the output, as far as they are known.
+    /// NULLs and distinct values among all rows, of each column of the output, as far as they are
+    /// known.
     fn known_columns(&self) -> Vec<Option<(usize, usize)>> {
         Vec::new()
     }
@@ -74,7 +77,8 @@ pub(crate) trait Rows: fmt::Debug + Send + Sync {
 
 /// A source being read.
 pub(crate) trait RowReader: Send {
-    /// The next rows, at most `max_rows`; `None` at the end. May return an empty batch when a filter left nothing.
+    /// The next rows, at most `max_rows`; `None` at the end. May return an empty batch when a
+    /// filter left nothing.
     fn next(&mut self, max_rows: usize) -> BoxFuture<'_, DfResult<Option<RecordBatch>>>;
 }
 

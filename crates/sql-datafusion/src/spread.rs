@@ -1,13 +1,14 @@
-//! Variances and standard deviations, and sums, averages and extremes of floating point, as PostgreSQL 15 computes them.
+//! Variances and standard deviations, and sums, averages and extremes of floating point, as
+//! PostgreSQL 15 computes them.
 //!
 //! DataFusion's own take every argument as a double and look at no value that is not finite.
 //!
 //! # Invariants
-//! - Integers and numerics are added exactly and give numeric, with the digits of PostgreSQL's division; a value that is not
-//!   finite makes NaN of the result.
+//! - Integers and numerics are added exactly and give numeric, with the digits of PostgreSQL's
+//!   division; a value that is not finite makes NaN of the result.
 //! - Doubles are taken in one by one, in the order they come ([`super::doubles`]).
-//! - A frame that moves: exact sums give back what leaves; of doubles the frame's rows are kept and added anew, as there, so that
-//!   neither a large value nor NaN or an infinity stays behind.
+//! - A frame that moves: exact sums give back what leaves; of doubles the frame's rows are kept and
+//!   added anew, as there, so that neither a large value nor NaN or an infinity stays behind.
 //!
 //! # On failure
 //! 22003 where finite doubles come to an infinite one; those of the statement's end.
@@ -202,7 +203,8 @@ struct Exact {
     sum: Numeric,
     squares: Numeric,
     not_finite: i64,
-    /// How many finite values there are of each number of digits behind the point: what has left a frame that moves shows none.
+    /// How many finite values there are of each number of digits behind the point: what has left a
+    /// frame that moves shows none.
     scales: BTreeMap<u32, i64>,
 }
 

@@ -1,7 +1,8 @@
 //! Stored tables as DataFusion sees them: scans of the transaction's keys.
 //!
 //! # Invariants
-//! - What is read is read through the statement's transaction, and so validated at commit as its level asks.
+//! - What is read is read through the statement's transaction, and so validated at commit as its
+//!   level asks.
 //! - In a plan that is kept, the index and its ranges are chosen anew for each execution.
 
 mod reader;
@@ -83,14 +84,16 @@ impl StoredTable {
         (!constraints.is_empty()).then_some(scan_costs::selectivity(&constraints, &self.shape()?))
     }
 
-    /// What reading the rows that conditions leave costs by itself, in rows of a scan, where the table has been analyzed.
+    /// What reading the rows that conditions leave costs by itself, in rows of a scan, where the
+    /// table has been analyzed.
     pub fn known_cost(&self, conditions: &[&Expr]) -> Option<f64> {
         let own = conditions.iter().filter_map(|condition| self.known_now(condition).ok());
         let constraints = scan_ranges::constraints(&self.table, &own.collect::<Vec<_>>());
         Some(scan_ranges::least(&self.table, &constraints, &self.shape()?))
     }
 
-    /// What a row costs to which values of the plan's column lead, in rows of a scan; `None`: no index begins with it.
+    /// What a row costs to which values of the plan's column lead, in rows of a scan; `None`: no
+    /// index begins with it.
     pub fn led_cost(&self, column: &str) -> Option<f64> {
         let at = self.schema.index_of(column).ok()?;
         let (own, known) = self.table.visible_columns().nth(at)?;
@@ -149,7 +152,8 @@ impl TableProvider for StoredTable {
         let understood = |filter: &&Expr| {
             let kept = self.reads.as_ref().is_some_and(|reads| reads.seat.is_kept());
             if kept && !filter.is_volatile() {
-                // What a scan makes of it is known when it is opened: the values of now are those of one execution.
+                // What a scan makes of it is known when it is opened: the values of now are those
+                // of one execution.
                 return Ok(TableProviderFilterPushDown::Inexact);
             }
             let filter = self.known_now(filter)?;
@@ -348,7 +352,8 @@ impl Rows for StoredRows {
     }
 }
 
-/// The table's columns that are wanted, where entries of an index may give them: not the row's key, nor what is read to be locked.
+/// The table's columns that are wanted, where entries of an index may give them: not the row's key,
+/// nor what is read to be locked.
 fn entries_for(table: &Table, positions: &[usize], exec: &ExecContext) -> Option<Vec<bool>> {
     let width = table.columns.len();
     let may = exec.read_for == ReadFor::Query && positions.iter().all(|at| *at < width);

@@ -23,8 +23,8 @@ use telesto_sql_plan::{ExecContext, PlanContext};
 use telesto_sql_types::SqlType;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-/// The hidden columns of a system table: the table's OID, which pg_dump asks for, and what its rows are as of, the catalog's
-/// stamp, which DataGrip asks for.
+/// The hidden columns of a system table: the table's OID, which pg_dump asks for, and what its rows
+/// are as of, the catalog's stamp, which DataGrip asks for.
 const HIDDEN: [&str; 2] = ["tableoid", "xmin"];
 /// The catalog as the binder sees it.
 pub(crate) struct CatalogTables {
@@ -86,7 +86,8 @@ impl CatalogTables {
         Ok(bound(GivenTable::new(types, schema_of(&columns), rows), columns, None))
     }
 
-    /// What hides rows of a table; `written`: how a statement that writes it finds them, and as whom.
+    /// What hides rows of a table; `written`: how a statement that writes it finds them, and as
+    /// whom.
     fn guard(
         &self,
         table: &Arc<Table>,
@@ -141,8 +142,9 @@ impl CatalogTables {
     }
 }
 
-/// Columns by name, name in the plan and type: the plan's names tell those of all its tables apart. DataFusion drops the
-/// tables' names where it makes joins of subqueries and where it hands filters down.
+/// Columns by name, name in the plan and type: the plan's names tell those of all its tables apart.
+/// DataFusion drops the tables' names where it makes joins of subqueries and where it hands filters
+/// down.
 fn planned(columns: Vec<(String, SqlType)>, unique: &dyn Fn(&str) -> String) -> Vec<PlanColumn> {
     let unique = |(name, ty): (String, SqlType)| (name.clone(), unique(&name), ty);
     columns.into_iter().map(unique).collect()

@@ -1,10 +1,12 @@
-//! Rows of values that columns have together, as a join by several keys tells them, and the part of an index that they lead to.
+//! Rows of values that columns have together, as a join by several keys tells them, and the part of
+//! an index that they lead to.
 //!
 //! # Invariants
 //! A row of the table that has one of the rows of values lies in one of the ranges.
 //!
 //! # Limits
-//! At least two leading columns of an index. Of its other columns single values, and then one range, narrow the ranges further; lists do not.
+//! At least two leading columns of an index. Of its other columns single values, and then one
+//! range, narrow the ranges further; lists do not.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -46,8 +48,8 @@ enum Place<'c> {
 }
 
 impl<'c> Prefixes<'c> {
-    /// The beginnings of the entries that have one of the rows of values, and what conditions say beside them; `None`: fewer than two of
-    /// the rows' columns come first in the index.
+    /// The beginnings of the entries that have one of the rows of values, and what conditions say
+    /// beside them; `None`: fewer than two of the rows' columns come first in the index.
     pub fn of(
         index: &Index,
         rows: &Together,
@@ -98,7 +100,8 @@ impl<'c> Prefixes<'c> {
         self.columns.len() == index.columns.len()
     }
 
-    /// How much that narrows, and what reading it costs, in rows of a scan, where the table was analyzed.
+    /// How much that narrows, and what reading it costs, in rows of a scan, where the table was
+    /// analyzed.
     pub fn score_and_cost(
         &self,
         (index, alone): (&Index, bool),

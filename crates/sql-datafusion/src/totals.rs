@@ -1,9 +1,11 @@
 //! Sums and averages as numeric: of one group, and of many a batch at a time.
 //!
 //! # Invariants
-//! - A total is the sum of its values, exactly, and shows as many digits behind the point as the value that had most.
+//! - A total is the sum of its values, exactly, and shows as many digits behind the point as the
+//!   value that had most.
 //! - NULLs count for nothing; without a value the result is NULL.
-//! - The state of a group, as it is spilled, is what [`super::aggregate`] writes for one: the count, then the sum.
+//! - The state of a group, as it is spilled, is what [`super::aggregate`] writes for one: the
+//!   count, then the sum.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
@@ -31,8 +33,8 @@ pub(super) struct Total {
     large: Option<Box<Numeric>>,
     /// Values that are not finite, of each kind: they may leave a frame that moves.
     odd: Option<Box<Odd>>,
-    /// Of a frame that moves: how many finite values there are of each scale, so that the sum shows no more digits than what is
-    /// still there.
+    /// Of a frame that moves: how many finite values there are of each scale, so that the sum shows
+    /// no more digits than what is still there.
     scales: Option<BTreeMap<u32, i64>>,
 }
 
@@ -187,7 +189,8 @@ pub(super) struct Totals {
     average: bool,
     argument: SqlType,
     groups: Vec<(i64, Total)>,
-    /// How many of them did not fit 128 bits; counted when they come to it, since the pool asks for the size after each batch.
+    /// How many of them did not fit 128 bits; counted when they come to it, since the pool asks for
+    /// the size after each batch.
     large: usize,
 }
 

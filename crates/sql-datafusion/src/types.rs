@@ -19,13 +19,14 @@
 //! | what a set-returning call gives | List, until it is unnested |
 //!
 //! # Why numeric is not Decimal128
-//! PostgreSQL's numeric has a scale of its own in every value (`1.0`, `1.00`, quotients, averages) and no
-//! bound at 38 digits; a column of one fixed scale cannot carry that.
+//! PostgreSQL's numeric has a scale of its own in every value (`1.0`, `1.00`, quotients, averages)
+//! and no bound at 38 digits; a column of one fixed scale cannot carry that.
 //!
 //! # Invariants
-//! - The binder keeps the [`SqlType`] beside every expression: Arrow types need not tell `text` from `jsonb`.
-//! - Value → array → value gives an equal value, with the same display scale. Infinite dates and timestamps keep
-//!   their extreme integers.
+//! - The binder keeps the [`SqlType`] beside every expression: Arrow types need not tell `text`
+//!   from `jsonb`.
+//! - Value → array → value gives an equal value, with the same display scale. Infinite dates and
+//!   timestamps keep their extreme integers.
 //!
 //! # Limits
 //! Intervals whose time part passes 292 years are refused (22008).
@@ -125,7 +126,8 @@ fn element_field(element: &SqlType) -> Arc<Field> {
     Arc::new(Field::new_list_field(arrow_type(element), true))
 }
 
-/// The Arrow type of lists of `element`, which no expression sees as values: they are made to be unnested, or of a subquery's rows.
+/// The Arrow type of lists of `element`, which no expression sees as values: they are made to be
+/// unnested, or of a subquery's rows.
 pub(crate) fn list_type(element: &SqlType) -> DataType {
     DataType::List(element_field(element))
 }
@@ -146,7 +148,8 @@ pub(crate) fn epoch_days(value: i32) -> i32 {
 /// A timestamp as Arrow counts it.
 ///
 /// # Errors
-/// 22008 for the last thirty years of PostgreSQL's range: Arrow counts from 1970, and has no number for them.
+/// 22008 for the last thirty years of PostgreSQL's range: Arrow counts from 1970, and has no number
+/// for them.
 pub(crate) fn epoch_micros(value: i64) -> Result<i64> {
     match micros(value, EPOCH_MICROS) {
         i64::MAX if value != i64::MAX => Err(Error::new(
@@ -157,8 +160,8 @@ pub(crate) fn epoch_micros(value: i64) -> Result<i64> {
     }
 }
 
-/// The value with one zero and one NaN: Arrow tells values apart, and sorts them, by their bits, and what a processor computes from
-/// infinities is a negative NaN, less than every number.
+/// The value with one zero and one NaN: Arrow tells values apart, and sorts them, by their bits,
+/// and what a processor computes from infinities is a negative NaN, less than every number.
 pub(crate) fn plain4(value: f32) -> f32 {
     if value.is_nan() { f32::NAN } else { value + 0.0 }
 }

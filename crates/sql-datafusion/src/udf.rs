@@ -1,11 +1,12 @@
 //! The registry's functions as DataFusion functions.
 //!
 //! # Invariants
-//! - A call carries its resolved overload: nothing is resolved or coerced again while the plan is optimised.
-//! - Two calls are equal when they compute the same thing on the same types, so that DataFusion may compute one
-//!   of them only.
-//! - Rows are computed one after the other, by the code the key path runs; but numeric arithmetic is computed a batch at a time
-//!   ([`super::arithmetic`]).
+//! - A call carries its resolved overload: nothing is resolved or coerced again while the plan is
+//!   optimised.
+//! - Two calls are equal when they compute the same thing on the same types, so that DataFusion may
+//!   compute one of them only.
+//! - Rows are computed one after the other, by the code the key path runs; but numeric arithmetic
+//!   is computed a batch at a time ([`super::arithmetic`]).
 
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -258,7 +259,8 @@ impl Function {
         let scalar = args.args.iter().all(|arg| matches!(arg, ColumnarValue::Scalar(_)))
             && self.signature.volatility != Volatility::Volatile;
         if scalar {
-            // The optimiser takes an error for "no constant", and goes on to the next: not even the arguments are copied then.
+            // The optimiser takes an error for "no constant", and goes on to the next: not even the
+            // arguments are copied then.
             telesto_sql_types::interrupt::check_long()?;
         }
         let rows = if scalar { 1 } else { args.number_rows };
@@ -306,7 +308,8 @@ impl Function {
     }
 }
 
-/// Looks whether the statement is to end; without columns the call is a constant's, of which a plan computes few that may be large.
+/// Looks whether the statement is to end; without columns the call is a constant's, of which a plan
+/// computes few that may be large.
 fn look(arguments: &[Argument]) -> Result<()> {
     if arguments.iter().any(|argument| matches!(argument, Argument::Column(_))) {
         telesto_sql_types::interrupt::check()
@@ -357,8 +360,9 @@ impl ScalarUDFImpl for Function {
         &self.name
     }
 
-    /// A large call's name does not spell its arguments: each of many calls inside of each other would spell all that are inside of
-    /// it, and planning asks for the name of every one again and again.
+    /// A large call's name does not spell its arguments: each of many calls inside of each other
+    /// would spell all that are inside of it, and planning asks for the name of every one again and
+    /// again.
     fn schema_name(&self, args: &[Expr]) -> DfResult<String> {
         if let Some(number) = self.number.filter(|_| is_large(args)) {
             return Ok(format!("{}#{number}", self.name));
@@ -371,13 +375,15 @@ impl ScalarUDFImpl for Function {
         &self.signature
     }
 
-    /// Planning asks an operator of a chain for its type as often as there are operators behind it: it may take long.
+    /// Planning asks an operator of a chain for its type as often as there are operators behind it:
+    /// it may take long.
     fn return_type(&self, _: &[DataType]) -> DfResult<DataType> {
         telesto_sql_types::interrupt::check().map_err(fault::to_datafusion)?;
         Ok(self.arrow.clone())
     }
 
-    /// Without a type the bounds of a comparison over a call cannot be told, and an order by it is not found again.
+    /// Without a type the bounds of a comparison over a call cannot be told, and an order by it is
+    /// not found again.
     fn evaluate_bounds(&self, _: &[&Interval]) -> DfResult<Interval> {
         Interval::make_unbounded(&self.arrow)
     }
@@ -406,7 +412,8 @@ fn is_large(args: &[Expr]) -> bool {
     false
 }
 
-/// The value an untyped literal has as `ty`; `stored`: by the settings of the stored text in which it stands.
+/// The value an untyped literal has as `ty`; `stored`: by the settings of the stored text in which
+/// it stands.
 pub(crate) fn input(
     text: &str,
     ty: &SqlType,
@@ -552,8 +559,8 @@ pub(crate) fn set_call(
     )
 }
 
-/// A boolean as a number, and back: a CASE of numbers stays one, where the optimiser makes AND and OR of one of booleans, which
-/// compute all their parts.
+/// A boolean as a number, and back: a CASE of numbers stays one, where the optimiser makes AND and
+/// OR of one of booleans, which compute all their parts.
 pub(crate) fn number_of_truth() -> Arc<ScalarUDF> {
     let args = vec![SqlType::Bool];
     let (work, steady) = (Work::NumberOfTruth, Volatility::Immutable);

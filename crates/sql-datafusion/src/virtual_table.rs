@@ -1,11 +1,14 @@
 //! System tables as DataFusion sees them: rows computed when the scan is opened.
 //!
-//! Drivers ask the same tables again and again, each time for the rows of one relation. What follows from the catalog alone is kept
-//! with its snapshot ([`telesto_sql_catalog::derived`]), as columns, so that the next scan has only to filter them.
+//! Drivers ask the same tables again and again, each time for the rows of one relation. What
+//! follows from the catalog alone is kept with its snapshot ([`telesto_sql_catalog::derived`]), as
+//! columns, so that the next scan has only to filter them.
 //!
 //! # Invariants
-//! - Kept rows are those of the scan's own snapshot; a transaction that has changed definitions has a snapshot of its own.
-//! - Where they depend on the session's settings too, they are kept for the settings they were made with.
+//! - Kept rows are those of the scan's own snapshot; a transaction that has changed definitions has
+//!   a snapshot of its own.
+//! - Where they depend on the session's settings too, they are kept for the settings they were made
+//!   with.
 
 use std::sync::Arc;
 
@@ -111,8 +114,8 @@ struct VirtualRows {
 }
 
 impl VirtualRows {
-    /// Refuses what is not here: what belongs to another region's session, and to the present in a transaction of the past, which
-    /// has the rights of then.
+    /// Refuses what is not here: what belongs to another region's session, and to the present in a
+    /// transaction of the past, which has the rights of then.
     fn check(&self) -> Result<()> {
         let name = self.table.name;
         self.live.check_at_home(&format_args!("system table \"{name}\""))?;

@@ -1,16 +1,19 @@
 //! Functions that wait (nextval, setval, pg_sleep, advisory locks, …) inside operators.
 //!
 //! # Invariants
-//! - DataFusion moves, copies, batches and drops expressions as if they had no effects, and computes a call that waits for every
-//!   row of a batch, whatever stands around it. So the binder puts what waits into operators of its own ([`super::row_by_row`]),
-//!   which the optimizer does not look into; anywhere else such a call is refused ([`check`]).
-//! - A call has a number. Copies of it that the binder makes (of `a` in `NULLIF(a, b)`) are one call: they have one value a row.
+//! - DataFusion moves, copies, batches and drops expressions as if they had no effects, and
+//!   computes a call that waits for every row of a batch, whatever stands around it. So the binder
+//!   puts what waits into operators of its own ([`super::row_by_row`]), which the optimizer does
+//!   not look into; anywhere else such a call is refused ([`check`]).
+//! - A call has a number. Copies of it that the binder makes (of `a` in `NULLIF(a, b)`) are one
+//!   call: they have one value a row.
 //!
 //! # Failure behaviour
 //! 0A000 before anything runs; errors of the functions as they are.
 //!
 //! # Limits
-//! Not in the condition of an outer join, nor in a WITH query that is named twice and sees outer rows.
+//! Not in the condition of an outer join, nor in a WITH query that is named twice and sees outer
+//! rows.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -140,7 +143,8 @@ fn refused(name: &str) -> Error {
         .hint("Call it in a subquery in FROM, or in a WITH query at the top of the statement.")
 }
 
-/// The function, if the expression is a call that waits, or a subquery run for each row that has such calls.
+/// The function, if the expression is a call that waits, or a subquery run for each row that has
+/// such calls.
 fn waiting(expr: &Expr) -> Option<&Arc<ScalarUDF>> {
     match expr {
         // Subqueries run as calls are awaited too.
@@ -157,13 +161,14 @@ pub(crate) fn holds(expr: &Expr) -> bool {
     expr.exists(|part| Ok(waiting(part).is_some())).unwrap_or(true)
 }
 
-/// Whether two expressions that wait are written alike: what groups or sorts is then the output itself, as in PostgreSQL.
+/// Whether two expressions that wait are written alike: what groups or sorts is then the output
+/// itself, as in PostgreSQL.
 pub(crate) fn alike(one: &Expr, other: &Expr) -> bool {
     holds(one) && holds(other) && one.schema_name().to_string() == other.schema_name().to_string()
 }
 
-/// Refuses an optimised plan where a call that waits stands elsewhere than in an operator that computes row by row, or in two of
-/// them: then the plan of a query was put in twice.
+/// Refuses an optimised plan where a call that waits stands elsewhere than in an operator that
+/// computes row by row, or in two of them: then the plan of a query was put in twice.
 ///
 /// # Errors
 /// 0A000 naming the function.

@@ -1,11 +1,13 @@
 //! Who may define what: ownership of what is changed, CREATE where something new goes.
 //!
 //! # Invariants
-//! - Every definition ends here, whatever it was: what it changed in the catalog is compared with what was there. A new object
-//!   needs CREATE on its schema (a schema: on the database); a changed or dropped one must belong to the role, or its schema must.
-//! - What a definition changes along the way and the role does not own (CASCADE, renamed names in views) is let through only for
-//!   statements whose named objects were checked before ([`Reach::Named`]), and views that a definition below them wrote anew, so
-//!   that they stay what they are, are not asked about at all.
+//! - Every definition ends here, whatever it was: what it changed in the catalog is compared with
+//!   what was there. A new object needs CREATE on its schema (a schema: on the database); a changed
+//!   or dropped one must belong to the role, or its schema must.
+//! - What a definition changes along the way and the role does not own (CASCADE, renamed names in
+//!   views) is let through only for statements whose named objects were checked before
+//!   ([`Reach::Named`]), and views that a definition below them wrote anew, so that they stay what
+//!   they are, are not asked about at all.
 //! - What is not known here is refused to everybody but superusers.
 //!
 //! # On failure
@@ -170,7 +172,8 @@ fn types_usage(before: &CatalogSnapshot, table: &Table, actor: &Actor) -> Result
     Ok(())
 }
 
-/// Fails when a type is made of one that the role may not use: a new domain, or a field that is new or has another type.
+/// Fails when a type is made of one that the role may not use: a new domain, or a field that is new
+/// or has another type.
 fn types_of_type_usage(before: &CatalogSnapshot, ty: &UserType, actor: &Actor) -> Result<()> {
     let usage = |oid: Option<u32>| match oid.and_then(|oid| before.user_type(oid)) {
         Some(of) => Guarded::user_type(of).need(actor, Rights::USAGE),
@@ -331,7 +334,8 @@ impl Ddl<'_> {
         )))
     }
 
-    /// Fails unless the role may make something in the schema of a relation: a new name is that, too.
+    /// Fails unless the role may make something in the schema of a relation: a new name is that,
+    /// too.
     pub(super) fn may_make_in(&self, relation: &Relation) -> Result<()> {
         let schema = match relation {
             Relation::Table(table) | Relation::Index(table, _) => table.schema,
@@ -378,7 +382,8 @@ impl Ddl<'_> {
         self.catalog().role(oid).cloned().ok_or_else(|| no_role(&oid.to_string()))
     }
 
-    /// Fails unless the role may give what it owns to `to`, which must be able to make it where it is.
+    /// Fails unless the role may give what it owns to `to`, which must be able to make it where it
+    /// is.
     pub(super) fn may_give(&self, guarded: Guarded<'_>, to: &Role, schema: u32) -> Result<()> {
         if self.actor.superuser || guarded.owner.0 == to.oid {
             return Ok(());

@@ -1,8 +1,8 @@
 //! ALTER TABLE, INDEX, SEQUENCE and VIEW.
 //!
 //! # Invariants
-//! The actions of one ALTER TABLE run in PostgreSQL's passes, whatever order they are written in: what is dropped goes first,
-//! then types, then new columns, then constraints.
+//! The actions of one ALTER TABLE run in PostgreSQL's passes, whatever order they are written in:
+//! what is dropped goes first, then types, then new columns, then constraints.
 
 use super::dependents::Dependents;
 use super::going::Going;

@@ -18,8 +18,9 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 
 const BATCH: usize = 1000;
 
-/// What is built, moved or removed must be every row there is at the commit, at every isolation level: a row that another
-/// transaction adds or removes meanwhile would have no entry, or an entry would have no row. Below SERIALIZABLE only such reads are validated.
+/// What is built, moved or removed must be every row there is at the commit, at every isolation
+/// level: a row that another transaction adds or removes meanwhile would have no entry, or an entry
+/// would have no row. Below SERIALIZABLE only such reads are validated.
 const EVERY_ROW: ScanOptions =
     ScanOptions { reverse: false, limit: None, read_for: ReadFor::Constraint };
 
@@ -75,7 +76,8 @@ pub(super) fn compiled(context: &ExecContext, table: TableId) -> Result<Compiled
     CompiledTable::new(&context.catalog, &context.settings, table)
 }
 
-/// Looks through the keys of a deferrable constraint, which its index does not keep apart by itself.
+/// Looks through the keys of a deferrable constraint, which its index does not keep apart by
+/// itself.
 ///
 /// # Errors
 /// 23505 for a key that two rows have.
@@ -122,13 +124,15 @@ fn shared_key(table: &Table, index: &Index, entry: &Bytes) -> Result<(Vec<Datum>
     Ok((values, entry.slice(..own)))
 }
 
-/// Entries and rows that are to be written together, and the keys among them that only one row may have.
+/// Entries and rows that are to be written together, and the keys among them that only one row may
+/// have.
 struct Batch<'a> {
     context: &'a ExecContext,
     info: &'a CompiledTable,
     eval: EvalContext<'a>,
     puts: Vec<Put>,
-    /// Of each key that only one row may have: its index, the row's number, and its place in `puts`.
+    /// Of each key that only one row may have: its index, the row's number, and its place in
+    /// `puts`.
     exclusive: Vec<(&'a Index, usize, usize)>,
 }
 
@@ -185,7 +189,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Writes what was added of `rows`. Keys are looked up all at once: a look-up for each took most of the time of a rewrite.
+    /// Writes what was added of `rows`. Keys are looked up all at once: a look-up for each took
+    /// most of the time of a rewrite.
     async fn write(mut self, rows: &[Row]) -> Result<()> {
         let key = |puts: &[Put], at: usize| puts[at].key.clone();
         let keys: Vec<Bytes> = self.exclusive.iter().map(|(.., at)| key(&self.puts, *at)).collect();

@@ -1,14 +1,18 @@
-//! `ALTER TABLE … SET (telesto.regions = 'by row (column)')`, `'by row (column): value = home, other; …'`: rows placed by a value.
+//! `ALTER TABLE … SET (telesto.regions = 'by row (column)')`,
+//! `'by row (column): value = home, other; …'`: rows placed by a value.
 //!
 //! # Invariants
-//! - The column is NOT NULL, of type text or varchar or an enum, and the first of the primary key and of every other index.
-//! - Every row has a value that the rule names: rows that are there are looked at when the rule is made, in the region that alone writes
-//!   the table then; a value leaves the rule when that region writes it and no row has it.
-//! - Who wrote rows of a value before is kept with it, and so is who does not have them yet, as of a table
-//!   ([`crate::placement`]).
+//! - The column is NOT NULL, of type text or varchar or an enum, and the first of the primary key
+//!   and of every other index.
+//! - Every row has a value that the rule names: rows that are there are looked at when the rule is
+//!   made, in the region that alone writes the table then; a value leaves the rule when that region
+//!   writes it and no row has it.
+//! - Who wrote rows of a value before is kept with it, and so is who does not have them yet, as of
+//!   a table ([`crate::placement`]).
 //!
 //! # On failure
-//! 22023 for what is no rule, 42703 for a column that is not there, 55000 for what does not fit, with the ways out.
+//! 22023 for what is no rule, 42703 for a column that is not there, 55000 for what does not fit,
+//! with the ways out.
 
 use std::collections::BTreeMap;
 
@@ -218,7 +222,8 @@ impl Ddl<'_> {
         Ok(ByRow { column: column.id, named, values })
     }
 
-    /// Checks that rows can be placed so, and keeps with each value who wrote its rows before and who is getting them.
+    /// Checks that rows can be placed so, and keeps with each value who wrote its rows before and
+    /// who is getting them.
     pub(super) async fn check_by_row(
         &mut self,
         table: &Table,
@@ -288,7 +293,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Refuses a rule that leaves a row nowhere. Every row is here, and nobody else writes the table.
+    /// Refuses a rule that leaves a row nowhere. Every row is here, and nobody else writes the
+    /// table.
     async fn check_known_values(&self, table: &Table, rule: &ByRow) -> Result<()> {
         let before = &table.placement;
         let me = self.catalog().defining();

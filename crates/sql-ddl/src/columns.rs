@@ -221,7 +221,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Gives a default without a type of its own, a bare literal, the type the column had: what it means stays the same.
+    /// Gives a default without a type of its own, a bare literal, the type the column had: what it
+    /// means stays the same.
     fn retype_default(&self, table: &mut Table, position: usize, ty: &SqlType) -> Result<()> {
         let column = &mut table.columns[position];
         let Some(text) = &column.default else { return Ok(()) };
@@ -237,7 +238,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Checks that the indexes over a column take its new type, that checks still bind, and later that they hold.
+    /// Checks that the indexes over a column take its new type, that checks still bind, and later
+    /// that they hold.
     fn keys_take(&mut self, table: &Table, position: usize) -> Result<()> {
         let ty = &table.columns[position].ty;
         let indexed = table

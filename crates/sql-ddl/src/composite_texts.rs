@@ -1,5 +1,6 @@
-//! Values of composite types that the catalog holds as text, when a type gets or loses a field: what rows have that are older than
-//! a column, and constants in defaults, checks, views and the like.
+//! Values of composite types that the catalog holds as text, when a type gets or loses a field:
+//! what rows have that are older than a column, and constants in defaults, checks, views and the
+//! like.
 //!
 //! ```text
 //! type c (a, b), then ADD ATTRIBUTE d, DROP ATTRIBUTE a
@@ -7,13 +8,15 @@
 //! ROW(1, 'x')::c   ROW(1, 'x', NULL)::c   ROW('x', NULL)::c
 //! ```
 //! # Invariants
-//! - A text says the fields of a value by their places alone, so each change of a type is followed by this one: no value is
-//!   ever read as that of another field. Rows need no such thing, they have the fields' numbers.
+//! - A text says the fields of a value by their places alone, so each change of a type is followed
+//!   by this one: no value is ever read as that of another field. Rows need no such thing, they
+//!   have the fields' numbers.
 //! - Every text that bound before the change binds behind it.
 //!
 //! # On failure
-//! 0A000 names the text with a constant that cannot be written again: a row that is neither cast nor a column's whole default, and
-//! one of a domain. A value that could not be read before stays as it is.
+//! 0A000 names the text with a constant that cannot be written again: a row that is neither cast
+//! nor a column's whole default, and one of a domain. A value that could not be read before stays
+//! as it is.
 //!
 //! # Limits
 //! Each string with a parenthesis in it costs one binding, which tells the type that it is read as.
@@ -48,7 +51,8 @@ struct Change<'a> {
     after: UserTypes<'a>,
 }
 
-/// What a value of a type is once the type has other fields, as text; `None`: the text is no value of the type.
+/// What a value of a type is once the type has other fields, as text; `None`: the text is no value
+/// of the type.
 fn retold(text: &str, from: &SqlType, to: &SqlType) -> Option<String> {
     let style = TextStyle::default();
     let value = Datum::from_text(text, from, &style).ok()?;
@@ -135,7 +139,8 @@ impl Change<'_> {
         Some((before, named(data_type, &self.after).ok()?))
     }
 
-    /// What a constant becomes, by the answer to the question which type it is read as; `None`: it is no value of this one.
+    /// What a constant becomes, by the answer to the question which type it is read as; `None`: it
+    /// is no value of this one.
     fn told(&self, answer: Result<()>, text: &str) -> Option<String> {
         let (_, settled) = answered(&answer.err()?)?;
         let (from, to) = self.types(&read_type(&settled.ty).ok()?)?;
@@ -224,8 +229,8 @@ fn refused(ty: &str, what: &str) -> Error {
 }
 
 impl Ddl<'_> {
-    /// Puts a type with other fields than before into the catalog, and writes what is stored as its values again. `moves`: the
-    /// fields that stayed are of the types they were of.
+    /// Puts a type with other fields than before into the catalog, and writes what is stored as its
+    /// values again. `moves`: the fields that stayed are of the types they were of.
     pub(super) async fn put_fields(&mut self, ty: UserType, moves: bool) -> Result<()> {
         let (oid, name) = (ty.oid, ty.name.clone());
         let before = self.catalog().clone();
@@ -346,7 +351,8 @@ impl Ddl<'_> {
             }
             if self.bound_in(after, &is, &is_over, place.of.as_ref()).is_err() {
                 let bound = self.bound_in(before, &was, &was_over, old.of.as_ref()).is_ok();
-                // One that only a query can bind, as a policy's with a subquery, is told by the type's name in it.
+                // One that only a query can bind, as a policy's with a subquery, is told by the
+                // type's name in it.
                 if bound || is != was || self.names_type(before, &was, change.oid) {
                     return Err(refused(ty, &place.what));
                 }

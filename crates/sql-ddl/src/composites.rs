@@ -4,14 +4,16 @@
 //! - No row is rewritten: values name their fields by numbers, which are never given twice.
 //! - No type is a field of itself, however deep, and none is nested deeper than [`MAX_NESTED`].
 //! - What is stored as text has the fields that its type has (`composite_texts`).
-//! - A field that a stored text reads by its name (a view, a check, an index, a default) is neither renamed nor dropped.
+//! - A field that a stored text reads by its name (a view, a check, an index, a default) is neither
+//!   renamed nor dropped.
 //!
 //! # On failure
-//! PostgreSQL's errors: 42701, 42703, 42P16, 42809; 54001 for types nested too deep; 0A000 for a change that columns of the type stand against.
+//! PostgreSQL's errors: 42701, 42703, 42P16, 42809; 54001 for types nested too deep; 0A000 for a
+//! change that columns of the type stand against.
 //!
 //! # Limits
-//! Fields of domains and of regclass and its kin are refused. A field's type is changed only while no column is of the
-//! composite type, as in PostgreSQL.
+//! Fields of domains and of regclass and its kin are refused. A field's type is changed only while
+//! no column is of the composite type, as in PostgreSQL.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -86,7 +86,7 @@ fn match_kind(key: &ForeignKeyConstraint) -> Result<ForeignKeyMatch> {
 }
 
 impl Ddl<'_> {
-    /// Gives `table` a new place for its rows, to be filled from the old one when the catalog is written.
+    /// Gives `table` a new place for its rows, filled from the old one with the catalog's write.
     pub(super) fn rewrite(&mut self, table: &mut Table) {
         self.rewrite_from(table, table.clone());
     }
@@ -519,8 +519,8 @@ fn keys_compare(
 }
 
 impl Ddl<'_> {
-    /// Checks the foreign keys on either side of columns that have got another type: the types, and every row again, as a
-    /// USING expression may have changed any value.
+    /// Checks the foreign keys on either side of columns that have got another type: the types, and
+    /// every row again, as a USING expression may have changed any value.
     ///
     /// # Errors
     /// 42804, 0A000.

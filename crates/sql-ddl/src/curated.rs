@@ -1,13 +1,16 @@
-//! `ALTER TABLE … SET (telesto.curated = role)`: whose members approve what others write into a table.
+//! `ALTER TABLE … SET (telesto.curated = role)`: whose members approve what others write into a
+//! table.
 //!
 //! # Invariants
-//! - Who is no curator changes nothing of a curated table but who may use it and what is said of it: neither its rows, by TRUNCATE, DROP
-//!   or a new type of a column, nor what the types of its columns say, nor the name it is read by, nor that it is curated. Every
-//!   definition is looked at, whatever it was ([`check_change`]).
+//! - Who is no curator changes nothing of a curated table but who may use it and what is said of
+//!   it: neither its rows, by TRUNCATE, DROP or a new type of a column, nor what the types of its
+//!   columns say, nor the name it is read by, nor that it is curated. Every definition is looked
+//!   at, whatever it was ([`check_change`]).
 //! - A role that curates a table is not dropped.
 //!
 //! # On failure
-//! 42501 for who is no curator, 42704 for what is no role, 0A000 for temporary tables and in databases of several regions.
+//! 42501 for who is no curator, 42704 for what is no role, 0A000 for temporary tables and in
+//! databases of several regions.
 
 use std::collections::BTreeSet;
 
@@ -107,12 +110,14 @@ pub(super) fn check_change(
     Ok(())
 }
 
-/// Whether a schema has got another name: what readers find under the name they know may be another's then.
+/// Whether a schema has got another name: what readers find under the name they know may be
+/// another's then.
 fn renames_schema(before: &CatalogSnapshot, after: &CatalogSnapshot, schema: u32) -> bool {
     before.schema_name(schema) != after.schema_name(schema)
 }
 
-/// Whether what a type of the table's columns is has changed: a label that is renamed changes what readers are shown.
+/// Whether what a type of the table's columns is has changed: a label that is renamed changes what
+/// readers are shown.
 fn changes_types(
     before: &CatalogSnapshot,
     after: &CatalogSnapshot,

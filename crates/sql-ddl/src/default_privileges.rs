@@ -1,8 +1,8 @@
 //! ALTER DEFAULT PRIVILEGES: what is granted on objects that a role is yet to make.
 //!
 //! # Invariants
-//! - A list is kept for a role, a schema (or all) and a kind, where it is another than what is there without one; in the order of
-//!   grantees and grantors.
+//! - A list is kept for a role, a schema (or all) and a kind, where it is another than what is
+//!   there without one; in the order of grantees and grantors.
 //!
 //! # On failure
 //! 42501 for who does not act as the role, 3F000, 0LP01.

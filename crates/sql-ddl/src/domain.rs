@@ -1,9 +1,10 @@
 //! CREATE DOMAIN, ALTER DOMAIN, DROP DOMAIN.
 //!
 //! # Invariants
-//! - What a domain newly demands holds for the rows of every column of it, and of domains made of it, before the statement
-//!   ends.
-//! - Statements come in the form of those about a table of one column `value` (`sql-parser::rewrite::spelling`).
+//! - What a domain newly demands holds for the rows of every column of it, and of domains made of
+//!   it, before the statement ends.
+//! - Statements come in the form of those about a table of one column `value`
+//!   (`sql-parser::rewrite::spelling`).
 //!
 //! # Limits
 //! No arrays of domains.

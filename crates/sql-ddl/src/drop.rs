@@ -299,7 +299,8 @@ impl Ddl<'_> {
     async fn empty(&mut self, table: &Table) -> Result<()> {
         let large =
             !telesto_sql_catalog::temp::is_temporary(table.id.0) && self.is_large(table, 0).await?;
-        // Rows are deleted by who writes them; another region's are left behind with their storage, which is a definition.
+        // Rows are deleted by who writes them; another region's are left behind with their storage,
+        // which is a definition.
         let catalog = self.catalog();
         let here = match table.placement.home {
             Home::Region(home) => home == catalog.me().0 && table.placement.moved.is_none(),

@@ -1,7 +1,8 @@
 //! DROP SCHEMA.
 //!
 //! # Invariants
-//! All that is in the schema goes, and what depends on any of it: told in one go, in the order in which it was made.
+//! All that is in the schema goes, and what depends on any of it: told in one go, in the order in
+//! which it was made.
 //!
 //! # On failure
 //! 3F000, 2BP01; the caller undoes what was removed before an error.

@@ -1,7 +1,9 @@
-//! Actions of ALTER that have no effect: whether they are of such a relation, and whether what they name is there.
+//! Actions of ALTER that have no effect: whether they are of such a relation, and whether what they
+//! name is there.
 //!
 //! # Invariants
-//! Nothing is changed. There are neither triggers nor rules here, one tablespace and one way to store rows.
+//! Nothing is changed. There are neither triggers nor rules here, one tablespace and one way to
+//! store rows.
 //!
 //! # On failure
 //! 42704 for what is not there, 42809 for another kind of relation, as in PostgreSQL.

@@ -1,10 +1,14 @@
-//! Expressions kept in the catalog: how they are stored, and what is refused when they are declared.
+//! Expressions kept in the catalog: how they are stored, and what is refused when they are
+//! declared.
 //!
 //! # Invariants
-//! - Names of relations inside `'…'::regclass` and `nextval('…')` are stored as OIDs, so that a rename or another search path
-//!   does not change what a default means. Types and constants are settled, too (`settling`).
-//! - Columns of the table whose rows an expression is over are named alone: the table may get another name.
-//! - Everything stored here binds: a definition fails rather than every later statement on the table.
+//! - Names of relations inside `'…'::regclass` and `nextval('…')` are stored as OIDs, so that a
+//!   rename or another search path does not change what a default means. Types and constants are
+//!   settled, too (`settling`).
+//! - Columns of the table whose rows an expression is over are named alone: the table may get
+//!   another name.
+//! - Everything stored here binds: a definition fails rather than every later statement on the
+//!   table.
 
 use std::sync::Arc;
 
@@ -136,7 +140,8 @@ fn mismatch(column: &str, ty: &SqlType, from: &SqlType) -> Error {
 }
 
 impl Ddl<'_> {
-    /// The form in which an expression is stored, before [`Self::check_column`] has settled what it means.
+    /// The form in which an expression is stored, before [`Self::check_column`] has settled what it
+    /// means.
     pub(super) fn stored(&self, expr: &Expr) -> Result<String> {
         self.with_oids(expr).map(|expr| expr.to_string())
     }
@@ -190,7 +195,8 @@ impl Ddl<'_> {
             .bind(&parse_stored(text)?)
     }
 
-    /// Refuses a default or generated column that could not be computed, and settles what the text of one that can be means.
+    /// Refuses a default or generated column that could not be computed, and settles what the text
+    /// of one that can be means.
     pub(super) fn check_column(&self, table: &mut Table, position: usize) -> Result<()> {
         let column = &table.columns[position];
         if column.default.is_none() && column.generated.is_none() {

@@ -1,4 +1,5 @@
-//! What goes with relations and columns that are dropped: views over them, policies that read them, and texts that hold their OIDs.
+//! What goes with relations and columns that are dropped: views over them, policies that read them,
+//! and texts that hold their OIDs.
 //!
 //! ```text
 //! DROP SEQUENCE s   view over s                          its policies, views over it, and so on
@@ -7,16 +8,19 @@
 //! ```
 //!
 //! # Invariants
-//! - Without CASCADE nothing goes that another object needs: the statement fails, and names what does.
-//! - Whatever goes takes with it what depends on it, in the same statement: nothing is left that names what is gone.
+//! - Without CASCADE nothing goes that another object needs: the statement fails, and names what
+//!   does.
+//! - Whatever goes takes with it what depends on it, in the same statement: nothing is left that
+//!   names what is gone.
 //!
 //! # On failure
 //! XX001 when a stored text that has the digits of an OID does not parse.
 //!
 //! # Limits
-//! A constant is looked for where a text has it as a literal beside a cast to regclass, or as the sequence of `nextval` and its kin,
-//! as PostgreSQL does; elements of an array's text are not. In an index's text it is a number that names
-//! nothing: the index stays. Texts of older catalogs that still have a relation's name are not found.
+//! A constant is looked for where a text has it as a literal beside a cast to regclass, or as the
+//! sequence of `nextval` and its kin, as PostgreSQL does; elements of an array's text are not. In
+//! an index's text it is a number that names nothing: the index stays. Texts of older catalogs that
+//! still have a relation's name are not found.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -268,7 +272,8 @@ impl Ddl<'_> {
         }
     }
 
-    /// Adds what goes with a column: the views and policies that use it, with what goes with those, and the users of its sequences.
+    /// Adds what goes with a column: the views and policies that use it, with what goes with those,
+    /// and the users of its sequences.
     ///
     /// # Errors
     /// 2BP01 where it cannot be told whether a policy does.
@@ -308,7 +313,8 @@ impl Ddl<'_> {
         needs.settle(false, &self.context.notices)
     }
 
-    /// Adds the views and policies that need a table's primary key: they group by it, and show what it determines.
+    /// Adds the views and policies that need a table's primary key: they group by it, and show what
+    /// it determines.
     pub(super) async fn add_going_with_primary(
         &self,
         table: &Table,

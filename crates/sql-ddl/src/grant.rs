@@ -1,16 +1,20 @@
 //! GRANT and REVOKE of privileges.
 //!
 //! # Invariants
-//! - Rights are given by whom they come from: the owner, for itself and superusers; else the first role that has all the options, of
-//!   those whose rights the giver has, itself first; else the one that has most of them.
-//! - Who has no option at all, and no right either, is refused; who has some gives these, with a warning.
+//! - Rights are given by whom they come from: the owner, for itself and superusers; else the first
+//!   role that has all the options, of those whose rights the giver has, itself first; else the one
+//!   that has most of them.
+//! - Who has no option at all, and no right either, is refused; who has some gives these, with a
+//!   warning.
 //! - REVOKE of a right on a table takes it from its columns as well.
 //!
 //! # On failure
-//! 0LP01 for a privilege that such an object has not, 2BP01 for one that was handed on, 42501 for who may not.
+//! 0LP01 for a privilege that such an object has not, 2BP01 for one that was handed on, 42501 for
+//! who may not.
 //!
 //! # Limits
-//! Functions are those of the server: everybody may call them, and nothing can be taken from anybody.
+//! Functions are those of the server: everybody may call them, and nothing can be taken from
+//! anybody.
 
 use telesto_sql_catalog::acl::EVERYBODY;
 use telesto_sql_catalog::rights::denied;
@@ -132,7 +136,8 @@ impl Ddl<'_> {
         }
     }
 
-    /// PostgreSQL looks up what the rights are on first, then the roles, then the words of the rights.
+    /// PostgreSQL looks up what the rights are on first, then the roles, then the words of the
+    /// rights.
     fn objects_are_there(&self, on: &GrantOn) -> Result<()> {
         let schema_named = |name: &str| {
             self.catalog().schema(name).ok_or_else(|| super::names::undefined_schema(name))
@@ -304,7 +309,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// A REVOKE that concerns columns, too, is refused to who has no right of these at all, as PostgreSQL does.
+    /// A REVOKE that concerns columns, too, is refused to who has no right of these at all, as
+    /// PostgreSQL does.
     fn may_touch_columns(
         &self,
         guarded: &Guarded<'_>,
@@ -426,7 +432,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// The object's list after the statement; `rights` where they are not all that the statement names.
+    /// The object's list after the statement; `rights` where they are not all that the statement
+    /// names.
     fn changed(
         &self,
         guarded: &Guarded<'_>,
@@ -489,7 +496,8 @@ impl Ddl<'_> {
         Ok(Some(acl))
     }
 
-    /// The role that the rights come from, and which of them it may hand on. Of a column, options on its table count, too.
+    /// The role that the rights come from, and which of them it may hand on. Of a column, options
+    /// on its table count, too.
     fn grantor(&self, guarded: &Guarded<'_>, rights: Rights, table: Option<&Acl>) -> (u32, Rights) {
         let owner = guarded.owner.0;
         if self.actor.superuser || self.actor.oid == owner {

@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //! - What an index computes depends on the row alone (42P17 otherwise).
-//! - Predicates and expressions are stored as PostgreSQL prints them where that text binds to the same expression, else as
-//!   written.
+//! - Predicates and expressions are stored as PostgreSQL prints them where that text binds to the
+//!   same expression, else as written.
 //!
 //! # Limits
-//! Operator classes are accepted and not kept: text sorts by bytes, so `text_pattern_ops` is the default. INCLUDE columns
-//! are shown, not stored in the index: a query that uses one fetches the row.
+//! Operator classes are accepted and not kept: text sorts by bytes, so `text_pattern_ops` is the
+//! default. INCLUDE columns are shown, not stored in the index: a query that uses one fetches the
+//! row.
 
 use std::sync::Arc;
 
@@ -169,7 +170,8 @@ impl Ddl<'_> {
         if is_key_type(ty) { Ok(column) } else { Err(no_key_type(ty)) }
     }
 
-    /// The index a CREATE INDEX describes, not yet in its table; `None`: there is one of that name (IF NOT EXISTS).
+    /// The index a CREATE INDEX describes, not yet in its table; `None`: there is one of that name
+    /// (IF NOT EXISTS).
     pub(super) fn describe_index(
         &mut self,
         create: &CreateIndex,
@@ -295,7 +297,8 @@ impl Ddl<'_> {
         table.indexes.push(index);
     }
 
-    /// Binds predicates and expressions of the table's indexes again, after its columns have changed.
+    /// Binds predicates and expressions of the table's indexes again, after its columns have
+    /// changed.
     pub(super) fn refresh_forms(&self, table: &mut Table) -> Result<()> {
         let catalog = Arc::clone(&self.context.catalog);
         let settings = by_owner(&self.context.settings, &catalog, table);

@@ -1,5 +1,5 @@
-//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, comments of constraints, and the columns that
-//! ON DELETE of a foreign key sets.
+//! ALTER CONSTRAINT, VALIDATE CONSTRAINT, constraints made of indexes that are there, comments of
+//! constraints, and the columns that ON DELETE of a foreign key sets.
 
 use super::Ddl;
 use super::alter::no_constraint;
@@ -163,7 +163,8 @@ impl Ddl<'_> {
             }
         }
         if let Some(deferral) = deferral(using.characteristics.as_ref(), primary)? {
-            // Rows that share a key for a while need entries of their own, in which no referenced row is looked up.
+            // Rows that share a key for a while need entries of their own, in which no referenced
+            // row is looked up.
             self.needed_by_no_key(table, index.id)?;
             self.remove_index(table, index.id, false).await?;
             table.indexes.retain(|i| i.id != index.id);
@@ -179,7 +180,8 @@ impl Ddl<'_> {
         }
         let constraint_oid = Some(self.change.oid());
         if primary {
-            // Rows lie in the order of their primary key: they move, and the index is theirs from then on.
+            // Rows lie in the order of their primary key: they move, and the index is theirs from
+            // then on.
             self.rewrite(table);
             table.indexes.retain(|i| i.id != index.id);
             self.repoint_keys(table, index.id, 0);

@@ -1,4 +1,5 @@
-//! Labels of enum types in stored texts: which constants name one, and what they become when it gets another name.
+//! Labels of enum types in stored texts: which constants name one, and what they become when it
+//! gets another name.
 //!
 //! ```text
 //! e = 'x' AND note = 'x'       bound with the first 'x' as '?': no label of the type is called so, it names the label
@@ -6,16 +7,18 @@
 //! e = 'y' AND note = 'x'
 //! ```
 //! # Invariants
-//! - Which type a constant is read as is told by the binders: nothing here guesses types. Constants of other types stay, whatever they say.
-//! - A label that is renamed is renamed in every text, or the statement is refused: no stored text ever means something else than before.
+//! - Which type a constant is read as is told by the binders: nothing here guesses types. Constants
+//!   of other types stay, whatever they say.
+//! - A label that is renamed is renamed in every text, or the statement is refused: no stored text
+//!   ever means something else than before.
 //!
 //! # On failure
-//! 0A000 where a constant may name the label and cannot be written again: in a value of a composite type, and in a text that does not
-//! bind as it is.
+//! 0A000 where a constant may name the label and cannot be written again: in a value of a composite
+//! type, and in a text that does not bind as it is.
 //!
 //! # Limits
-//! Each constant that has the label in it costs one binding. A constant without a type that stands by itself in an arm of UNION is read
-//! when the query runs: such a one stays.
+//! Each constant that has the label in it costs one binding. A constant without a type that stands
+//! by itself in an arm of UNION is read when the query runs: such a one stays.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -106,7 +109,8 @@ impl<'a> Renamed<'a> {
     }
 }
 
-/// Looks at each string constant, in the order in which they stand; what `edit` gives takes its place.
+/// Looks at each string constant, in the order in which they stand; what `edit` gives takes its
+/// place.
 pub(super) fn each_constant(
     tree: &mut impl VisitMut,
     edit: impl FnMut(usize, &str) -> Option<String>,
@@ -209,7 +213,8 @@ impl Ddl<'_> {
         Ok(changed)
     }
 
-    /// Binds an expression over a table's rows in a catalog, as what is assigned to a column of type `of`, if it is one's.
+    /// Binds an expression over a table's rows in a catalog, as what is assigned to a column of
+    /// type `of`, if it is one's.
     pub(super) fn bound_in(
         &self,
         catalog: &CatalogSnapshot,

@@ -1,13 +1,15 @@
 //! Data definition: CREATE, ALTER, DROP, TRUNCATE, COMMENT.
 //!
 //! # Invariants
-//! - A definition changes the catalog and the data it concerns in one ordinary transaction; until it commits
-//!   only that transaction sees it, and it conflicts with everything that ran against the old catalog.
+//! - A definition changes the catalog and the data it concerns in one ordinary transaction; until
+//!   it commits only that transaction sees it, and it conflicts with everything that ran against
+//!   the old catalog.
 //! - New constraints hold for the rows already there before the statement ends.
 //!
 //! # Limits
-//! Rewrites of tables, and index builds inside a transaction block, touch every row inside the transaction. What is built or
-//! swept in many transactions is driven by the engine; [`online`] has the changes of the catalog it makes.
+//! Rewrites of tables, and index builds inside a transaction block, touch every row inside the
+//! transaction. What is built or swept in many transactions is driven by the engine; [`online`] has
+//! the changes of the catalog it makes.
 
 mod access;
 mod alter;
@@ -77,8 +79,8 @@ use telesto_sql_types::error::{Error, Result};
 
 /// Something to do once the new catalog is written.
 enum After {
-    /// Move the rows of a table from where and what it was to where and what it is; whether they are left to the sweep where
-    /// they were.
+    /// Move the rows of a table from where and what it was to where and what it is; whether they
+    /// are left to the sweep where they were.
     Rewrite(telesto_common::TableId, Box<telesto_sql_catalog::Table>, bool),
     /// Fill an index: table, index number.
     Fill(telesto_common::TableId, u32),
@@ -101,8 +103,8 @@ struct Ddl<'a> {
     maker: Owner,
     /// Where keys of tables are had from.
     keys: Option<Arc<TableKeys>>,
-    /// Objects, whosever they are, that were written anew to stay what they are: views, and tables whose keys rely on an index
-    /// with another number.
+    /// Objects, whosever they are, that were written anew to stay what they are: views, and tables
+    /// whose keys rely on an index with another number.
     kept: BTreeSet<u32>,
 }
 
@@ -175,8 +177,9 @@ pub async fn execute(
                 build::check_keys(&context, table).await?;
             }
             After::Empty(_, sql, error) => {
-                // What is found must hold at the commit, at every isolation level: below SERIALIZABLE a query's reads are not validated.
-                // Policies do not hide rows from constraints.
+                // What is found must hold at the commit, at every isolation level: below
+                // SERIALIZABLE a query's reads are not validated. Policies do not hide rows from
+                // constraints.
                 let settings = telesto_sql_plan::row_security::without(&context.settings);
                 // Nor do rows that wait for a curator, which only their author sees, count.
                 let txn = context.txn.beneath().unwrap_or_else(|| Arc::clone(&context.txn));

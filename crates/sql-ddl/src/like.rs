@@ -11,7 +11,8 @@ use telesto_sql_parser::stored::parse_over_row;
 use telesto_sql_types::error::{Error, Result, SqlState};
 
 impl Ddl<'_> {
-    /// The columns of the model: NOT NULL always comes with them, defaults and identity when asked for.
+    /// The columns of the model: NOT NULL always comes with them, defaults and identity when asked
+    /// for.
     pub(super) fn like_columns(&mut self, table: &mut Table, like: &Like) -> Result<()> {
         let model = match self.find(&like.model)? {
             Some(Relation::Table(model)) => {

@@ -49,8 +49,8 @@ pub(super) fn undefined_column(column: &str, table: &Table) -> Error {
 /// The columns that every table of PostgreSQL has by itself.
 const SYSTEM_COLUMNS: [&str; 6] = ["tableoid", "cmax", "xmax", "cmin", "xmin", "ctid"];
 
-/// Whether a table's column may be called that: not like one that PostgreSQL's tables have by themselves, which such a table
-/// could not be moved to.
+/// Whether a table's column may be called that: not like one that PostgreSQL's tables have by
+/// themselves, which such a table could not be moved to.
 ///
 /// # Errors
 /// 42701.
@@ -74,8 +74,8 @@ pub(super) fn cut_at(text: &str, length: usize) -> &str {
     &text[..end]
 }
 
-/// `table_columns_label` (`table_label` without columns) in 63 bytes: the longer of the first two is cut, never the label
-/// (`makeObjectName`).
+/// `table_columns_label` (`table_label` without columns) in 63 bytes: the longer of the first two
+/// is cut, never the label (`makeObjectName`).
 fn object_name(table: &str, columns: &str, label: &str) -> String {
     let points = if columns.is_empty() { 1 } else { 2 };
     let room = 63 - label.len().min(60) - points;
@@ -90,7 +90,8 @@ fn object_name(table: &str, columns: &str, label: &str) -> String {
     format!("{table}_{}_{label}", cut_at(columns, second))
 }
 
-/// What the name of an object is made of that is given none: what it belongs to, columns (or nothing), a label.
+/// What the name of an object is made of that is given none: what it belongs to, columns (or
+/// nothing), a label.
 pub(super) type NameParts<'a> = (&'a str, &'a str, &'a str);
 
 /// The name made of the parts; where that is taken, with the first free number behind the label.
@@ -176,7 +177,8 @@ impl Ddl<'_> {
         path
     }
 
-    /// The schemas that a name without one is looked for in: what is closed to the role is passed over.
+    /// The schemas that a name without one is looked for in: what is closed to the role is passed
+    /// over.
     pub(super) fn open_path(&self) -> Vec<String> {
         let mut path = self.path();
         path.retain(|name| self.catalog().schema(name).is_none_or(|schema| self.is_open(schema)));
@@ -215,7 +217,8 @@ impl Ddl<'_> {
     /// The relation that a statement names.
     ///
     /// # Errors
-    /// 3F000 without the schema, 42501 where it is closed to the role: it does not tell what is not in it, either.
+    /// 3F000 without the schema, 42501 where it is closed to the role: it does not tell what is not
+    /// in it, either.
     pub(super) fn find(&self, name: &ObjectName) -> Result<Option<Relation>> {
         let (schema, relation) = split(name)?;
         if let Some(missing) = self.missing_schema(name)? {
@@ -233,7 +236,8 @@ impl Ddl<'_> {
         }
     }
 
-    /// The schema that a name gives and that is not there. That of temporary relations is, for whoever has none yet.
+    /// The schema that a name gives and that is not there. That of temporary relations is, for
+    /// whoever has none yet.
     pub(super) fn missing_schema(&self, name: &ObjectName) -> Result<Option<String>> {
         let schema = split(name)?.0;
         Ok(schema.filter(|name| name != "pg_temp" && self.catalog().schema(name).is_none()))
@@ -270,7 +274,8 @@ impl Ddl<'_> {
         Err(Error::new(SqlState::DUPLICATE_TABLE, message))
     }
 
-    /// The name PostgreSQL would choose for an index of `table` on `columns`, free in its schema and among the table's own.
+    /// The name PostgreSQL would choose for an index of `table` on `columns`, free in its schema
+    /// and among the table's own.
     pub(super) fn chosen_name(&self, table: &Table, columns: &str, label: &str) -> String {
         let taken = |name: &str| {
             self.catalog().relation(table.schema, name).is_some()

@@ -1,9 +1,12 @@
-//! The catalog's side of what is done in many transactions: an index begins to be filled, becomes whole, or is given up; keys of
-//! dropped objects are left to the sweep. The engine drives the protocol.
+//! The catalog's side of what is done in many transactions: an index begins to be filled, becomes
+//! whole, or is given up; keys of dropped objects are left to the sweep. The engine drives the
+//! protocol.
 //!
 //! # Invariants
-//! - Each function is part of one transaction, which changes the catalog with the record of the build or the note of the drop.
-//! - An index gets a new number whenever it is built anew: entries of an earlier build are never mistaken for its own.
+//! - Each function is part of one transaction, which changes the catalog with the record of the
+//!   build or the note of the drop.
+//! - An index gets a new number whenever it is built anew: entries of an earlier build are never
+//!   mistaken for its own.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +44,8 @@ async fn written(ddl: Ddl<'_>, cache: &CatalogCache) -> Result<()> {
     Ok(())
 }
 
-/// Adds the index to its table as one that is being filled; `None`: there is one of that name (IF NOT EXISTS).
+/// Adds the index to its table as one that is being filled; `None`: there is one of that name (IF
+/// NOT EXISTS).
 ///
 /// # Errors
 /// Those of CREATE INDEX.
@@ -65,8 +69,8 @@ pub async fn start_create(
     Ok(Some(started))
 }
 
-/// Adds an index that is to take the place of the one with this number; the build there is, if that is being filled. Whether it
-/// was begun here: another's is only waited for.
+/// Adds an index that is to take the place of the one with this number; the build there is, if that
+/// is being filled. Whether it was begun here: another's is only waited for.
 ///
 /// # Errors
 /// 55000 when it is gone.
@@ -141,7 +145,8 @@ pub async fn finish(
     written(ddl, cache).await
 }
 
-/// Ends a build that failed; false: another than `holder` drives it. Who was taken over from, or only waits, ends nobody else's.
+/// Ends a build that failed; false: another than `holder` drives it. Who was taken over from, or
+/// only waits, ends nobody else's.
 ///
 /// # Errors
 /// Those of the transaction.
@@ -203,7 +208,8 @@ impl Ddl<'_> {
         Ok(true)
     }
 
-    /// Foreign keys that rely on the index `old` of the table rely on `new` from then on, whosever tables they are of.
+    /// Foreign keys that rely on the index `old` of the table rely on `new` from then on, whosever
+    /// tables they are of.
     pub(super) fn repoint_keys(&mut self, table: &mut Table, old: u32, new: u32) {
         let id = table.id;
         let repoint = |of: &mut Table| {
@@ -234,8 +240,9 @@ impl Ddl<'_> {
     pub(super) fn leave_to_sweep(&mut self, table: &Table, index: Option<u32>) {
         self.change.define_temporary(false);
         let oid = self.change.oid();
-        // Where every region writes, each has entries of its own. Where some regions have the table, the others are not to get what is
-        // about to be deleted, as a rule of the note would have it.
+        // Where every region writes, each has entries of its own. Where some regions have the
+        // table, the others are not to get what is about to be deleted, as a rule of the note would
+        // have it.
         let placement = &table.placement;
         let own = index.is_some() && placement.home == Home::Any;
         let by_row = placement.by_row.is_some() || placement.regions.is_some() || own;
@@ -381,8 +388,8 @@ pub async fn is_large(context: &ExecContext, range: telesto_common::key::KeyRang
     }
 }
 
-/// The table that CREATE INDEX names, and the indexes that REINDEX names, if they are shared: what is temporary is built
-/// in one transaction.
+/// The table that CREATE INDEX names, and the indexes that REINDEX names, if they are shared: what
+/// is temporary is built in one transaction.
 pub enum Named {
     /// The table.
     Table(Arc<Table>),

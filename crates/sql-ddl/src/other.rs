@@ -52,7 +52,8 @@ impl Ddl<'_> {
         Ok(name)
     }
 
-    /// Fails when the relation that a comment is on is of another kind than the statement says, or in a schema that is closed to the role.
+    /// Fails when the relation that a comment is on is of another kind than the statement says, or
+    /// in a schema that is closed to the role.
     fn is_of_kind(&self, kind: CommentObject, name: &ObjectName) -> Result<()> {
         let what = match kind {
             CommentObject::Table => "a table",

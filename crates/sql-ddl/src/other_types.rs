@@ -1,14 +1,16 @@
-//! Types that definitions name and that no CREATE TYPE made: arrays, rows of tables and views, the server's own.
+//! Types that definitions name and that no CREATE TYPE made: arrays, rows of tables and views, the
+//! server's own.
 //!
 //! # Invariants
-//! What PostgreSQL would keep of them and has no place here is refused, not passed over. A GRANT of USAGE alone is taken: everybody
-//! has that, and it cannot be taken away.
+//! What PostgreSQL would keep of them and has no place here is refused, not passed over. A GRANT of
+//! USAGE alone is taken: everybody has that, and it cannot be taken away.
 //!
 //! # On failure
 //! PostgreSQL's errors, and 0A000 where it would change such a type.
 //!
 //! # Limits
-//! They have no rights, owners and comments of their own: rows are their table's owner's, the server's types the first superuser's.
+//! They have no rights, owners and comments of their own: rows are their table's owner's, the
+//! server's types the first superuser's.
 
 use super::Ddl;
 use super::grant::Change;

@@ -268,8 +268,9 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Takes from an object's rights what a role was granted, and gave: whatever there is where the actor acts for the owner, else what
-    /// comes from roles that it acts as. Of what stays the client is warned, as after a REVOKE that may revoke nothing.
+    /// Takes from an object's rights what a role was granted, and gave: whatever there is where the
+    /// actor acts for the owner, else what comes from roles that it acts as. Of what stays the
+    /// client is warned, as after a REVOKE that may revoke nothing.
     fn forget_in(&self, acl: &mut Option<Acl>, owner: Owner, role: u32, name: &str) -> Result<()> {
         let Some(acl) = acl.as_mut().filter(|acl| owner.0 != role && acl.mentions(role)) else {
             return Ok(());

@@ -14,7 +14,8 @@ use telesto_sql_parser::sqlparser::tokenizer::Token;
 use telesto_sql_parser::{definition, syntax};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-/// Whether it is one of a client's: options that the parser does not know travel as such nodes, too.
+/// Whether it is one of a client's: options that the parser does not know travel as such nodes,
+/// too.
 fn is_number(name: &str) -> bool {
     name.strip_prefix('$').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }

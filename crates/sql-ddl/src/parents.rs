@@ -1,16 +1,19 @@
 //! Where a new table is that references others, in a database of several regions.
 //!
 //! # Invariants
-//! - A table is made only where its foreign keys can be checked: a definition never stops the writes of the tables that it references.
-//! - A new table is written where the table is that it references: it has the same home, or its rows are placed by the same values.
-//! - Who may still write a referenced table by older definitions, which do not know of the new one, is waited for before the new one is
-//!   written.
+//! - A table is made only where its foreign keys can be checked: a definition never stops the
+//!   writes of the tables that it references.
+//! - A new table is written where the table is that it references: it has the same home, or its
+//!   rows are placed by the same values.
+//! - Who may still write a referenced table by older definitions, which do not know of the new one,
+//!   is waited for before the new one is written.
 //!
 //! # On failure
 //! 55000, with the way out.
 //!
 //! # Limits
-//! A table that is there is not moved by a new foreign key: it has its parents' home, or the key is refused.
+//! A table that is there is not moved by a new foreign key: it has its parents' home, or the key is
+//! refused.
 
 use telesto_sql_catalog::by_row::ByRow;
 use telesto_sql_catalog::regions::{Home, Moved, TablePlacement};
@@ -31,7 +34,8 @@ fn wait_for(moved: &mut Option<Moved>, more: Option<&Moved>, home: Option<u16>) 
     moved.take_if(|moved| moved.from.is_empty());
 }
 
-/// The rule of `parent` for the rows of `child` which reference it; none where the key does not hold the column.
+/// The rule of `parent` for the rows of `child` which reference it; none where the key does not
+/// hold the column.
 fn rule_of(child: &Table, parent: &Table, rule: &ByRow, key: &ForeignKey) -> Option<ByRow> {
     let pairs = key.columns.iter().zip(&key.referenced_columns);
     let mut pairs = pairs.map(|(own, other)| (child.columns.get(*own), parent.columns.get(*other)));

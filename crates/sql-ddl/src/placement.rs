@@ -1,12 +1,13 @@
-//! `ALTER TABLE … SET (telesto.regions = …, telesto.home = …, telesto.counter = …)`: where a table is replicated, who writes it, and
-//! which columns merge.
+//! `ALTER TABLE … SET (telesto.regions = …, telesto.home = …, telesto.counter = …)`: where a table
+//! is replicated, who writes it, and which columns merge.
 //!
 //! # Invariants
 //! - A table's home replicates it.
-//! - A table that every region writes has nothing that one region cannot check by itself: no other unique key than the primary key, no
-//!   foreign keys from or to it.
+//! - A table that every region writes has nothing that one region cannot check by itself: no other
+//!   unique key than the primary key, no foreign keys from or to it.
 //! - A region that gets the table is kept with it until it has all of it.
-//! - Which columns merge changes while one region alone writes the table ([`telesto_sql_catalog::merging`]).
+//! - Which columns merge changes while one region alone writes the table
+//!   ([`telesto_sql_catalog::merging`]).
 //! - Who wrote the table before is kept with it until a later move: the new home waits for them.
 //!
 //! # On failure
@@ -105,7 +106,8 @@ fn unfit(table: &Table, column: &Column, kind: Kind) -> Option<(&'static str, &'
 }
 
 impl Ddl<'_> {
-    /// Takes the settings with these names and values (`None`: back to what is usual); those that are not ours mean nothing here.
+    /// Takes the settings with these names and values (`None`: back to what is usual); those that
+    /// are not ours mean nothing here.
     pub(super) async fn place(
         &mut self,
         table: &mut Table,
@@ -186,7 +188,8 @@ impl Ddl<'_> {
             }
         }
         if placement.regions.is_some() || table.placement.regions.is_some() {
-            // Regions that do not have the table remove what they had of it: whoever has rows sends all of them to one that gets it later.
+            // Regions that do not have the table remove what they had of it: whoever has rows sends
+            // all of them to one that gets it later.
             placement.sent_by_all = true;
         }
         self.note_move(table, &mut placement);
@@ -195,8 +198,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// Columns begin and end to merge where one region writes the table, and all that others wrote before is there: each row has the
-    /// same values everywhere, from which all count on.
+    /// Columns begin and end to merge where one region writes the table, and all that others wrote
+    /// before is there: each row has the same values everywhere, from which all count on.
     fn check_merging(&self, table: &Table, placement: &TablePlacement) -> Result<()> {
         let refused = |text: String, hint: String| {
             Err(Error::new(SqlState::OBJECT_NOT_IN_PREREQUISITE_STATE, text).hint(hint))
@@ -332,7 +335,8 @@ impl Ddl<'_> {
         }
     }
 
-    /// Keeps who gets the table and does not have it yet: it is not read there until everybody has sent what they have.
+    /// Keeps who gets the table and does not have it yet: it is not read there until everybody has
+    /// sent what they have.
     fn note_gain(&mut self, table: &Table, placement: &mut TablePlacement) {
         let regions = self.change.catalog().regions().map(|region| region.id);
         let still = |id: &u16| {
@@ -377,7 +381,8 @@ impl Ddl<'_> {
         from.extend(table.placement.moved.iter().flat_map(|moved| moved.from.iter().copied()));
         from.sort_unstable();
         from.dedup();
-        // The region that defines stops with this very transaction, and everybody else hears of it behind its last write.
+        // The region that defines stops with this very transaction, and everybody else hears of it
+        // behind its last write.
         let me = catalog.me().0;
         from.retain(|region| *region != me && Home::Region(*region) != placement.home);
         let at = self.change.oid();

@@ -1,11 +1,14 @@
-//! Row security: CREATE, ALTER and DROP POLICY, and what else a change of names would do to policies.
+//! Row security: CREATE, ALTER and DROP POLICY, and what else a change of names would do to
+//! policies.
 //!
 //! # Invariants
-//! - A policy that is stored binds, and names relations and types with their schemas; its constants are the same for every reader.
+//! - A policy that is stored binds, and names relations and types with their schemas; its constants
+//!   are the same for every reader.
 //! - A policy keeps its meaning: what would make a name in it mean something else is refused.
 //!
 //! # Limits
-//! Where PostgreSQL would follow a rename inside of a policy's subquery the policy is to be dropped first. Roles of a policy are not told apart by DROP OWNED.
+//! Where PostgreSQL would follow a rename inside of a policy's subquery the policy is to be dropped
+//! first. Roles of a policy are not told apart by DROP OWNED.
 
 use std::ops::ControlFlow;
 
@@ -104,7 +107,8 @@ impl Ddl<'_> {
         self.may_name(&query)?;
         let pinned = self.pinned(query).await?;
         let pinned = self.settled_query(pinned).await?;
-        // A condition that would be read by each reader's settings lets readers in: it is not kept as it was written.
+        // A condition that would be read by each reader's settings lets readers in: it is not kept
+        // as it was written.
         self.view_columns(&pinned).await?;
         match *pinned.body {
             SetExpr::Select(select) => match select.selection {
@@ -133,7 +137,8 @@ impl Ddl<'_> {
             return Err(Error::syntax("only WITH CHECK expression allowed for INSERT"));
         }
         let name = fold(&create.name);
-        // PostgreSQL looks at the statement first, then at the roles, then at who owns the table; at a DROP, whose table it is comes last.
+        // PostgreSQL looks at the statement first, then at the roles, then at who owns the table;
+        // at a DROP, whose table it is comes last.
         let roles = self.policy_roles(create.to.as_deref())?;
         let mut table = self.secured_table(&create.table_name)?;
         if table.row_security.policies.iter().any(|policy| policy.name == name) {
@@ -266,7 +271,8 @@ impl Ddl<'_> {
         out
     }
 
-    /// Refuses to change a column's name, or to give one, where a policy's subquery could take it for another.
+    /// Refuses to change a column's name, or to give one, where a policy's subquery could take it
+    /// for another.
     ///
     /// # Errors
     /// 0A000.
@@ -427,7 +433,8 @@ fn depends(what: &str, policy: &str, on: &str) -> Error {
     .hint("DROP POLICY first.")
 }
 
-/// The expressions of a policy. One that does not parse names nothing here, and fails when it is used.
+/// The expressions of a policy. One that does not parse names nothing here, and fails when it is
+/// used.
 fn expressions(policy: &Policy) -> Vec<Expr> {
     let texts = policy.using.iter().chain(&policy.check);
     texts.filter_map(|text| parse_stored(text).ok()).collect()

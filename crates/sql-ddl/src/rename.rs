@@ -1,8 +1,8 @@
 //! RENAME and SET SCHEMA, of relations, columns, constraints and schemas.
 //!
 //! # Invariants
-//! Views name relations with their schemas; a rename rewrites their texts in the same transaction. What renaming a column does to
-//! them is [`super::view_columns`]'s.
+//! Views name relations with their schemas; a rename rewrites their texts in the same transaction.
+//! What renaming a column does to them is [`super::view_columns`]'s.
 
 use std::ops::ControlFlow;
 

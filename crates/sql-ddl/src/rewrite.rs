@@ -1,10 +1,13 @@
 //! Moving the rows of a table whose keys, types or computed columns change.
 //!
 //! # Invariants
-//! - Every row is read in its old shape, computed anew, and written to another place with all index entries.
-//! - USING expressions see the old row; defaults of added columns are computed for each row; generated columns come last.
-//! - A value that the definition makes fulfils what its column's domain demands. Values that stay as they are are not asked again: a
-//!   constraint of a domain that is NOT VALID holds for new values only.
+//! - Every row is read in its old shape, computed anew, and written to another place with all index
+//!   entries.
+//! - USING expressions see the old row; defaults of added columns are computed for each row;
+//!   generated columns come last.
+//! - A value that the definition makes fulfils what its column's domain demands. Values that stay
+//!   as they are are not asked again: a constraint of a domain that is NOT VALID holds for new
+//!   values only.
 
 use std::sync::Arc;
 
@@ -31,7 +34,8 @@ pub(super) struct Using {
     pub(super) expr: Expr,
 }
 
-/// Moves the rows of `old` to the table as it is now. `swept`: those where they were are left to the sweep.
+/// Moves the rows of `old` to the table as it is now. `swept`: those where they were are left to
+/// the sweep.
 pub(super) async fn rewrite(
     context: &ExecContext,
     id: TableId,
@@ -136,8 +140,9 @@ impl Mover<'_> {
 }
 
 impl Ddl<'_> {
-    /// Leaves the many rows of tables that move to the sweep, where they were: a transaction that deletes each of them writes
-    /// twice as much as one that does not. Those that are few go in this transaction ([`rewrite`]).
+    /// Leaves the many rows of tables that move to the sweep, where they were: a transaction that
+    /// deletes each of them writes twice as much as one that does not. Those that are few go in
+    /// this transaction ([`rewrite`]).
     pub(super) async fn leave_moved_rows(&mut self) -> Result<()> {
         let mut after = std::mem::take(&mut self.after);
         for step in &mut after {

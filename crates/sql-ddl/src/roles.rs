@@ -1,10 +1,12 @@
 //! CREATE, ALTER and DROP of roles; GRANT and REVOKE of memberships.
 //!
 //! # Invariants
-//! - Only a superuser makes, changes or drops a superuser, or one that replicates or passes row security by.
+//! - Only a superuser makes, changes or drops a superuser, or one that replicates or passes row
+//!   security by.
 //! - Roles are never members of each other in a circle.
 //! - A role that owns something, or that something was granted to, is not dropped (2BP01).
-//! - A password is kept as its SCRAM-SHA-256 verifier, with a salt of its own, whichever way it was given.
+//! - A password is kept as its SCRAM-SHA-256 verifier, with a salt of its own, whichever way it was
+//!   given.
 //!
 //! # On failure
 //! PostgreSQL's errors; 42501 for who may not.

@@ -1,7 +1,8 @@
 //! CREATE and ALTER SEQUENCE, and the sequences of serial and identity columns.
 //!
 //! # Invariants
-//! A changed sequence is another object (`Sequence::epoch`): no process gives values that it took before the change.
+//! A changed sequence is another object (`Sequence::epoch`): no process gives values that it took
+//! before the change.
 
 use telesto_common::TableId;
 

@@ -1,9 +1,10 @@
 //! ALTER ROLE … SET, ALTER DATABASE … SET and RESET: what sessions to come begin with.
 //!
 //! # Invariants
-//! - A value that SET would refuse is not stored; whether one is for superusers alone is asked of who stores it.
-//! - Everybody sets what is their own; who creates roles, that of roles that are no superusers; the database's owner, the
-//!   database's; a superuser, everything.
+//! - A value that SET would refuse is not stored; whether one is for superusers alone is asked of
+//!   who stores it.
+//! - Everybody sets what is their own; who creates roles, that of roles that are no superusers; the
+//!   database's owner, the database's; a superuser, everything.
 //! - A record without values goes.
 //! - `telesto.defining_region` is none of them: it is a definition of its own.
 //!
@@ -148,7 +149,8 @@ impl Ddl<'_> {
         Ok(if given.of_database { "ALTER DATABASE" } else { "ALTER ROLE" })
     }
 
-    /// ALTER DATABASE … SET telesto.defining_region: it is no setting of sessions, but this region's last definition.
+    /// ALTER DATABASE … SET telesto.defining_region: it is no setting of sessions, but this
+    /// region's last definition.
     fn define_in(&mut self, values: &[String]) -> Result<&'static str> {
         if !self.actor.superuser {
             return Err(denied("must be superuser to say where definitions are made"));

@@ -1,5 +1,6 @@
-//! What a text is made into before it is stored, so that it means the same for every reader: users' types with their schemas, and
-//! constants that the time zone, the clock or the search path would tell ([`telesto_sql_expr::stored_literals`]).
+//! What a text is made into before it is stored, so that it means the same for every reader: users'
+//! types with their schemas, and constants that the time zone, the clock or the search path would
+//! tell ([`telesto_sql_expr::stored_literals`]).
 //!
 //! ```text
 //! 'lo'::level                  'lo'::town.level
@@ -8,17 +9,18 @@
 //! 'accounts'::regclass         '16391'::regclass
 //! ```
 //! # Invariants
-//! - What a literal is read as is told by the binders themselves, which are given the text with its literals marked: nothing here
-//!   guesses types.
+//! - What a literal is read as is told by the binders themselves, which are given the text with its
+//!   literals marked: nothing here guesses types.
 //! - A literal that means the same for everybody stays as it was written.
 //!
 //! # On failure
-//! A text that does not bind with its literals marked together is bound with one of them marked at a time. Literals that cannot be
-//! marked even so are left alone.
+//! A text that does not bind with its literals marked together is bound with one of them marked at
+//! a time. Literals that cannot be marked even so are left alone.
 //!
 //! # Limits
 //! - Each literal that is settled costs one binding, where a text is made.
-//! - A literal without a type that stands by itself in an arm of UNION is read when the query runs, by whoever runs it.
+//! - A literal without a type that stands by itself in an arm of UNION is read when the query runs,
+//!   by whoever runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -258,7 +260,8 @@ fn named_constant(settled: Settled) -> Expr {
 }
 
 impl Ddl<'_> {
-    /// An expression that a text is made of, over `scope`, and what binding does with it behind the binding itself.
+    /// An expression that a text is made of, over `scope`, and what binding does with it behind the
+    /// binding itself.
     ///
     /// # Errors
     /// 57014 and its kin.

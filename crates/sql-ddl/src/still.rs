@@ -1,13 +1,14 @@
 //! Tables that a definition reads as a whole are held still while it does.
 //!
 //! # Invariants
-//! - What makes the definition right is that its reads are validated when it commits. The hold is what lets it commit where
-//!   others write these tables all the time.
-//! - Small tables are not held at the first attempt: reading them takes no longer than telling all nodes.
+//! - What makes the definition right is that its reads are validated when it commits. The hold is
+//!   what lets it commit where others write these tables all the time.
+//! - Small tables are not held at the first attempt: reading them takes no longer than telling all
+//!   nodes.
 //!
 //! # On failure
-//! A table that was changed after the definition's snapshot and before it was held is a conflict at once, before anything
-//! is read in vain: the statement is executed again, and the hold goes on.
+//! A table that was changed after the definition's snapshot and before it was held is a conflict at
+//! once, before anything is read in vain: the statement is executed again, and the hold goes on.
 
 use std::collections::BTreeMap;
 

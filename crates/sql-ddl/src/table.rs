@@ -72,7 +72,8 @@ fn known_parameters(options: &CreateTableOptions) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what is said of one column and does not go together: which of it counted would be anybody's.
+/// Refuses what is said of one column and does not go together: which of it counted would be
+/// anybody's.
 fn agree(table: &str, column: &str, serial: bool, options: &[ColumnOptionDef]) -> Result<()> {
     let (mut null, mut not_null) = (false, serial);
     let (mut defaults, mut identities, mut computed) = (u32::from(serial), 0, 0);
@@ -317,7 +318,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// The default of a serial column. The OID: neither a rename nor another search path changes what it means.
+    /// The default of a serial column. The OID: neither a rename nor another search path changes
+    /// what it means.
     pub(super) fn nextval(&self, sequence: &telesto_sql_catalog::Sequence) -> String {
         format!("nextval('{}'::REGCLASS)", sequence.oid)
     }
@@ -404,8 +406,8 @@ pub(super) fn select_into(statement: &Statement) -> Option<Statement> {
     Some(Statement::CreateTable(create.build()))
 }
 
-/// Runs the query of CREATE TABLE AS and stores its rows. Returns their number. The query reads what was there `before` the table was:
-/// another of its name too.
+/// Runs the query of CREATE TABLE AS and stores its rows. Returns their number. The query reads
+/// what was there `before` the table was: another of its name too.
 pub(super) async fn fill_from_query(
     context: &ExecContext,
     before: &ExecContext,

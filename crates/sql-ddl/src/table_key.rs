@@ -1,13 +1,15 @@
 //! `ALTER TABLE … SET (telesto.key = 'name')`: with which key the rows of a table are sealed.
 //!
 //! # Invariants
-//! - Under another name (or none) than before every row is written anew, to another place: a table with a key has sealed rows alone.
-//! - The same name again is a rotation: new rows are sealed with the newest epoch, the others stay as they are.
+//! - Under another name (or none) than before every row is written anew, to another place: a table
+//!   with a key has sealed rows alone.
+//! - The same name again is a rotation: new rows are sealed with the newest epoch, the others stay
+//!   as they are.
 //! - Whoever sets a key is told which columns it does not hide.
 //!
 //! # On failure
-//! 22023 for what is no name, 55000 for a key that is not at hand, 58030 when the bucket does not say, 0A000 for temporary tables and in databases of
-//! several regions.
+//! 22023 for what is no name, 55000 for a key that is not at hand, 58030 when the bucket does not
+//! say, 0A000 for temporary tables and in databases of several regions.
 
 use telesto_bucket::Error as BucketError;
 use telesto_cipher::check_table_key_name;
@@ -21,7 +23,8 @@ use super::Ddl;
 pub(super) const KEY: &str = "telesto.key";
 
 impl Ddl<'_> {
-    /// Takes the setting from a list of settings (`None`: rows in clear again). `fresh`: the table has no rows yet.
+    /// Takes the setting from a list of settings (`None`: rows in clear again). `fresh`: the table
+    /// has no rows yet.
     pub(super) async fn encrypt(
         &mut self,
         table: &mut Table,

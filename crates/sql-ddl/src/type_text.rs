@@ -1,7 +1,9 @@
-//! SQL text in the catalog that names users' types: defaults, checks, index predicates, policies, views, domains.
+//! SQL text in the catalog that names users' types: defaults, checks, index predicates, policies,
+//! views, domains.
 //!
 //! # Invariants
-//! A type that is renamed is renamed in every text, or the statement is refused: no stored text ever means something else than before.
+//! A type that is renamed is renamed in every text, or the statement is refused: no stored text
+//! ever means something else than before.
 
 use std::ops::ControlFlow;
 

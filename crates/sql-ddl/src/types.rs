@@ -1,10 +1,11 @@
 //! CREATE TYPE … AS ENUM, ALTER TYPE, DROP TYPE; names, schemas and owners of domains too.
 //!
 //! # Invariants
-//! - Adding, renaming and moving change the catalog only: rows hold OIDs of labels, keys their order bytes.
+//! - Adding, renaming and moving change the catalog only: rows hold OIDs of labels, keys their
+//!   order bytes.
 //! - Types share their names with relations, as in PostgreSQL, where every relation has a row type.
-//! - What names a type or a label as SQL text (defaults, checks, views) is written again when the name changes, or the
-//!   change is refused.
+//! - What names a type or a label as SQL text (defaults, checks, views) is written again when the
+//!   name changes, or the change is refused.
 //!
 //! # Limits
 //! A label added can be used at once; PostgreSQL makes one wait for the commit (55P04).
@@ -309,7 +310,8 @@ impl Ddl<'_> {
         let oid = self.change.oid();
         labels.insert(at, Arc::new(EnumLabel { oid, sort, order, label: new.to_owned() }));
         if full {
-            // No number is left between the two: PostgreSQL counts anew. Keys do not hold these numbers.
+            // No number is left between the two: PostgreSQL counts anew. Keys do not hold these
+            // numbers.
             for (at, label) in labels.iter_mut().enumerate() {
                 *label = Arc::new(EnumLabel { sort: (at + 1) as f32, ..(**label).clone() });
             }
@@ -325,7 +327,8 @@ impl Ddl<'_> {
         Ok(())
     }
 
-    /// ALTER TYPE … RENAME TO, OWNER TO, SET SCHEMA, in the form the parser has them (`sql-parser::parse`).
+    /// ALTER TYPE … RENAME TO, OWNER TO, SET SCHEMA, in the form the parser has them
+    /// (`sql-parser::parse`).
     pub(super) fn place_type(&mut self, alter: &AlterCollation) -> Result<&'static str> {
         // To whom it goes is looked up before what goes.
         let to = match &alter.operation {

@@ -4,7 +4,8 @@
 //! A password is never kept: what is stored proves one, and does not give it away.
 //!
 //! # On failure
-//! 0A000 for an MD5 password. A text that only looks like a verifier is a password, as in PostgreSQL.
+//! 0A000 for an MD5 password. A text that only looks like a verifier is a password, as in
+//! PostgreSQL.
 //!
 //! # Limits
 //! PostgreSQL's MD5 form is refused: no client is asked for it here.

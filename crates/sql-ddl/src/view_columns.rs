@@ -1,4 +1,5 @@
-//! What changes of columns do to views: as in PostgreSQL, whose views hold columns by number, they go on showing what they show.
+//! What changes of columns do to views: as in PostgreSQL, whose views hold columns by number, they
+//! go on showing what they show.
 //!
 //! ```text
 //! RENAME c TO d     plain view (view_plain)     SELECT t.d AS c FROM s.t AS t
@@ -8,22 +9,20 @@
 //! DROP c            used: refused or dropped    else c leaves the lists of aliases
 //! ```
 //!
-//! Lists of aliases need no knowledge of what a name means in a view, so they are right for every query there is. Plain
-//! views get the
-//! new name instead, because that is what PostgreSQL shows of them, and because point reads through views know no such lists.
+//! Lists of aliases need no knowledge of what a name means in a view, so they are right for every
+//! query there is. Plain views get the new name instead, because that is what PostgreSQL shows of
+//! them, and because point reads through views know no such lists.
 //!
 //! # Which view uses a column
-//! The binder says: the query is bound once more over a table that has the column twice, under one name. Whatever means the
-//! column is
-//! ambiguous then, and nothing else is.
+//! The binder says: the query is bound once more over a table that has the column twice, under one
+//! name. Whatever means the column is ambiguous then, and nothing else is.
 //!
 //! # On failure
 //! A view whose text does not bind uses every column that its text names.
 //!
 //! # Limits
-//! A view that has a relation's whole row uses all its columns, and so does one with a `*` that could not be written out;
-//! where such a
-//! `*` is, the tables below take no new column (0A000).
+//! A view that has a relation's whole row uses all its columns, and so does one with a `*` that
+//! could not be written out; where such a `*` is, the tables below take no new column (0A000).
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -180,8 +179,8 @@ impl Ddl<'_> {
         self.change.put(Object::View(View { query: query.to_string(), ..view.clone() }));
     }
 
-    /// A column of a relation gets another name: views over it go on calling it as they did. `names` are those of all its
-    /// columns.
+    /// A column of a relation gets another name: views over it go on calling it as they did.
+    /// `names` are those of all its columns.
     pub(super) fn rename_in_views(
         &mut self,
         (schema, relation): (u32, &str),
@@ -216,7 +215,8 @@ impl Ddl<'_> {
         self.keep_views_from((table.schema, &table.name), &visible(table), new).await
     }
 
-    /// A relation with columns of these names is about to get one more: no name in a view over it, and no `*`, comes to mean it.
+    /// A relation with columns of these names is about to get one more: no name in a view over it,
+    /// and no `*`, comes to mean it.
     ///
     /// # Errors
     /// 0A000 where a view has a `*` whose columns are not known.

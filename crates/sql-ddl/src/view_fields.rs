@@ -5,13 +5,16 @@
 //! ```
 //! # Invariants
 //! - A stored query has the fields that the row's type had when it was stored, as in PostgreSQL.
-//! - Of which type a row is is told by the binders, which are asked for a field that no type has: nothing here guesses types.
+//! - Of which type a row is is told by the binders, which are asked for a field that no type has:
+//!   nothing here guesses types.
 //!
 //! # On failure
-//! A star behind what is of no known composite type stays: behind a relation's name it is the relation's (`view_stars`).
+//! A star behind what is of no known composite type stays: behind a relation's name it is the
+//! relation's (`view_stars`).
 //!
 //! # Limits
-//! Each star costs one binding. Of two types with one name in different schemas and other fields none is taken.
+//! Each star costs one binding. Of two types with one name in different schemas and other fields
+//! none is taken.
 
 use std::ops::ControlFlow;
 

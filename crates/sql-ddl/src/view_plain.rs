@@ -1,4 +1,5 @@
-//! Views of one SELECT over tables and views, in whose text a column's new name is put where the old one stands.
+//! Views of one SELECT over tables and views, in whose text a column's new name is put where the
+//! old one stands.
 //!
 //! ```text
 //! SELECT c FROM s.t AS t            t.c becomes t.d    SELECT t.d AS c FROM s.t AS t
@@ -6,12 +7,13 @@
 //! ```
 //!
 //! # Invariants
-//! What a name means is told by the relations of the one FROM alone: whatever could mean something else (subqueries, USING,
-//! fields of
-//! composite values, names of arguments, lists of columns' aliases) makes a view one that is not plain.
+//! What a name means is told by the relations of the one FROM alone: whatever could mean something
+//! else (subqueries, USING, fields of composite values, names of arguments, lists of columns'
+//! aliases) makes a view one that is not plain.
 //!
 //! # On failure
-//! `None`: the view is not plain, or a name in it means nothing that is known here. Its text is left alone.
+//! `None`: the view is not plain, or a name in it means nothing that is known here. Its text is
+//! left alone.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -68,7 +70,8 @@ impl VisitorMut for Names<'_> {
                 match (having.next(), having.next()) {
                     (Some(member), None) => *expr = self.written(member, &name),
                     (Some(_), Some(_)) => self.unknown = true,
-                    // A relation's row, or a column of the result (GROUP BY): it would come to mean the column.
+                    // A relation's row, or a column of the result (GROUP BY): it would come to mean
+                    // the column.
                     (None, _) => self.unknown |= name == self.new,
                 }
             }
@@ -165,8 +168,9 @@ fn is_plain(query: &Query) -> bool {
     query.with.is_none() && beyond.queries == 1 && !beyond.found
 }
 
-/// The query with every name behind its relation's, and with a column's new name where `old` has that column's; the catalog has the
-/// relation as it was. Without an old name a column called `new` is about to be added.
+/// The query with every name behind its relation's, and with a column's new name where `old` has
+/// that column's; the catalog has the relation as it was. Without an old name a column called `new`
+/// is about to be added.
 pub(super) fn rewritten(
     catalog: &CatalogSnapshot,
     query: &Query,

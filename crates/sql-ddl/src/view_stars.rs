@@ -1,11 +1,14 @@
-//! What a view's query is made into before it is stored: relations with their schemas and aliases, `*` and NATURAL written out.
+//! What a view's query is made into before it is stored: relations with their schemas and aliases,
+//! `*` and NATURAL written out.
 //!
 //! # Invariants
-//! - A name of WITH stands for its query only where that is in view: elsewhere the name is a relation's.
+//! - A name of WITH stands for its query only where that is in view: elsewhere the name is a
+//!   relation's.
 //! - Nothing is written out by halves: a `*` whose columns are not all known here stays as it is.
 //!
 //! # On failure
-//! Nothing fails. Whoever stores the result binds it and compares its columns with those of what was written.
+//! Nothing fails. Whoever stores the result binds it and compares its columns with those of what
+//! was written.
 //!
 //! # Limits
 //! The columns of functions whose rows are of a composite type are not known here.
@@ -28,7 +31,8 @@ use telesto_sql_parser::view_query::parts;
 /// A column of FROM, as `*` sees it.
 #[derive(Clone)]
 struct Seen {
-    /// What its relation is called; `None`: it has no name, or the column is one that a join made of two.
+    /// What its relation is called; `None`: it has no name, or the column is one that a join made
+    /// of two.
     relation: Option<String>,
     name: String,
     /// A join made one of it and another: `*` has that one.
@@ -60,7 +64,8 @@ impl Frame {
         }
     }
 
-    /// The columns of what a name stands for here: `None`: for nothing of this WITH; `Some(None)`: they are not known.
+    /// The columns of what a name stands for here: `None`: for nothing of this WITH; `Some(None)`:
+    /// they are not known.
     fn find(&self, name: &str) -> Option<Option<Vec<String>>> {
         let walked = self.names.iter().zip(&self.done);
         if let Some(((_, given), columns)) = walked.rev().find(|((known, _), _)| known == name) {
@@ -152,7 +157,8 @@ impl<'a> Pin<'a> {
         Some(columns)
     }
 
-    /// The columns of an item of FROM with its joins. NATURAL becomes USING with the columns that both sides have.
+    /// The columns of an item of FROM with its joins. NATURAL becomes USING with the columns that
+    /// both sides have.
     fn joined(&self, item: &mut TableWithJoins) -> Option<Vec<Seen>> {
         let mut left = self.factor(&mut item.relation);
         for join in &mut item.joins {
@@ -208,7 +214,8 @@ impl<'a> Pin<'a> {
                 (!items.is_empty()).then_some(items)
             }
             SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::Expr(row), _) => {
-                // Behind a relation's name in parentheses it is the relation's; all others have been written out.
+                // Behind a relation's name in parentheses it is the relation's; all others have
+                // been written out.
                 let Expr::Nested(inner) = row else { return None };
                 let Expr::Identifier(name) = &**inner else { return None };
                 let wanted = fold(name);
@@ -426,7 +433,8 @@ impl VisitorMut for Pin<'_> {
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        // A schema in front of a relation's name does not go with the alias: the last two names say which column it is.
+        // A schema in front of a relation's name does not go with the alias: the last two names say
+        // which column it is.
         if let Expr::CompoundIdentifier(names) = expr
             && let [_, .., relation, column] = names.as_slice()
         {

@@ -1,9 +1,9 @@
 //! Views: how their text is kept, and which views use what.
 //!
 //! # Invariants
-//! A stored view names every relation with its schema and an alias, and every column of `*`: another search path does not
-//! change what
-//! it shows. What changes of columns below do to it is [`super::view_columns`]'s.
+//! A stored view names every relation with its schema and an alias, and every column of `*`:
+//! another search path does not change what it shows. What changes of columns below do to it is
+//! [`super::view_columns`]'s.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -123,8 +123,8 @@ impl Ddl<'_> {
         .is_break()
     }
 
-    /// Fails unless the role may look into each schema that the query names, or finds names in. What it may read there is asked when the
-    /// view is read.
+    /// Fails unless the role may look into each schema that the query names, or finds names in.
+    /// What it may read there is asked when the view is read.
     pub(super) fn may_name(&self, query: &Query) -> Result<()> {
         let ctes = cte_names(query);
         let (path, open) = (self.path(), self.open_path());

@@ -184,7 +184,8 @@ pub fn element(value: &Datum, subscripts: &[Datum]) -> Result<Datum> {
     Ok(array.elements.get(at).cloned().unwrap_or(Datum::Null))
 }
 
-/// The slice between a lower and an upper bound of each dimension; of those that have none given it has all. It counts from 1.
+/// The slice between a lower and an upper bound of each dimension; of those that have none given it
+/// has all. It counts from 1.
 pub fn slice(value: &Datum, bounds: &[(Option<Datum>, Option<Datum>)]) -> Result<Datum> {
     let Datum::Array(source) = value else { return Ok(Datum::Null) };
     let null = |bound: &Option<Datum>| bound.as_ref().is_some_and(Datum::is_null);
@@ -215,7 +216,8 @@ pub fn slice(value: &Datum, bounds: &[(Option<Datum>, Option<Datum>)]) -> Result
     Ok(Datum::Array(Arc::new(ArrayValue { element: source.element.clone(), dimensions, elements })))
 }
 
-/// Appends what is taken of the elements at `within`, which are those of the dimensions from that of the first of `taken` on.
+/// Appends what is taken of the elements at `within`, which are those of the dimensions from that
+/// of the first of `taken` on.
 fn collect(
     source: &ArrayValue,
     taken: &[(usize, usize)],

@@ -1,11 +1,14 @@
 //! Assignment to a part of a value: `SET a[1] = x`, `SET a[2:3] = x`, `SET d['b'][0] = x`.
 //!
 //! # Invariants
-//! - As PostgreSQL's: an array grows to the subscript, with NULLs between; a NULL column becomes an array or a document first.
-//! - What an array is assigned has the type of its elements (of a slice: of the array), what a document is assigned is jsonb.
+//! - As PostgreSQL's: an array grows to the subscript, with NULLs between; a NULL column becomes an
+//!   array or a document first.
+//! - What an array is assigned has the type of its elements (of a slice: of the array), what a
+//!   document is assigned is jsonb.
 //!
 //! # On failure
-//! 42804 for what has no subscripts or another type, 2202E outside an array, 22004 for a NULL subscript, 22023 in a document.
+//! 42804 for what has no subscripts or another type, 2202E outside an array, 22004 for a NULL
+//! subscript, 22023 in a document.
 
 use std::sync::Arc;
 
@@ -302,7 +305,8 @@ fn fill_empty(
     Ok(())
 }
 
-/// Puts elements into a slice of an array of several dimensions, which does not grow. Dimensions without bounds are taken whole.
+/// Puts elements into a slice of an array of several dimensions, which does not grow. Dimensions
+/// without bounds are taken whole.
 fn fill_within(
     array: &mut ArrayValue,
     source: &ArrayValue,

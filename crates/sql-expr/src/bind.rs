@@ -2,13 +2,15 @@
 //!
 //! # Invariants
 //! - What is bound has PostgreSQL 15's type; every implicit cast is an explicit node.
-//! - An untyped literal or parameter stays "unknown" until its context decides its type; a parameter's type is noted
-//!   in [`ParameterTypes`] the first time.
-//! - Nothing volatile or stable is evaluated here, but casts of literals are: plans are made per settings and catalog.
+//! - An untyped literal or parameter stays "unknown" until its context decides its type; a
+//!   parameter's type is noted in [`ParameterTypes`] the first time.
+//! - Nothing volatile or stable is evaluated here, but casts of literals are: plans are made per
+//!   settings and catalog.
 //!
 //! # On failure
-//! PostgreSQL's errors: 42703, 42702, 42P01, 42883, 42804, 42846, 22P02, …; 0A000 for what the key path does not bind
-//! (subqueries, window functions), which for a query means that the other executor takes it.
+//! PostgreSQL's errors: 42703, 42702, 42P01, 42883, 42804, 42846, 22P02, …; 0A000 for what the key
+//! path does not bind (subqueries, window functions), which for a query means that the other
+//! executor takes it.
 //!
 //! # Limits
 //! Nesting is bounded by [`MAX_DEPTH`].
@@ -63,7 +65,8 @@ pub struct Binder<'a> {
     pub(super) conditional: usize,
     /// Values that are computed once, so far.
     held: u32,
-    /// Whether constant casts, calls and comparisons stay as they are written, for who shows the expression.
+    /// Whether constant casts, calls and comparisons stay as they are written, for who shows the
+    /// expression.
     pub(super) as_written: bool,
 }
 
@@ -474,8 +477,8 @@ impl<'a> Binder<'a> {
         Ok(once(Expr { node, ty }, held))
     }
 
-    /// What stands for `value` in an expression that names it several times: it itself, or, where each computing of it may give
-    /// another value, the one that [`once`] computes.
+    /// What stands for `value` in an expression that names it several times: it itself, or, where
+    /// each computing of it may give another value, the one that [`once`] computes.
     pub(super) fn held(&mut self, value: Expr, held: &mut Option<Held>) -> Expr {
         if value.volatility() != Volatility::Volatile {
             return value;
@@ -521,7 +524,8 @@ enum Subscripted {
     Between(Option<Box<Expr>>, Option<Box<Expr>>),
 }
 
-/// The element of an array in these places, or the slice between these bounds; the value itself when there are none.
+/// The element of an array in these places, or the slice between these bounds; the value itself
+/// when there are none.
 fn subscripted(value: Expr, places: Vec<Subscripted>) -> Result<Expr> {
     if places.is_empty() {
         return Ok(value);

@@ -1,8 +1,8 @@
 //! Binding of function calls.
 //!
 //! # Invariants
-//! COALESCE, GREATEST, LEAST, NULLIF and `type(value)` have typing of their own; everything else is resolved by the
-//! registry, its arguments cast to what the overload takes.
+//! COALESCE, GREATEST, LEAST, NULLIF and `type(value)` have typing of their own; everything else is
+//! resolved by the registry, its arguments cast to what the overload takes.
 
 use super::bind::Binder;
 use super::bind_ops::{no_operator, operator_text};
@@ -90,7 +90,8 @@ impl Binder<'_> {
         self.call_named(&name, args)
     }
 
-    /// The domain whose value an expression is: a column's, or that of a cast. Everything else has a base type.
+    /// The domain whose value an expression is: a column's, or that of a cast. Everything else has
+    /// a base type.
     fn domain_of(&self, expr: &ast::Expr) -> Option<u32> {
         match expr {
             ast::Expr::Nested(inner) => self.domain_of(inner),
@@ -259,8 +260,9 @@ fn signature(name: &str, args: &[Expr]) -> String {
     format!("{}({})", plain_name(name).unwrap_or(name), types.join(", "))
 }
 
-/// Whether an argument is a parameter that a driver declared void: the OUT parameter of `{? = call f(?)}`. PostgreSQL takes it
-/// out of the call ("a hack to allow the JDBC driver to not have to distinguish input and output parameter symbols").
+/// Whether an argument is a parameter that a driver declared void: the OUT parameter of
+/// `{? = call f(?)}`. PostgreSQL takes it out of the call ("a hack to allow the JDBC driver to not
+/// have to distinguish input and output parameter symbols").
 fn is_out_parameter(argument: &ast::FunctionArg, ty: &SqlType) -> bool {
     matches!(argument, ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(e)) if is_void_parameter(e, ty))
 }
@@ -284,11 +286,13 @@ pub fn nullif_result(a: &SqlType, b: &SqlType) -> SqlType {
     super::comparison_type(a, b).filter(|ty| *ty != SqlType::Unknown).unwrap_or(SqlType::Text)
 }
 
-/// The type of `NULLIF(a, b)` where it is not that of `a`: the operator that compares them takes another.
+/// The type of `NULLIF(a, b)` where it is not that of `a`: the operator that compares them takes
+/// another.
 fn nullif_type(a: &SqlType, b: &SqlType) -> Option<SqlType> {
     let ty = super::comparison_type(a, b)?;
     let float = |ty: &SqlType| matches!(ty, SqlType::Float4 | SqlType::Float8);
-    // There are operators for two integers, and two floating point numbers, of different sizes; for name and text, too.
+    // There are operators for two integers, and two floating point numbers, of different sizes; for
+    // name and text, too.
     let own = (a.is_integer() && b.is_integer()) || (float(a) && float(b)) || *a == SqlType::Name;
     let other = a.is_string() || (a.is_number() && b.is_number()) || *a == SqlType::Cidr;
     (other && !own).then_some(ty)

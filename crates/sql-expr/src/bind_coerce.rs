@@ -1,11 +1,13 @@
 //! Binding: casts that the context asks for, and what is constant.
 //!
 //! # Invariants
-//! - A cast is there when and only when the types differ; between two types the cast to a length stays one.
+//! - A cast is there when and only when the types differ; between two types the cast to a length
+//!   stays one.
 //! - What is constant is evaluated once, here, but for what depends on settings or the time.
 //!
 //! # On failure
-//! 42846 when there is no such cast, 42804 for types that have nothing in common, the value's errors for literals.
+//! 42846 when there is no such cast, 42804 for types that have nothing in common, the value's
+//! errors for literals.
 
 use super::bind::Binder;
 use super::bound::{Expr, Node};
@@ -70,15 +72,16 @@ impl Binder<'_> {
         let stable = stable_cast(&expr.ty, ty);
         // ARRAY[…] casts its elements, so that unknown literals inside are read as the wanted type.
         let cast = Expr { ty: ty.clone(), node: Node::Cast(Box::new(expr), how) };
-        // What depends on a setting (DateStyle, the time zone) is computed, and fails, when it runs, as in PostgreSQL: what is
-        // cast further may fail only then, too.
+        // What depends on a setting (DateStyle, the time zone) is computed, and fails, when it
+        // runs, as in PostgreSQL: what is cast further may fail only then, too.
         if stable {
             return Ok(cast);
         }
         self.folded(cast, self.conditional == 0)
     }
 
-    /// What stands where any type will do: an untyped literal is text, an untyped parameter is left open.
+    /// What stands where any type will do: an untyped literal is text, an untyped parameter is left
+    /// open.
     pub(super) fn of_any_type(&mut self, expr: Expr) -> Result<Expr> {
         match expr.node {
             Node::Param(number) if expr.ty == SqlType::Unknown => {
@@ -135,7 +138,8 @@ impl Binder<'_> {
         }
     }
 
-    /// Evaluates what is constant. With `strict` an error is reported now, else the node stays and fails when it runs.
+    /// Evaluates what is constant. With `strict` an error is reported now, else the node stays and
+    /// fails when it runs.
     pub(super) fn folded(&mut self, expr: Expr, strict: bool) -> Result<Expr> {
         if self.as_written { Ok(expr) } else { self.evaluated(expr, strict) }
     }

@@ -39,7 +39,8 @@ pub fn comparison_type(left: &SqlType, right: &SqlType) -> Option<SqlType> {
             }
             if x.same_base(y) { comparable(left) } else { comparison_type(x, y)?.array_of() }
         }
-        // Whichever side it is on: varchar has no operators of its own, and those of char(n) are nearer than those of text.
+        // Whichever side it is on: varchar has no operators of its own, and those of char(n) are
+        // nearer than those of text.
         (Bpchar, Bpchar | Tag::Varchar) | (Tag::Varchar, Bpchar) => SqlType::Char(None),
         (x, y) if x.category() == Category::String && y.category() == Category::String => {
             SqlType::Text
@@ -81,8 +82,8 @@ fn comparable(ty: &SqlType) -> SqlType {
     }
 }
 
-/// The function that `substring` and, as `shorthand`, `substr` stand for: they are one but for bit strings, of which there
-/// is no `substr`.
+/// The function that `substring` and, as `shorthand`, `substr` stand for: they are one but for bit
+/// strings, of which there is no `substr`.
 #[must_use]
 pub fn substring_name(shorthand: bool, value: &SqlType) -> &'static str {
     if shorthand && value.is_bits() { "substr" } else { "substring" }
@@ -369,8 +370,8 @@ impl Binder<'_> {
     }
 
     fn in_list(&mut self, expr: &ast::Expr, list: &[ast::Expr], negated: bool) -> Result<Expr> {
-        // Rows that are written out are compared field by field, and a NULL among them decides nothing; as values they would be equal
-        // or not.
+        // Rows that are written out are compared field by field, and a NULL among them decides
+        // nothing; as values they would be equal or not.
         if let Some(left) = row_of(expr)
             && let Some(rights) = list.iter().map(row_of).collect::<Option<Vec<_>>>()
         {
@@ -380,11 +381,13 @@ impl Binder<'_> {
         }
         let value = self.bind(expr)?;
         let items = list.iter().map(|e| self.bind(e)).collect::<Result<Vec<_>>>()?;
-        // Several values without columns are one array, of one type with the value; the others are compared one by one.
+        // Several values without columns are one array, of one type with the value; the others are
+        // compared one by one.
         let steady = items.iter().filter(|item| !item.reads_columns()).map(|item| item.ty.clone());
         let types: Vec<_> = std::iter::once(value.ty.clone()).chain(steady).collect();
         let listed = if types.len() > 2 { common_type(&types).ok() } else { None };
-        // Of varchar the values are compared as text, as what is varchar in them is anyway; char(n) would not be.
+        // Of varchar the values are compared as text, as what is varchar in them is anyway; char(n)
+        // would not be.
         let padded = types.iter().any(|ty| matches!(ty, SqlType::Char(_)));
         let listed = listed.filter(|ty| padded || !matches!(ty, SqlType::Varchar(_)));
         let items = items.into_iter().map(|item| match &listed {

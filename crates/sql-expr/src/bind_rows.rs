@@ -1,7 +1,8 @@
 //! Binding: rows as values, and the fields of composite values.
 //!
 //! # Invariants
-//! A field is read as the text that no setting changes ([`ROW_FIELD`]) and cast to its type, by either executor.
+//! A field is read as the text that no setting changes ([`ROW_FIELD`]) and cast to its type, by
+//! either executor.
 //!
 //! # On failure
 //! 42703 for a field that is not there, 42809 for what is no row.
@@ -101,8 +102,8 @@ pub fn row_items(call: &ast::Function) -> Option<Vec<&ast::Expr>> {
     list.args.iter().map(item).collect()
 }
 
-/// The parameters that stand for fields of a row that is written out and becomes a value of type `ty`: numbers, and the types of the
-/// fields.
+/// The parameters that stand for fields of a row that is written out and becomes a value of type
+/// `ty`: numbers, and the types of the fields.
 #[must_use]
 pub fn parameters_of_fields(row: &ast::Expr, ty: &SqlType) -> Vec<(usize, SqlType)> {
     let SqlType::Composite(composite) = ty.of_values() else { return Vec::new() };
@@ -129,8 +130,8 @@ pub fn parameters_of_fields(row: &ast::Expr, ty: &SqlType) -> Vec<(usize, SqlTyp
 }
 
 impl Binder<'_> {
-    /// Binds what becomes a value of type `ty`: a parameter that is a field of a row that is written out is of that field's type, unless
-    /// it has one.
+    /// Binds what becomes a value of type `ty`: a parameter that is a field of a row that is
+    /// written out is of that field's type, unless it has one.
     ///
     /// # Errors
     /// Those of the expression.
@@ -166,7 +167,8 @@ impl Binder<'_> {
         names.into_iter().map(field).collect()
     }
 
-    /// The composite value `row` with `value` for the field at the end of `path`, the outer field first.
+    /// The composite value `row` with `value` for the field at the end of `path`, the outer field
+    /// first.
     ///
     /// # Errors
     /// 42703, 42809; 42804 when the value is of another type.

@@ -1,11 +1,12 @@
 //! Bound expressions and their evaluation.
 //!
 //! # Invariants
-//! - Every node has a type; a child has been cast to what its parent takes, so evaluation never looks at types except
-//!   where a function asks for them.
-//! - Three-valued logic: AND and OR do not evaluate their right side when the left decides; a strict function with a
-//!   NULL argument is not called.
-//! - Evaluation reads the row, the parameters and the [`EvalContext`]; it changes nothing but through volatile functions.
+//! - Every node has a type; a child has been cast to what its parent takes, so evaluation never
+//!   looks at types except where a function asks for them.
+//! - Three-valued logic: AND and OR do not evaluate their right side when the left decides; a
+//!   strict function with a NULL argument is not called.
+//! - Evaluation reads the row, the parameters and the [`EvalContext`]; it changes nothing but
+//!   through volatile functions.
 //!
 //! # On failure
 //! The first error in order of evaluation; CASE and COALESCE evaluate only what they need.
@@ -115,7 +116,8 @@ pub enum Node {
     Extreme(bool, Vec<Expr>),
     /// NULL if both are equal: the comparison, and the first value.
     NullIf(Box<Expr>, Box<Expr>),
-    /// A value that is computed once for an expression that names it several times: its number, the value, the expression.
+    /// A value that is computed once for an expression that names it several times: its number, the
+    /// value, the expression.
     Once(u32, Box<Expr>, Box<Expr>),
     /// The value of this number, inside of that expression.
     Held(u32),
@@ -389,7 +391,8 @@ impl Expr {
         self.each_child(&mut |child| child.walk(visit));
     }
 
-    /// Whether something in it is computed from constants alone and was not folded: its evaluation failed.
+    /// Whether something in it is computed from constants alone and was not folded: its evaluation
+    /// failed.
     pub(super) fn holds_failed_constant(&self) -> bool {
         let constant = |expr: &Self| matches!(expr.node, Node::Const(_));
         let mut found = false;
@@ -547,8 +550,8 @@ fn quantified(
     Ok(if unknown { Datum::Null } else { Datum::Bool(all) })
 }
 
-/// Rows compare by their first pair that differs; a NULL before it makes the result unknown. For equality a difference
-/// anywhere decides.
+/// Rows compare by their first pair that differs; a NULL before it makes the result unknown. For
+/// equality a difference anywhere decides.
 fn row_compare(
     comparison: Comparison,
     pairs: &[(Expr, Expr)],

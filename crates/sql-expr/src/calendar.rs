@@ -1,16 +1,18 @@
 //! The calendar: civil fields, truncation, extraction, interval arithmetic, time zones.
 //!
 //! # Invariants
-//! - Proleptic Gregorian, as PostgreSQL. Instants and local times are microseconds since 1970-01-01; dates are days
-//!   since then.
+//! - Proleptic Gregorian, as PostgreSQL. Instants and local times are microseconds since
+//!   1970-01-01; dates are days since then.
 //! - Adding months keeps the day unless the month is too short, then takes its last day.
 //! - No wall clock is read here.
 //!
 //! # On failure
-//! `None` or an error text where a result leaves the range or a name is unknown; callers add the SQLSTATE.
+//! `None` or an error text where a result leaves the range or a name is unknown; callers add the
+//! SQLSTATE.
 //!
 //! # Limits
-//! Time zones are those of the IANA database, fixed offsets (`+02`, `UTC-3:30`) and PostgreSQL's default abbreviations.
+//! Time zones are those of the IANA database, fixed offsets (`+02`, `UTC-3:30`) and PostgreSQL's
+//! default abbreviations.
 
 use telesto_sql_types::TimeZone;
 
@@ -21,7 +23,8 @@ pub const SECOND: i64 = 1_000_000;
 /// Microseconds in a day.
 pub const DAY: i64 = 86_400 * SECOND;
 
-/// Days since 1970-01-01 of a civil date (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
+/// Days since 1970-01-01 of a civil date (Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms").
 #[must_use]
 pub fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let y = year - i64::from(month <= 2);
@@ -87,7 +90,8 @@ pub(super) fn first_monday(year: i64) -> i64 {
     fourth - iso_weekday(fourth) + 1
 }
 
-/// Month and day of a day of the year; a day beyond the year is one of a thirteenth month, which is refused later.
+/// Month and day of a day of the year; a day beyond the year is one of a thirteenth month, which is
+/// refused later.
 pub(super) fn in_year(year: i64, mut yearday: i64) -> Option<(i64, i64)> {
     for month in 1..=12 {
         let days = days_in_month(year, month);
@@ -422,8 +426,8 @@ impl Zone {
     /// Coordinated universal time.
     pub const UTC: Self = Self::Fixed(0);
 
-    /// The zone of that name, as AT TIME ZONE takes it: an abbreviation, a full name, or POSIX's form, which is positive to
-    /// the west.
+    /// The zone of that name, as AT TIME ZONE takes it: an abbreviation, a full name, or POSIX's
+    /// form, which is positive to the west.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         TimeZone::parse_name(name.trim()).map(Self::from)
@@ -453,8 +457,8 @@ impl Zone {
         utc_micros.saturating_add(i64::from(self.offset_at(utc_micros)) * SECOND)
     }
 
-    /// The instant of a local time. In a gap the offset before it counts, in a repeated hour standard time, as
-    /// PostgreSQL decides.
+    /// The instant of a local time. In a gap the offset before it counts, in a repeated hour
+    /// standard time, as PostgreSQL decides.
     #[must_use]
     pub fn to_utc(self, local_micros: i64) -> i64 {
         match self {

@@ -1,9 +1,12 @@
 //! Casts between types, at run time.
 //!
 //! # Invariants
-//! - Which casts exist is told by [`super::ty::can_cast`]; this computes them, length and precision included.
-//! - An explicit cast to `varchar(n)` or `char(n)` cuts; an assignment fails with 22001 unless only blanks are lost.
-//! - Rounding: numeric to integer half away from zero, float to integer half to even, as PostgreSQL.
+//! - Which casts exist is told by [`super::ty::can_cast`]; this computes them, length and precision
+//!   included.
+//! - An explicit cast to `varchar(n)` or `char(n)` cuts; an assignment fails with 22001 unless only
+//!   blanks are lost.
+//! - Rounding: numeric to integer half away from zero, float to integer half to even, as
+//!   PostgreSQL.
 
 use std::sync::Arc;
 
@@ -387,7 +390,8 @@ fn limited(value: Datum, length: usize, how: CastContext, to: &SqlType) -> Resul
     Ok(text(&shown[..cut]))
 }
 
-/// Fits a value that already has the base type to the column's length, precision or scale, as an assignment.
+/// Fits a value that already has the base type to the column's length, precision or scale, as an
+/// assignment.
 ///
 /// # Errors
 /// 22001, 22003.

@@ -1,10 +1,13 @@
-//! What evaluation sees beside the row: settings, catalog, the statement's execution, and requests that must wait.
+//! What evaluation sees beside the row: settings, catalog, the statement's execution, and requests
+//! that must wait.
 //!
 //! # Invariants
-//! - Evaluation never waits. A function that needs to (nextval, setval, pg_sleep, telesto_txn_status, telesto_log_switch) leaves a
-//!   [`Request`] here and fails with a private error; [`EvalContext::satisfy`] does the waiting and the row is evaluated
-//!   again, the answers so far replayed in order. So effects happen once a row, in the order of evaluation.
-//! - Without an execution (planning), only what is immutable or depends on settings and catalog can be computed.
+//! - Evaluation never waits. A function that needs to (nextval, setval, pg_sleep,
+//!   telesto_txn_status, telesto_log_switch) leaves a [`Request`] here and fails with a private
+//!   error; [`EvalContext::satisfy`] does the waiting and the row is evaluated again, the answers
+//!   so far replayed in order. So effects happen once a row, in the order of evaluation.
+//! - Without an execution (planning), only what is immutable or depends on settings and catalog can
+//!   be computed.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -70,7 +73,8 @@ pub enum Request {
     BackendRole(i32),
     /// `pg_cancel_backend`, or `pg_terminate_backend` with true: of a session of another node.
     Signal(i32, bool),
-    /// `pg_relation_size` and its kin: what indexes take, which [`Execution::space`] tells from then on.
+    /// `pg_relation_size` and its kin: what indexes take, which [`Execution::space`] tells from
+    /// then on.
     MeasureSpace,
 }
 
@@ -143,7 +147,8 @@ impl Request {
     }
 }
 
-/// Refuses in a transaction of the past what is of the present: rights there are those of that time.
+/// Refuses in a transaction of the past what is of the present: rights there are those of that
+/// time.
 ///
 /// # Errors
 /// 0A000.
@@ -184,7 +189,8 @@ pub struct EvalContext<'a> {
     lists: Mutex<KnownLists>,
 }
 
-/// The error of [`EvalContext::request`]. Who can wait never shows it; where nobody can, it is what the client is told.
+/// The error of [`EvalContext::request`]. Who can wait never shows it; where nobody can, it is what
+/// the client is told.
 const PENDING: &str =
     "a function that waits cannot be used here: call it in a subquery or a WITH query";
 
@@ -213,7 +219,8 @@ impl<'a> EvalContext<'a> {
         Self { exec: Some(exec), ..Self::planning(exec.settings(), exec.catalog()) }
     }
 
-    /// The same execution under other settings, which what is evaluated so does not take from the session.
+    /// The same execution under other settings, which what is evaluated so does not take from the
+    /// session.
     #[must_use]
     pub fn under<'b>(&'b self, settings: &'b Settings) -> EvalContext<'b> {
         EvalContext { exec: self.exec, ..EvalContext::planning(settings, self.catalog) }
@@ -299,7 +306,8 @@ impl<'a> EvalContext<'a> {
                 replay.at += 1;
                 return Ok(answer);
             }
-            // The row went another way than before (`random()` decides anew): these answers are not for what is asked now.
+            // The row went another way than before (`random()` decides anew): these answers are not
+            // for what is asked now.
             let at = replay.at;
             replay.answers.truncate(at);
         }
@@ -325,14 +333,16 @@ impl<'a> EvalContext<'a> {
         error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message() == pending().message()
     }
 
-    /// Waits for what the failed evaluation asked for; afterwards the same row can be evaluated again.
+    /// Waits for what the failed evaluation asked for; afterwards the same row can be evaluated
+    /// again.
     ///
     /// # Errors
     /// Those of the sequence or the database; `error` itself when nothing was asked for.
     pub async fn satisfy(&self, error: Error) -> Result<()> {
         let wanted = self.replay.lock().wanted.take();
         let (Some(wanted), Some(exec)) = (wanted, self.exec) else { return Err(error) };
-        // Known to the statement from then on, and not asked for again: it has no place among the answers.
+        // Known to the statement from then on, and not asked for again: it has no place among the
+        // answers.
         let kept = wanted == Request::MeasureSpace;
         let answer = exec.answer(wanted.clone()).await?;
         let mut replay = self.replay.lock();
@@ -387,7 +397,8 @@ impl<'a> EvalContext<'a> {
         }
     }
 
-    /// Fails when there is no schema of this name, or names in it are not for the role whose rights count.
+    /// Fails when there is no schema of this name, or names in it are not for the role whose rights
+    /// count.
     ///
     /// # Errors
     /// 3F000, 42501.

@@ -1,11 +1,13 @@
 //! Square root, exponential, logarithm and power of `numeric`.
 //!
 //! # Invariants
-//! - Computed in fixed point with [`GUARD`] more digits than shown; the last digit shown is rounded half away from zero.
+//! - Computed in fixed point with [`GUARD`] more digits than shown; the last digit shown is rounded
+//!   half away from zero.
 //! - The number of digits shown follows PostgreSQL 15 (`numeric.c`): at least 16 significant ones.
 //!
 //! # Limits
-//! At most 1000 digits after the point; exponents whose result has more than 131072 digits give 22003.
+//! At most 1000 digits after the point; exponents whose result has more than 131072 digits
+//! give 22003.
 
 use num_bigint::{BigInt, Sign};
 use num_traits::{One, Signed, ToPrimitive, Zero};
@@ -90,13 +92,14 @@ fn bits_of(digits: u32) -> u64 {
     u64::from(digits) * 3_322 / 1_000 + 1
 }
 
-/// Halvings, or square roots, that make a series of so many bits short: as many as terms are left then.
+/// Halvings, or square roots, that make a series of so many bits short: as many as terms are left
+/// then.
 fn steps_for(bits: u64) -> u64 {
     (bits as f64).sqrt() as u64
 }
 
-/// `e^value` in fixed point; the argument has `digits` after the point too. Inside it counts in powers of two: a shift in the place
-/// of a division for every term.
+/// `e^value` in fixed point; the argument has `digits` after the point too. Inside it counts in
+/// powers of two: a shift in the place of a division for every term.
 fn exp_fixed(value: &BigInt, digits: u32) -> Result<BigInt> {
     // e^x = (e^(x / 2^k))^(2^k) with x / 2^k small enough for the series.
     let halvings = steps_for(bits_of(digits)).max(32)
@@ -232,8 +235,8 @@ pub fn log(base: &Numeric, value: &Numeric) -> Result<Numeric> {
     Ok(shown(result, digits, result_scale))
 }
 
-/// A whole power by squaring, with as many digits kept as the result shows: all of them of `1.000…1 ^ 1000000` would be
-/// millions.
+/// A whole power by squaring, with as many digits kept as the result shows: all of them of
+/// `1.000…1 ^ 1000000` would be millions.
 fn whole_power(
     base: &BigInt,
     scale: u32,
@@ -285,8 +288,8 @@ fn whole_power(
     Ok(Numeric::new(whole, result_scale + GUARD))
 }
 
-/// The whole square root: that of the upper half of the bits, and one step of Newton's from there. Each step doubles the digits,
-/// so that all together cost little more than the last.
+/// The whole square root: that of the upper half of the bits, and one step of Newton's from there.
+/// Each step doubles the digits, so that all together cost little more than the last.
 fn whole_root(value: &BigInt) -> Result<BigInt> {
     check_long()?;
     let bits = value.bits();
@@ -376,7 +379,8 @@ pub fn power(base: &Numeric, exponent: &Numeric) -> Result<Numeric> {
         return Err(overflow());
     }
     let weight = (approximate * std::f64::consts::LOG10_E) as i64;
-    // As in PostgreSQL, a whole exponent gives a fixed number of digits after the point, whatever comes before it.
+    // As in PostgreSQL, a whole exponent gives a fixed number of digits after the point, whatever
+    // comes before it.
     let wanted = if whole { SIGNIFICANT } else { SIGNIFICANT - weight };
     let result_scale = scale_of(wanted, if whole { *bs } else { (*bs).max(*es) });
     if approximate < -310_000.0 {

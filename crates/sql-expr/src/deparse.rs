@@ -1,14 +1,15 @@
 //! Bound expressions as SQL text, as PostgreSQL's `pg_get_expr` and `pg_get_indexdef` print them.
 //!
 //! # Invariants
-//! - The text binds again to the same expression. Who stores it checks that (whoever compiles the table) and keeps what the
-//!   user wrote where it does not hold.
-//! - Implicit casts are shown, as PostgreSQL does, but for those between integer widths around a comparison, for which it
-//!   has operators.
+//! - The text binds again to the same expression. Who stores it checks that (whoever compiles the
+//!   table) and keeps what the user wrote where it does not hold.
+//! - Implicit casts are shown, as PostgreSQL does, but for those between integer widths around a
+//!   comparison, for which it has operators.
 //!
 //! # Limits
-//! What binding has forgotten cannot be shown: `substring(a, 1)` and `substring(a from 1)` both give the latter; a
-//! constant that was cast gives the cast's result, unless it was bound as written ([`super::Binder::as_written`]).
+//! What binding has forgotten cannot be shown: `substring(a, 1)` and `substring(a from 1)` both
+//! give the latter; a constant that was cast gives the cast's result, unless it was bound as
+//! written ([`super::Binder::as_written`]).
 
 mod values;
 
@@ -27,10 +28,12 @@ pub struct Deparse<'a> {
     pub column: &'a dyn Fn(usize) -> String,
     /// Without the parentheses that precedence makes needless (what psql shows).
     pub pretty: bool,
-    /// Whose search path says which names of types and relations need their schema. Then the expression was bound as
-    /// written, and constants are shown as such. `None`: for the catalog's own text.
+    /// Whose search path says which names of types and relations need their schema. Then the
+    /// expression was bound as written, and constants are shown as such. `None`: for the catalog's
+    /// own text.
     pub reader: Option<&'a EvalContext<'a>>,
-    /// Columns are VALUE of a domain over a domain: operators and functions are those of its base type, for which it is cast.
+    /// Columns are VALUE of a domain over a domain: operators and functions are those of its base
+    /// type, for which it is cast.
     pub inner_domain: bool,
 }
 
@@ -64,7 +67,8 @@ fn symbol(comparison: Comparison) -> &'static str {
     }
 }
 
-/// Whether the text of `expr` is a function call, which an index definition shows without parentheses.
+/// Whether the text of `expr` is a function call, which an index definition shows without
+/// parentheses.
 #[must_use]
 pub fn looks_like_function(expr: &Expr) -> bool {
     match &expr.node {
@@ -86,7 +90,8 @@ fn have_operators(a: &SqlType, b: &SqlType) -> bool {
     a.is_integer() && b.is_integer() || moment(a) && moment(b) || float(a) && float(b)
 }
 
-/// SIMILAR TO is a regular expression that a function makes of the pattern: the operator, the text, that function's arguments.
+/// SIMILAR TO is a regular expression that a function makes of the pattern: the operator, the text,
+/// that function's arguments.
 fn as_similar(expr: &Expr) -> Option<(&'static str, &Expr, &[Expr])> {
     let (symbol, call) = match &expr.node {
         Node::Not(inner) => ("!~", &**inner),
@@ -401,7 +406,8 @@ impl Deparse<'_> {
         self.paren(text, place != Place::Top)
     }
 
-    /// A side of an operator: arithmetic that binds tighter needs no parentheses in the pretty form.
+    /// A side of an operator: arithmetic that binds tighter needs no parentheses in the pretty
+    /// form.
     fn operand(&self, expr: &Expr, parent: &str, left: bool) -> String {
         let low = |op: &str| matches!(op, "+" | "-");
         let high = |op: &str| matches!(op, "*" | "/" | "%");

@@ -1,8 +1,8 @@
 //! The constraints of a domain, applied to a value.
 //!
 //! # Invariants
-//! NOT NULL first, then the conditions; NULL of a condition is no violation. Conditions see the value as VALUE, of the
-//! base type.
+//! NOT NULL first, then the conditions; NULL of a condition is no violation. Conditions see the
+//! value as VALUE, of the base type.
 //!
 //! # On failure
 //! 23502, 23514 naming the constraint, and those of evaluating a condition.
@@ -38,7 +38,8 @@ pub fn bind_check(text: &str, base: &SqlType, context: &EvalContext<'_>) -> Resu
     Binder::new(&scope, &mut ParameterTypes::default(), context, "CHECK").condition(&expr)
 }
 
-/// A domain's conditions by the names of their constraints, bound. Kept beside the type, which knows no expressions.
+/// A domain's conditions by the names of their constraints, bound. Kept beside the type, which
+/// knows no expressions.
 type BoundChecks = Vec<(String, Expr)>;
 
 /// Whether a value may be one of the domain.

@@ -1,8 +1,8 @@
 //! Whether two bound expressions are the same, and whether one may be kept in an index.
 //!
 //! # Invariants
-//! - Two expressions that are the same have the same value for every row. The reverse does not hold: `a + b` and `b + a`
-//!   are different.
+//! - Two expressions that are the same have the same value for every row. The reverse does not
+//!   hold: `a + b` and `b + a` are different.
 //! - How a cast was asked for does not matter, what it gives does.
 
 use super::bound::{Expr, Node};
@@ -77,7 +77,8 @@ impl Expr {
         }
     }
 
-    /// LIKE and ILIKE have a name, an operator and a negated operator: the operator and its arguments.
+    /// LIKE and ILIKE have a name, an operator and a negated operator: the operator and its
+    /// arguments.
     #[must_use]
     pub fn as_like(&self) -> Option<(&'static str, &[Self])> {
         let of = |expr: &Self| match &expr.node {
@@ -103,7 +104,8 @@ impl Expr {
         }
     }
 
-    /// Whether the value depends on the row alone, whoever asks and whenever: what an index may hold.
+    /// Whether the value depends on the row alone, whoever asks and whenever: what an index may
+    /// hold.
     #[must_use]
     pub fn is_immutable(&self) -> bool {
         let mut immutable = true;
@@ -121,7 +123,8 @@ fn same_pairs(a: &[(Expr, Expr)], b: &[(Expr, Expr)]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|((a, b), (c, d))| a.same_as(c) && b.same_as(d))
 }
 
-/// Casts that look at DateStyle, IntervalStyle, TimeZone or the catalog are stable in PostgreSQL 15 (`pg_cast`, `pg_type`).
+/// Casts that look at DateStyle, IntervalStyle, TimeZone or the catalog are stable in PostgreSQL 15
+/// (`pg_cast`, `pg_type`).
 fn cast_is_immutable(from: &SqlType, to: &SqlType) -> bool {
     if let (SqlType::Array(from), SqlType::Array(to)) = (from, to) {
         return cast_is_immutable(from, to);

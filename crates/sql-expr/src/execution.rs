@@ -1,12 +1,13 @@
 //! What functions may ask of the statement that runs them.
 //!
 //! # Purpose
-//! Functions see this trait and never a session: whoever executes statements says here what a statement's time, randomness,
-//! sequences and locks are.
+//! Functions see this trait and never a session: whoever executes statements says here what a
+//! statement's time, randomness, sequences and locks are.
 //!
 //! # Invariants
 //! - Only [`Execution::answer`] waits. Everything else answers at once from what the statement has.
-//! - `now()` is the start of this try of the transaction, so that a transaction executed again has a time of its own.
+//! - `now()` is the start of this try of the transaction, so that a transaction executed again has
+//!   a time of its own.
 //!
 //! # On failure
 //! Errors carry PostgreSQL's SQLSTATE and reach the client as they are.
@@ -47,7 +48,8 @@ pub trait Execution: Debug + Send + Sync {
     /// `clock_timestamp()`: microseconds since 2000-01-01 UTC.
     fn clock_micros(&self) -> i64;
 
-    /// A random number from 0 up to 1: of the sequence that `setseed` began in this session, if it did.
+    /// A random number from 0 up to 1: of the sequence that `setseed` began in this session, if it
+    /// did.
     fn random_f64(&self) -> f64;
 
     /// Begins the session's sequence of random numbers that belongs to a seed from -1 to 1.
@@ -62,7 +64,8 @@ pub trait Execution: Debug + Send + Sync {
     /// The options of the transaction (level, read-only).
     fn transaction_options(&self) -> &TxnOptions;
 
-    /// Whether the transaction may only read because somebody said so: one that a query opened for itself is of that kind too.
+    /// Whether the transaction may only read because somebody said so: one that a query opened for
+    /// itself is of that kind too.
     fn only_reads(&self) -> bool;
 
     /// Positions of sequences that this session has seen.
@@ -86,13 +89,15 @@ pub trait Execution: Debug + Send + Sync {
     /// What this process has asked of the bucket, as JSON; `None` where there is no bucket.
     fn bucket_usage(&self) -> Option<String>;
 
-    /// Begins the statistics of statements anew: of one role, of one statement, or of all where these are `None`.
+    /// Begins the statistics of statements anew: of one role, of one statement, or of all where
+    /// these are `None`.
     fn reset_statements(&self, role: Option<u32>, query_id: Option<i64>);
 
     /// Sends a WARNING to the client.
     fn warn(&self, code: SqlState, message: String);
 
-    /// Keeps a call of `set_config` until the statement is done; the parameter's new value as SHOW prints it.
+    /// Keeps a call of `set_config` until the statement is done; the parameter's new value as SHOW
+    /// prints it.
     ///
     /// # Errors
     /// Those of [`Settings::set`].

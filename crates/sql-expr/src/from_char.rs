@@ -1,8 +1,9 @@
 //! `to_date` and `to_timestamp` by template.
 //!
 //! # Invariants
-//! - Texts and templates go together as in PostgreSQL 15 (`DCH_from_char`): blanks before fields are passed over, a separator
-//!   of the template takes one of the text or none, a field whose next neighbour is read as digits takes its own width.
+//! - Texts and templates go together as in PostgreSQL 15 (`DCH_from_char`): blanks before fields
+//!   are passed over, a separator of the template takes one of the text or none, a field whose next
+//!   neighbour is read as digits takes its own width.
 //! - Every field of a template is read, or refused (0A000): none is passed over.
 //! - A field that is given twice with two values is refused, and so are fields of two calendars.
 //!
@@ -196,7 +197,8 @@ impl<'t> Reader<'t> {
         ))
     }
 
-    /// A whole number and how many characters it has. `width`: the most, where the next field is read as digits, too.
+    /// A whole number and how many characters it has. `width`: the most, where the next field is
+    /// read as digits, too.
     fn integer(&mut self, field: Field, width: usize, tail: Tail) -> Read<(i64, usize)> {
         let start = self.rest;
         while self.rest.starts_with(template::is_blank) {

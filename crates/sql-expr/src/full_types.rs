@@ -1,7 +1,8 @@
 //! Names of users' types in the parser's trees, and with their schemas.
 //!
 //! # Invariants
-//! Every place is visited in which a query or an expression names a type: casts, typed constants, lists of columns behind functions.
+//! Every place is visited in which a query or an expression names a type: casts, typed constants,
+//! lists of columns behind functions.
 
 use std::ops::ControlFlow;
 

@@ -1,4 +1,5 @@
-//! JSON values: access, containment, change. The operators and functions of `json` and `jsonb` stand on these.
+//! JSON values: access, containment, change. The operators and functions of `json` and `jsonb`
+//! stand on these.
 //!
 //! # Invariants
 //! Semantics are those of PostgreSQL 15's jsonb; nothing here changes its input.
@@ -221,7 +222,8 @@ pub enum SetMode {
 /// `jsonb_set` and `jsonb_insert`.
 ///
 /// # Errors
-/// A message when `value` is a scalar, a step into an array is no integer, or an inserted key exists.
+/// A message when `value` is a scalar, a step into an array is no integer, or an inserted key
+/// exists.
 pub fn set_path(
     mut value: Value,
     path: &[&str],

@@ -1,7 +1,9 @@
-//! Parts of a `json` value as they were written: with their blanks, the digits of their numbers and repeated keys.
+//! Parts of a `json` value as they were written: with their blanks, the digits of their numbers and
+//! repeated keys.
 //!
 //! # Invariants
-//! The text is valid JSON (it was checked when it became a `json`), so that what is looked for is where it must be.
+//! The text is valid JSON (it was checked when it became a `json`), so that what is looked for is
+//! where it must be.
 //!
 //! Nothing here fails: what is not there is `None`.
 
@@ -70,7 +72,8 @@ pub fn shown(value: &str) -> Option<String> {
     }
 }
 
-/// Without fields that are null, everywhere inside, and without blanks; repeated keys and the digits of numbers stay.
+/// Without fields that are null, everywhere inside, and without blanks; repeated keys and the
+/// digits of numbers stay.
 pub fn strip_nulls(text: &str) -> String {
     let Some(entries) = entries(text) else { return quoted_anew(text.trim()) };
     let object = is_object(text);

@@ -2,10 +2,13 @@
 //!
 //! # Parts
 //! - [`bind`] turns syntax into typed [`Expr`]s, [`bound`] evaluates them over rows.
-//! - [`mod@registry`] holds every function and operator; [`functions`] are their tables. Both executors resolve here.
+//! - [`mod@registry`] holds every function and operator; [`functions`] are their tables. Both
+//!   executors resolve here.
 //! - [`ty`] and [`cast`]: which conversions there are, and how they are done.
-//! - [`context`]: what evaluation sees beside the row; [`execution`]: what it may ask of the statement under way.
-//! - [`settings`]: the parameters of a session. [`shown_names`]: how objects are named when they are shown.
+//! - [`context`]: what evaluation sees beside the row; [`execution`]: what it may ask of the
+//!   statement under way.
+//! - [`settings`]: the parameters of a session. [`shown_names`]: how objects are named when they
+//!   are shown.
 //!
 //! # Invariants
 //! - One expression has one type and one answer, whichever executor asks.

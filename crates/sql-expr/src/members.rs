@@ -1,11 +1,11 @@
 //! Whether a value is in a long list: `x = ANY (array)`, `x <> ALL (array)`.
 //!
-//! PostgreSQL hashes such a list from nine elements on; comparing with each is far slower for lists of thousands, which
-//! applications send.
+//! PostgreSQL hashes such a list from nine elements on; comparing with each is far slower for lists
+//! of thousands, which applications send.
 //!
 //! # Invariants
-//! The answer is that of comparing with every element: two values have one key exactly where they are equal by the order of
-//! their type (`codec::write_datum_key`).
+//! The answer is that of comparing with every element: two values have one key exactly where they
+//! are equal by the order of their type (`codec::write_datum_key`).
 //!
 //! # On failure
 //! Types without keys (jsonb, rows) are not hashed: whoever asks compares one by one.
@@ -95,7 +95,8 @@ type Met = (Arc<ArrayValue>, Option<Arc<Members>>);
 pub(crate) struct KnownLists(Vec<Met>);
 
 impl KnownLists {
-    /// The elements of `list`, which is hashed when it is met for the second time: one that each row has for itself never is.
+    /// The elements of `list`, which is hashed when it is met for the second time: one that each
+    /// row has for itself never is.
     pub fn members(
         &mut self,
         list: &Arc<ArrayValue>,

@@ -1,8 +1,9 @@
-//! The functions that texts name: by name alone (`regproc`), and by name and the types of the arguments (`regprocedure`).
+//! The functions that texts name: by name alone (`regproc`), and by name and the types of the
+//! arguments (`regprocedure`).
 //!
 //! # Invariants
-//! Names are read and shown as PostgreSQL does: one that several functions have is none for `regproc`, and is shown with its
-//! schema.
+//! Names are read and shown as PostgreSQL does: one that several functions have is none for
+//! `regproc`, and is shown with its schema.
 //!
 //! # Limits
 //! The functions are those that `pg_proc` lists ([`procedures`]). All of them are in `pg_catalog`.
@@ -73,7 +74,8 @@ pub(crate) fn by_name(shown: &str, context: &EvalContext<'_>) -> Result<u32> {
 /// The OID of the function with that name and arguments of these types: `lower(text)`.
 ///
 /// # Errors
-/// 42883 for none, 42704 for a type that is not there, 22P02 for what is no signature, and those of [`by_name`].
+/// 42883 for none, 42704 for a type that is not there, 22P02 for what is no signature, and those of
+/// [`by_name`].
 pub(crate) fn by_signature(shown: &str, context: &EvalContext<'_>) -> Result<u32> {
     let (written, types) = parted(shown)?;
     let name = bare_name(written, context)?;
@@ -82,8 +84,8 @@ pub(crate) fn by_signature(shown: &str, context: &EvalContext<'_>) -> Result<u32
     all.find(|known| known.arguments == types).map(|known| known.oid).ok_or_else(|| no_such(shown))
 }
 
-/// A signature's name and the names of the types in its parentheses. Commas and parentheses in quotes, and those of modifiers,
-/// part nothing.
+/// A signature's name and the names of the types in its parentheses. Commas and parentheses in
+/// quotes, and those of modifiers, part nothing.
 fn parted(shown: &str) -> Result<(&str, Vec<&str>)> {
     let bad = |what: &str| fault::error("22P02", format!("expected a {what}"));
     let mut quoted = false;

@@ -1,17 +1,18 @@
 //! Numbers by template: `to_char` and `to_number`.
 //!
 //! # Invariants
-//! Output equals PostgreSQL 15's in the C locale for the patterns listed in [`number`]; a template bounds how much of a text
-//! [`decimal`] reads.
+//! Output equals PostgreSQL 15's in the C locale for the patterns listed in [`number`]; a template
+//! bounds how much of a text [`decimal`] reads.
 //!
 //! # Limits
-//! Not there: roman numerals (`RN`), `V`, `EEEE`, `L` in output, and `V` and `EEEE` in input, which return an error.
+//! Not there: roman numerals (`RN`), `V`, `EEEE`, `L` in output, and `V` and `EEEE` in input, which
+//! return an error.
 
 use super::from_char::FromCharError;
 use super::to_char::ordinal;
 
-/// Formats a decimal number, given as text such as `-12.345`, by `template`: digits `9` and `0`, `.` or `D`, `,` or
-/// `G`, `S`, `MI`, `PL`, `SG`, `PR`, `FM`, `TH`/`th`, and quoted text.
+/// Formats a decimal number, given as text such as `-12.345`, by `template`: digits `9` and `0`,
+/// `.` or `D`, `,` or `G`, `S`, `MI`, `PL`, `SG`, `PR`, `FM`, `TH`/`th`, and quoted text.
 ///
 /// # Errors
 /// [`FromCharError::Unsupported`] for `RN`, `EEEE`, `V`, `L`; [`FromCharError::Template`].
@@ -214,7 +215,8 @@ impl NumberFormat {
         self.render(negative, integer.trim_start_matches('0'), fraction)
     }
 
-    /// The digit from which on zeros are written: before the point only where the template asks for it or nothing else is left.
+    /// The digit from which on zeros are written: before the point only where the template asks for
+    /// it or nothing else is left.
     fn zeros_from(&self, integer: &str) -> usize {
         match self.zero_from {
             Some(at) => at,
@@ -235,8 +237,8 @@ impl NumberFormat {
         }
     }
 
-    /// Writes the parts up to the first one for which the number has no digit: there the text ends, whatever the template says
-    /// behind it.
+    /// Writes the parts up to the first one for which the number has no digit: there the text ends,
+    /// whatever the template says behind it.
     fn render(&self, negative: bool, integer: &str, fraction: &str) -> String {
         // Zero is a digit, too.
         let overflow = integer.len().max(1) > self.integer_digits;
@@ -376,8 +378,9 @@ impl NumberFormat {
     }
 }
 
-/// Reads a number by template, as PostgreSQL does: each digit of the template takes a digit at most, what else the template
-/// holds takes its own characters where they stand, and what is left of the text is not looked at.
+/// Reads a number by template, as PostgreSQL does: each digit of the template takes a digit at
+/// most, what else the template holds takes its own characters where they stand, and what is left
+/// of the text is not looked at.
 ///
 /// # Errors
 /// [`FromCharError::Number`] when there is no digit; [`FromCharError::Unsupported`].

@@ -1,8 +1,9 @@
 //! The name of a result column that has no alias.
 //!
 //! # Invariants
-//! Both executors ask here, so a query's columns have the same names whichever runs it (PostgreSQL's `FigureColname`):
-//! a column, field or call names itself; a cast or a CASE names itself only where nothing stronger is inside.
+//! Both executors ask here, so a query's columns have the same names whichever runs it
+//! (PostgreSQL's `FigureColname`): a column, field or call names itself; a cast or a CASE names
+//! itself only where nothing stronger is inside.
 
 use super::scope::fold;
 use telesto_sql_parser::rewrite::variadic::plain_name;

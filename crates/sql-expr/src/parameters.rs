@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - A type that is known once stays, until a changed catalog links it anew.
-//! - As in PostgreSQL, a parameter is of the type of the first place that asks for one. A place that takes any type asks for none:
-//!   the parameter is left open there, and a type that comes later is too late (42P08).
+//! - As in PostgreSQL, a parameter is of the type of the first place that asks for one. A place
+//!   that takes any type asks for none: the parameter is left open there, and a type that comes
+//!   later is too late (42P08).
 //!
 //! # On failure
 //! 42P08 for a parameter with two types, 42P18 for one without any.
@@ -21,7 +22,8 @@ const MOST_NUMBERED: usize = 536_870_911;
 /// The number of `$n`.
 ///
 /// # Errors
-/// 42P02 for what is no number of a parameter; 42P18 for one beyond those that can be sent: the one before it has no type then.
+/// 42P02 for what is no number of a parameter; 42P18 for one beyond those that can be sent: the one
+/// before it has no type then.
 pub fn number(text: &str) -> Result<usize> {
     let number = text.strip_prefix('$').and_then(|n| n.parse::<usize>().ok());
     match number.filter(|n| (1..=MOST_NUMBERED).contains(n)) {

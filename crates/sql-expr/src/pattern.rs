@@ -3,8 +3,8 @@
 //! # Invariants
 //! - LIKE works on characters, not bytes: `_` matches one character of any length.
 //! - Matching LIKE takes at most `text × pattern` steps: only the last `%` is ever gone back to.
-//! - Regular expressions run in linear time; what the engine lacks (back references, look-around) is refused with
-//!   `2201B`, never approximated.
+//! - Regular expressions run in linear time; what the engine lacks (back references, look-around)
+//!   is refused with `2201B`, never approximated.
 //!
 //! # Limits
 //! POSIX collating elements (`[[.x.]]`, `[[=x=]]`) and the `***` directives are refused.
@@ -31,10 +31,12 @@ pub enum PatternError {
 /// Whether `text` matches the LIKE `pattern`; `escape` is the escape character, `None` for none.
 ///
 /// # Errors
-/// [`PatternError::TrailingEscape`] when the pattern ends with a lone escape character that is reached.
+/// [`PatternError::TrailingEscape`] when the pattern ends with a lone escape character that is
+/// reached.
 pub fn like(text: &str, pattern: &str, escape: Option<char>) -> Result<bool, PatternError> {
     let (mut at, mut pat) = (text, pattern);
-    // Where to resume after the last `%`: its pattern rest, and the text to skip one more character of.
+    // Where to resume after the last `%`: its pattern rest, and the text to skip one more character
+    // of.
     let mut resume: Option<(&str, &str)> = None;
     let mut steps = telesto_sql_types::interrupt::Steps::default();
     loop {
@@ -93,8 +95,8 @@ pub fn ilike(text: &str, pattern: &str, escape: Option<char>) -> Result<bool, Pa
     like(&text.to_lowercase(), &pattern.to_lowercase(), escape)
 }
 
-/// The literal text every match of a LIKE pattern starts with, and whether the pattern is just that prefix
-/// followed by `%`, or an exact text.
+/// The literal text every match of a LIKE pattern starts with, and whether the pattern is just that
+/// prefix followed by `%`, or an exact text.
 #[must_use]
 pub fn like_prefix(pattern: &str, escape: Option<char>) -> (String, PrefixShape) {
     let mut prefix = String::new();
@@ -132,8 +134,8 @@ pub enum PrefixShape {
 /// Compiles a PostgreSQL (advanced) regular expression.
 ///
 /// # Errors
-/// [`PatternError::Regex`] when it is malformed, [`PatternError::Unsupported`] for back references and named collating
-/// elements.
+/// [`PatternError::Regex`] when it is malformed, [`PatternError::Unsupported`] for back references
+/// and named collating elements.
 pub fn regex(pattern: &str, flags: &str) -> Result<Search, PatternError> {
     let mut insensitive = false;
     let (mut multi_line, mut dot_all) = (false, true);
@@ -251,7 +253,8 @@ enum Last {
     Other,
 }
 
-/// Rewrites what differs between PostgreSQL and the engine: escapes, and braces that repeat nothing.
+/// Rewrites what differs between PostgreSQL and the engine: escapes, and braces that repeat
+/// nothing.
 fn translate(pattern: &str, extended: bool) -> Result<String, PatternError> {
     let inoperable = || PatternError::Regex("quantifier operand invalid".into());
     if pattern.starts_with("***") {
@@ -429,7 +432,8 @@ fn class(chars: &mut Chars<'_>, out: &mut String) -> Result<(), PatternError> {
     Ok(())
 }
 
-/// The character of `[.x.]` or `[=x=]`, which in the "C" collation stands for itself; the opening is read already.
+/// The character of `[.x.]` or `[=x=]`, which in the "C" collation stands for itself; the opening
+/// is read already.
 fn collating_element(chars: &mut Chars<'_>, mark: char) -> Result<char, PatternError> {
     let invalid = || PatternError::Regex("invalid collating element".into());
     let mut name = String::new();
@@ -450,11 +454,12 @@ fn collating_element(chars: &mut Chars<'_>, mark: char) -> Result<char, PatternE
     }
 }
 
-/// Rewrites a SIMILAR TO pattern as an anchored regular expression. Two escaped double quotes set apart what `substring` gives.
+/// Rewrites a SIMILAR TO pattern as an anchored regular expression. Two escaped double quotes set
+/// apart what `substring` gives.
 ///
 /// # Errors
-/// [`PatternError::TrailingEscape`] when the pattern ends with the escape character, [`PatternError::Separators`] when it has more than
-/// two separators.
+/// [`PatternError::TrailingEscape`] when the pattern ends with the escape character,
+/// [`PatternError::Separators`] when it has more than two separators.
 pub fn similar(pattern: &str, escape: Option<char>) -> Result<String, PatternError> {
     let mut out = String::from("^(?:");
     let mut chars = pattern.chars();

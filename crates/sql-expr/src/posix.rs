@@ -1,7 +1,8 @@
 //! Which match PostgreSQL means: the longest of the leftmost, not the first alternative's.
 //!
-//! The engine finds where the leftmost match begins. How far it goes, and what its groups hold, is told here, with one automaton
-//! that knows all matches for each part of the expression that is asked about.
+//! The engine finds where the leftmost match begins. How far it goes, and what its groups hold, is
+//! told here, with one automaton that knows all matches for each part of the expression that is
+//! asked about.
 //!
 //! ```text
 //! engine: begin ──> whole expression: longest (or shortest) end ──> parts, from left to right:
@@ -9,13 +10,14 @@
 //! ```
 //!
 //! # Invariants
-//! - An expression prefers the longest match, or the shortest if its first quantified part is not greedy; alternatives always the
-//!   longest (PostgreSQL 15 manual, 9.7.3.5). So does each part within what those before it leave.
+//! - An expression prefers the longest match, or the shortest if its first quantified part is not
+//!   greedy; alternatives always the longest (PostgreSQL 15 manual, 9.7.3.5). So does each part
+//!   within what those before it leave.
 //! - Every part's automaton is made when it is first asked for, and kept with the expression.
 //!
 //! # On failure
-//! Where an automaton cannot tell (a word boundary beside a letter that is not ASCII, flags inside of the expression), the caller
-//! keeps what the engine found.
+//! Where an automaton cannot tell (a word boundary beside a letter that is not ASCII, flags inside
+//! of the expression), the caller keeps what the engine found.
 //!
 //! # Limits
 //! An expression of more than [`MOST_STATES`] states is left to the engine.
@@ -123,7 +125,8 @@ impl Automaton {
         made.as_ref().ok_or(Unknown)
     }
 
-    /// Tells `each` the ends of matches from `begin` on, none behind `limit`, from near to far, until it says that it has enough.
+    /// Tells `each` the ends of matches from `begin` on, none behind `limit`, from near to far,
+    /// until it says that it has enough.
     fn ends(
         &self,
         config: &syntax::Config,
@@ -209,7 +212,8 @@ impl Posix {
         Some(Self { root, config, groups })
     }
 
-    /// Whether the engine's match is PostgreSQL's, whatever the text: nothing but one greedy repetition has a choice.
+    /// Whether the engine's match is PostgreSQL's, whatever the text: nothing but one greedy
+    /// repetition has a choice.
     pub(crate) fn is_simple(&self) -> bool {
         fn choices(node: &Node, inside: bool) -> u32 {
             match &node.kind {
@@ -319,7 +323,8 @@ impl Posix {
         Ok(false)
     }
 
-    /// Repetitions of `of` that span `span`, `count` of them done; `dead`: places from which it is known to fail.
+    /// Repetitions of `of` that span `span`, `count` of them done; `dead`: places from which it is
+    /// known to fail.
     #[allow(clippy::too_many_arguments, reason = "a search with its state")]
     fn take_repeat(
         &self,
@@ -332,7 +337,8 @@ impl Posix {
         dead: &mut Vec<(usize, u32)>,
     ) -> std::result::Result<bool, Stop> {
         if span.is_empty() && count >= least && (count > 0 || least == 0) {
-            // No repetition at all leaves the groups unset; one that is empty sets them, where there can be one.
+            // No repetition at all leaves the groups unset; one that is empty sets them, where
+            // there can be one.
             if count == 0 && most != Some(0) && of.automaton.spans(&self.config, text, &span)? {
                 let before = groups.clone();
                 if !self.take_apart(of, text, span, groups)? {

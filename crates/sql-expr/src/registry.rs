@@ -1,11 +1,11 @@
 //! The registry of functions and operators, and the choice among overloads.
 //!
-//! An operator is a function whose name is its symbol; a prefix operator has one argument. Both executors resolve
-//! here, so both give the same types and answers.
+//! An operator is a function whose name is its symbol; a prefix operator has one argument. Both
+//! executors resolve here, so both give the same types and answers.
 //!
 //! # Invariants
-//! - The choice follows PostgreSQL 15 manual sections 10.2 and 10.3: exact match, then fewest conversions, then
-//!   preferred types, then the category of unknown literals.
+//! - The choice follows PostgreSQL 15 manual sections 10.2 and 10.3: exact match, then fewest
+//!   conversions, then preferred types, then the category of unknown literals.
 //! - A strict function is never called with a NULL argument: its result is NULL.
 //! - Every function states its volatility; plans are cached on the strength of it.
 //!
@@ -75,7 +75,8 @@ pub struct Function {
     pub waits: bool,
     /// Whether the body asks what indexes take ([`super::context::EvalContext::space`]).
     pub measures: bool,
-    /// The same for arguments whose texts depend on nothing else ([`has_stable_text`]): an immutable function.
+    /// The same for arguments whose texts depend on nothing else ([`has_stable_text`]): an
+    /// immutable function.
     pub settled: Option<&'static Self>,
     /// What computes it.
     pub body: Body,
@@ -111,8 +112,8 @@ impl Function {
         self
     }
 
-    /// The body may leave a request that must be waited for ([`super::context::Request`]): what it gives differs
-    /// from call to call.
+    /// The body may leave a request that must be waited for ([`super::context::Request`]): what it
+    /// gives differs from call to call.
     #[must_use]
     pub const fn waiting(mut self) -> Self {
         self.waits = true;
@@ -214,10 +215,12 @@ pub struct Registry {
 static INSTALLED: OnceLock<&'static [&'static [Function]]> = OnceLock::new();
 static REGISTRY: OnceLock<Registry> = OnceLock::new();
 
-/// Adds the functions of crates above this one to the registry. Called again with the same tables it does nothing.
+/// Adds the functions of crates above this one to the registry. Called again with the same tables
+/// it does nothing.
 ///
 /// # Errors
-/// XX000 when the registry was asked for before, without them: whoever opens an engine installs first.
+/// XX000 when the registry was asked for before, without them: whoever opens an engine installs
+/// first.
 pub fn install(tables: &'static [&'static [Function]]) -> Result<()> {
     INSTALLED.get_or_init(|| tables);
     if tables.iter().all(|table| table.iter().all(|function| registry().knows(function.name))) {
@@ -271,7 +274,8 @@ impl Registry {
         self.by_name.values().flatten().copied()
     }
 
-    /// Chooses the overload of `name` for arguments of these types (`Unknown` for untyped literals and parameters).
+    /// Chooses the overload of `name` for arguments of these types (`Unknown` for untyped literals
+    /// and parameters).
     ///
     /// # Errors
     /// [`ResolveError`] when none or no single best fits.
@@ -494,7 +498,8 @@ fn polymorphic_element(declared: &[Tag], types: &[SqlType]) -> Option<Option<Sql
     common_type(&found).ok().map(Some)
 }
 
-/// The element type that ranges and elements agree on. Unlike arrays they convert nothing: `numrange @> integer` does not exist.
+/// The element type that ranges and elements agree on. Unlike arrays they convert nothing:
+/// `numrange @> integer` does not exist.
 fn range_element(declared: &[Tag], types: &[SqlType]) -> Option<SqlType> {
     let kind = declared.iter().zip(types).find_map(|(declared, ty)| match (declared, ty) {
         (Tag::AnyRange, SqlType::Range(kind)) | (Tag::AnyMultirange, SqlType::Multirange(kind)) => {
@@ -538,8 +543,8 @@ fn keep_best(candidates: &mut Vec<Candidate>, score: impl Fn(&Candidate) -> usiz
     candidates.retain(|c| score(c) == best);
 }
 
-/// Sections 10.2 step 3.e and f: string category wins where any candidate takes it, else the one category all agree
-/// on; then preferred types; then all unknowns as the one known type.
+/// Sections 10.2 step 3.e and f: string category wins where any candidate takes it, else the one
+/// category all agree on; then preferred types; then all unknowns as the one known type.
 fn choose_for_unknowns(candidates: &mut Vec<Candidate>, tags: &[Tag]) {
     let before = candidates.clone();
     let mut decided = true;

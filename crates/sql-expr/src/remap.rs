@@ -1,4 +1,5 @@
-//! The parts of bound expressions; moving their columns to other places of the row, and putting a value where it is named.
+//! The parts of bound expressions; moving their columns to other places of the row, and putting a
+//! value where it is named.
 
 use super::bound::{Expr, Node};
 use super::context::EvalContext;
@@ -14,7 +15,8 @@ impl Expr {
         self.each_child_mut(&mut |child| child.remap(to));
     }
 
-    /// The value of an expression in which [`Node::Held`] of that number stands for `value`, which is computed first, and once.
+    /// The value of an expression in which [`Node::Held`] of that number stands for `value`, which
+    /// is computed first, and once.
     ///
     /// # Errors
     /// Those of either.

@@ -30,7 +30,8 @@ pub struct ScopeRelation {
     pub columns: Vec<ScopeColumn>,
     /// Whether its columns are found without its name too (`excluded` is not).
     pub unqualified: bool,
-    /// Columns that are found only with its name all the same: merged by USING, or hidden by an inner query's.
+    /// Columns that are found only with its name all the same: merged by USING, or hidden by an
+    /// inner query's.
     pub hidden: Vec<String>,
 }
 

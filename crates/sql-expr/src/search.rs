@@ -1,7 +1,8 @@
 //! Searches by regular expressions that can be ended.
 //!
-//! The engine searches in one call that nothing stops, and a text may have 256 MB. Where that could take long, its automaton is walked
-//! here, byte by byte, with a look at the statement's flags now and then; the engine itself is asked only about what has been found.
+//! The engine searches in one call that nothing stops, and a text may have 256 MB. Where that could
+//! take long, its automaton is walked here, byte by byte, with a look at the statement's flags now
+//! and then; the engine itself is asked only about what has been found.
 //!
 //! ```text
 //! little work ───────────────────────────────────> engine
@@ -10,12 +11,12 @@
 //! ```
 //!
 //! # Invariants
-//! Where a match begins is where the engine says. Where it ends, and what its groups hold, is told by `posix`, but for
-//! expressions in which there is nothing to choose.
+//! Where a match begins is where the engine says. Where it ends, and what its groups hold, is told
+//! by `posix`, but for expressions in which there is nothing to choose.
 //!
 //! # On failure
-//! 2201B where only the engine could search (a word boundary beside a letter that is not ASCII), or tell the groups of a match,
-//! with too much work; those of [`interrupt::check`].
+//! 2201B where only the engine could search (a word boundary beside a letter that is not ASCII), or
+//! tell the groups of a match, with too much work; those of [`interrupt::check`].
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -89,7 +90,8 @@ struct Inner {
     engine: Regex,
     /// Made for the first long search; `None`: it cannot be walked.
     walks: OnceLock<Option<Walks>>,
-    /// What tells PostgreSQL's match from the engine's; `None`: they are the same, or it cannot be told.
+    /// What tells PostgreSQL's match from the engine's; `None`: they are the same, or it cannot be
+    /// told.
     posix: OnceLock<Option<Posix>>,
 }
 

@@ -68,7 +68,8 @@ pub struct Settings {
     pub default_level: Level,
     /// default_transaction_read_only
     pub default_read_only: bool,
-    /// The session was opened to read only: none of its transactions may write, whatever it is told by SET or BEGIN.
+    /// The session was opened to read only: none of its transactions may write, whatever it is told
+    /// by SET or BEGIN.
     pub confined: bool,
     /// `telesto.consistency`: `Session` or `Eventual` for reads; `None` is `strict`.
     pub consistency: Option<Level>,

@@ -1,7 +1,8 @@
 //! Where the values of a session's parameters come from, and what RESET goes back to.
 //!
 //! # Invariants
-//! - A parameter that nothing is said of here has its built-in value, or one that the session was opened with.
+//! - A parameter that nothing is said of here has its built-in value, or one that the session was
+//!   opened with.
 //! - Names are in lower case.
 //!
 //! # On failure
@@ -18,7 +19,8 @@ use telesto_sql_types::error::Result;
 use crate::Settings;
 use crate::settings::is_fixed;
 
-/// The values that a parameter's text stands for, as SET takes them: names of a search path, one value of any other.
+/// The values that a parameter's text stands for, as SET takes them: names of a search path, one
+/// value of any other.
 #[must_use]
 pub fn values_of(name: &str, text: &str) -> Vec<String> {
     if name.eq_ignore_ascii_case("search_path") { names_in(text) } else { vec![text.to_owned()] }
@@ -52,7 +54,8 @@ fn names_in(list: &str) -> Vec<String> {
     names
 }
 
-/// Who gave a parameter the value that a session begins with; a later one goes over those before it.
+/// Who gave a parameter the value that a session begins with; a later one goes over those before
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Source {
     /// ALTER ROLE ALL.
@@ -101,8 +104,8 @@ impl Origins {
 }
 
 impl Settings {
-    /// Sets a parameter for a session that begins: RESET goes back to it. Whether a role may set it is asked of the client alone:
-    /// who stored a value was asked then.
+    /// Sets a parameter for a session that begins: RESET goes back to it. Whether a role may set it
+    /// is asked of the client alone: who stored a value was asked then.
     ///
     /// # Errors
     /// Those of [`Settings::set`].

@@ -1,8 +1,10 @@
-//! Parameters of PostgreSQL's planner, executor and log: known by name, checked, kept and shown, without effect here.
+//! Parameters of PostgreSQL's planner, executor and log: known by name, checked, kept and shown,
+//! without effect here.
 //!
 //! # Why they are taken
-//! Tools and applications set them (`SET enable_hashjoin = off`) to say how PostgreSQL finds an answer, never which. A name that
-//! is not in the list is refused (42704), and so is a value that PostgreSQL refuses (22023).
+//! Tools and applications set them (`SET enable_hashjoin = off`) to say how PostgreSQL finds an
+//! answer, never which. A name that is not in the list is refused (42704), and so is a value that
+//! PostgreSQL refuses (22023).
 //!
 //! # Invariants
 //! - Sorted by name. A parameter that changes what a statement means is not in the list.
@@ -299,7 +301,8 @@ const IDLE: &str = "idle_session_timeout";
 const IDLE_IN_TRANSACTION: &str = "idle_in_transaction_session_timeout";
 
 impl Settings {
-    /// How long the session asks to be let idle, `in_transaction` or outside; `None`: as long as it likes.
+    /// How long the session asks to be let idle, `in_transaction` or outside; `None`: as long as it
+    /// likes.
     #[must_use]
     pub fn idle_timeout(&self, in_transaction: bool) -> Option<Duration> {
         let value = self.others.get(if in_transaction { IDLE_IN_TRANSACTION } else { IDLE })?;

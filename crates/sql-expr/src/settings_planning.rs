@@ -1,16 +1,20 @@
 //! Which settings a plan depends on.
 //!
 //! # Purpose
-//! A plan is kept with the settings it was made under, and used again under settings that plan alike. Sessions of one application differ
-//! in what they are called and in what it tells them of a request (`SET LOCAL app.tenant = …`); their plans are the same.
+//! A plan is kept with the settings it was made under, and used again under settings that plan
+//! alike. Sessions of one application differ in what they are called and in what it tells them of a
+//! request (`SET LOCAL app.tenant = …`); their plans are the same.
 //!
 //! # Invariants
-//! - Planning evaluates constants alone, by immutable functions and casts. What is left out here is read by functions that are
-//!   stable or volatile (`current_setting`), so never while a plan is made, or by the session itself.
-//! - In doubt a setting counts: a new field of [`Settings`], and a new name, do until they are named here.
+//! - Planning evaluates constants alone, by immutable functions and casts. What is left out here is
+//!   read by functions that are stable or volatile (`current_setting`), so never while a plan is
+//!   made, or by the session itself.
+//! - In doubt a setting counts: a new field of [`Settings`], and a new name, do until they are
+//!   named here.
 //!
 //! # Limits
-//! What a plan does when it runs it has from the execution's settings, never from those it was made under.
+//! What a plan does when it runs it has from the execution's settings, never from those it was made
+//! under.
 
 use std::hash::{Hash, Hasher};
 

@@ -16,7 +16,8 @@ use crate::settings_roles::Becomes;
 /// Different parameters that one statement may set.
 const MAX_CONFIGURED: usize = 100;
 
-/// What `set_config` asked for while a statement was evaluated; the session makes it so afterwards, as SET would.
+/// What `set_config` asked for while a statement was evaluated; the session makes it so afterwards,
+/// as SET would.
 #[derive(Debug, Default)]
 pub struct ConfigQueue(Mutex<Vec<Configured>>);
 
@@ -51,7 +52,8 @@ impl ConfigQueue {
     pub(crate) fn keep(&self, call: Configured) -> Result<()> {
         let (name, local) = (&call.name, call.local);
         let mut queue = self.0.lock();
-        // A call for every row of a large table must not fill the memory: the last one of a name counts.
+        // A call for every row of a large table must not fill the memory: the last one of a name
+        // counts.
         queue.retain(|before| before.local != local || !before.name.eq_ignore_ascii_case(name));
         if queue.len() == MAX_CONFIGURED {
             return Err(Error::new(

@@ -1,4 +1,5 @@
-//! Whose session it is, among its settings: changed by the session alone, which asks the catalog whether it may.
+//! Whose session it is, among its settings: changed by the session alone, which asks the catalog
+//! whether it may.
 
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::acl::BOOTSTRAP;
@@ -18,7 +19,8 @@ pub struct Becomes {
 }
 
 impl ConfigQueue {
-    /// Keeps one call for the parameter `role`, by one that asked the catalog; the new value as SHOW prints it.
+    /// Keeps one call for the parameter `role`, by one that asked the catalog; the new value as
+    /// SHOW prints it.
     ///
     /// # Errors
     /// 54000 for too many parameters.
@@ -56,16 +58,17 @@ pub fn is_of_superusers(name: &str) -> bool {
 }
 
 impl Settings {
-    /// Whether the role whose rights count is a superuser in `catalog`. A session of the first role may have begun before there was
-    /// anything to ask; one of a role that was dropped since is nobody's.
+    /// Whether the role whose rights count is a superuser in `catalog`. A session of the first role
+    /// may have begun before there was anything to ask; one of a role that was dropped since is
+    /// nobody's.
     #[must_use]
     pub fn is_superuser_in(&self, catalog: &CatalogSnapshot) -> bool {
         let unasked = self.current_role == BOOTSTRAP && self.superuser;
         catalog.role(self.current_role).map_or(unasked, |role| role.superuser)
     }
 
-    /// Who the session acts as behind `SET ROLE`, asked of `catalog` as that asks: may the session's role, not the one that it acts as
-    /// now.
+    /// Who the session acts as behind `SET ROLE`, asked of `catalog` as that asks: may the
+    /// session's role, not the one that it acts as now.
     ///
     /// # Errors
     /// 22023 for a role there is not, 42501 for one that the session may not become.
@@ -98,7 +101,8 @@ impl Settings {
         ))
     }
 
-    /// Has another role's rights count from here on; the session's own again with `None`. Whoever calls it has asked the catalog.
+    /// Has another role's rights count from here on; the session's own again with `None`. Whoever
+    /// calls it has asked the catalog.
     pub fn become_role(&mut self, role: Option<(u32, &str)>) {
         match role {
             Some((oid, name)) => {

@@ -1,9 +1,9 @@
-//! How objects of the catalog are named when they are shown: by `regclass` and its kin, by deparsed expressions, by the
-//! functions over the catalog.
+//! How objects of the catalog are named when they are shown: by `regclass` and its kin, by deparsed
+//! expressions, by the functions over the catalog.
 //!
 //! # Invariants
-//! A name carries its schema unless the search path, or that the schema is `public`, makes that unnecessary; each function
-//! says which of the two it goes by.
+//! A name carries its schema unless the search path, or that the schema is `public`, makes that
+//! unnecessary; each function says which of the two it goes by.
 
 use std::sync::Arc;
 
@@ -65,7 +65,8 @@ fn is_type_visible(catalog: &CatalogSnapshot, settings: &Settings, ty: &UserType
     first.as_deref() == Some(catalog.schema_name(ty.schema))
 }
 
-/// The name of a type as `format_type` writes it, without a modifier; `None` when it is not a user's.
+/// The name of a type as `format_type` writes it, without a modifier; `None` when it is not a
+/// user's.
 pub fn user_type_name(catalog: &CatalogSnapshot, settings: &Settings, oid: u32) -> Option<String> {
     let array = |ty: &&Arc<UserType>| oid != 0 && ty.array_oid == oid;
     let found = catalog.user_type(oid).or_else(|| catalog.user_types().find(array))?;

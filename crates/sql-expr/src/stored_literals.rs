@@ -1,12 +1,13 @@
-//! Constants in texts that are stored: what they mean is settled when the text is made, not by whoever reads it.
+//! Constants in texts that are stored: what they mean is settled when the text is made, not by
+//! whoever reads it.
 //!
 //! ```text
 //! ts >= '2020-06-01 00:00'     the text is bound with the literal marked ─► whoever reads it as a type answers with the constant
 //! ts >= '2020-06-01 04:00:00+00'::timestamp with time zone
 //! ```
 //! # Invariants
-//! - Only literals whose value depends on a setting, the time or the search path are answered for: moments and times with a zone,
-//!   `now` and its kin, and names of relations and types.
+//! - Only literals whose value depends on a setting, the time or the search path are answered for:
+//!   moments and times with a zone, `now` and its kin, and names of relations and types.
 //! - A marked literal of any other type is read as if it were not marked.
 //!
 //! # On failure
@@ -41,13 +42,15 @@ pub struct Settled {
     pub names: bool,
 }
 
-/// A literal that answers when it is read; `now`: the time that `now` means, microseconds since 2000.
+/// A literal that answers when it is read; `now`: the time that `now` means, microseconds
+/// since 2000.
 #[must_use]
 pub fn marked(number: usize, now: i64, text: &str) -> String {
     format!("{MARK}{number}{MARK}{now}{MARK}{text}")
 }
 
-/// A literal that answers with its type when it is read as a value with fields: of a composite type, or an array of one.
+/// A literal that answers with its type when it is read as a value with fields: of a composite
+/// type, or an array of one.
 #[must_use]
 pub fn asking_for_rows(number: usize, text: &str) -> String {
     format!("{MARK}{number}{MARK}{ROWS}{MARK}{text}")
@@ -135,7 +138,8 @@ pub fn full_name(ty: &SqlType) -> String {
     }
 }
 
-/// What is read for a text; what a marked literal answers when it is read as a type that it has to answer for is the error.
+/// What is read for a text; what a marked literal answers when it is read as a type that it has to
+/// answer for is the error.
 pub(super) fn reading<'t>(
     shown: &'t str,
     ty: &SqlType,
@@ -170,8 +174,9 @@ pub(super) fn reading<'t>(
 }
 
 impl Settings {
-    /// The settings by which texts of `owner` are read: names and times that a text of an older version leaves open mean what
-    /// they mean where the owner's sessions begin, not what the reader has set.
+    /// The settings by which texts of `owner` are read: names and times that a text of an older
+    /// version leaves open mean what they mean where the owner's sessions begin, not what the
+    /// reader has set.
     #[must_use]
     pub fn of_owner(&self, catalog: &CatalogSnapshot, owner: u32) -> Self {
         let built_in = Self::default();

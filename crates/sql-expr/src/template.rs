@@ -1,8 +1,9 @@
-//! Templates of dates and times, cut into fields: what `to_char`, `to_date` and `to_timestamp` go by.
+//! Templates of dates and times, cut into fields: what `to_char`, `to_date` and `to_timestamp` go
+//! by.
 //!
 //! # Invariants
-//! - Every field that PostgreSQL 15 knows is known here, with the same spelling (`HH24`, `hh24`, not `Hh24`): none is taken
-//!   for text. A caller that has no use for a field refuses it.
+//! - Every field that PostgreSQL 15 knows is known here, with the same spelling (`HH24`, `hh24`,
+//!   not `Hh24`): none is taken for text. A caller that has no use for a field refuses it.
 //! - What is no field is text, character by character.
 //!
 //! # Limits

@@ -11,8 +11,8 @@ use telesto_sql_types::text::TextStyle;
 use telesto_sql_types::{ArrayValue, Datum, SqlType};
 
 impl Settings {
-    /// Whether values become text in the form that they have where nothing is set. All digits of a float are all, however many more are
-    /// asked for.
+    /// Whether values become text in the form that they have where nothing is set. All digits of a
+    /// float are all, however many more are asked for.
     #[must_use]
     pub fn writes_plainly(&self) -> bool {
         self.bytea_hex && self.extra_float_digits >= 1 && !self.interval_iso()

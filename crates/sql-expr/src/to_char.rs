@@ -246,7 +246,8 @@ fn century(c: &Civil, fill: bool) -> String {
     number(century, 2, fill && century.abs() <= 99)
 }
 
-/// Months of intervals count from the end when they are negative, and whole years are a December or a January.
+/// Months of intervals count from the end when they are negative, and whole years are a December or
+/// a January.
 fn roman_month(c: &Civil, case: Case, fill: bool) -> String {
     let month = match c.month {
         0 if c.year == 0 => return String::new(),

@@ -1,5 +1,5 @@
-//! Type tags and PostgreSQL's rules for choosing among types: categories, preferred types, implicit casts,
-//! common types.
+//! Type tags and PostgreSQL's rules for choosing among types: categories, preferred types, implicit
+//! casts, common types.
 //!
 //! A [`Tag`] is a [`SqlType`] without its modifiers: what operators and functions are declared on.
 //!
@@ -458,7 +458,8 @@ pub fn castable(from: &SqlType, to: &SqlType, how: CastContext) -> bool {
     }
 }
 
-/// Whether a record of these fields is cast to a composite type: as many fields, each cast to the one in its place.
+/// Whether a record of these fields is cast to a composite type: as many fields, each cast to the
+/// one in its place.
 fn record_casts(from: &[SqlType], to: &CompositeType, how: CastContext) -> bool {
     let literal = |ty: &SqlType| *ty == SqlType::Unknown;
     from.len() == to.fields.len()
@@ -476,7 +477,8 @@ pub fn has_stable_text(ty: &SqlType) -> bool {
         || matches!(ty, SqlType::Enum(_))
 }
 
-/// Whether the cast depends on a setting (DateStyle, the time zone) or on the catalog: PostgreSQL does not take it for immutable.
+/// Whether the cast depends on a setting (DateStyle, the time zone) or on the catalog: PostgreSQL
+/// does not take it for immutable.
 #[must_use]
 pub fn stable_cast(from: &SqlType, to: &SqlType) -> bool {
     use SqlType as T;

@@ -248,7 +248,8 @@ pub fn parse_type_name(text: &str) -> Result<SqlType> {
     sql_type(&ty, None)
 }
 
-/// The type of a constant with a type before it: `bit '101'` has the length of its text, where the type alone is `bit(1)`.
+/// The type of a constant with a type before it: `bit '101'` has the length of its text, where the
+/// type alone is `bit(1)`.
 #[must_use]
 pub fn literal_type(written: &DataType, named: SqlType) -> SqlType {
     if matches!(written, DataType::Bit(None)) { SqlType::Bit(None) } else { named }

@@ -1,8 +1,8 @@
 //! From type names to types.
 //!
 //! # Invariants
-//! The system's own types come before the user's of the same name, unless a schema is written: `pg_catalog` is first on
-//! every search path.
+//! The system's own types come before the user's of the same name, unless a schema is written:
+//! `pg_catalog` is first on every search path.
 //!
 //! # Limits
 //! Types that are not in [`SqlType`] give 42704, or 0A000 where PostgreSQL has them.

@@ -1,8 +1,8 @@
 //! Access to the values inside datums, for function bodies.
 //!
 //! # Invariants
-//! The binder casts arguments to the declared types, so a value of another kind is a bug and reported as XX000;
-//! nothing here panics.
+//! The binder casts arguments to the declared types, so a value of another kind is a bug and
+//! reported as XX000; nothing here panics.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -194,7 +194,8 @@ pub fn is_infinite(stored: i64) -> bool {
 /// Microseconds since 1970 of a stored timestamp; `None` for the infinities.
 ///
 /// # Errors
-/// 22008 for the last thirty years that a timestamp can be in: they have no such number, and are not to be taken for infinite.
+/// 22008 for the last thirty years that a timestamp can be in: they have no such number, and are
+/// not to be taken for infinite.
 pub fn unix_micros(stored: i64) -> Result<Option<i64>> {
     if is_infinite(stored) {
         return Ok(None);

@@ -1,13 +1,15 @@
 //! Which calls and casts give a value for every argument, and which may fail for some.
 //!
 //! # Why
-//! Of the conditions of a filter PostgreSQL looks at the cheap ones first, at each further one only for rows that passed those before,
-//! and applications live by it: `kind = 'n' AND value::int > 5`, in either order. What may fail is looked at last.
+//! Of the conditions of a filter PostgreSQL looks at the cheap ones first, at each further one only
+//! for rows that passed those before, and applications live by it: `kind = 'n' AND value::int > 5`,
+//! in either order. What may fail is looked at last.
 //!
 //! # Invariants
-//! What is not known here counts as failing: it is computed later than it need be, never too early. Results that are out of range
-//! ([`call_may_overflow`]) are told apart: sums and products of columns are everywhere. They are guarded where a condition stands
-//! before them, and hinder no plan otherwise.
+//! What is not known here counts as failing: it is computed later than it need be, never too early.
+//! Results that are out of range ([`call_may_overflow`]) are told apart: sums and products of
+//! columns are everywhere. They are guarded where a condition stands before them, and hinder no
+//! plan otherwise.
 
 use super::registry::Function;
 use super::ty::Tag;
@@ -99,7 +101,8 @@ const MATCHING: &[&str] = &["!~~", "!~~*", "ilike", "like", "~~", "~~*"];
 /// Those whose overloads for inet and jsonb refuse what does not go together.
 const OVERLOADED: &[&str] = &["&", "-", "|"];
 
-/// Whether a call of this function or operator may fail. `pattern`: its second argument differs from row to row.
+/// Whether a call of this function or operator may fail. `pattern`: its second argument differs
+/// from row to row.
 #[must_use]
 pub fn call_may_fail(function: &Function, pattern: bool) -> bool {
     let refuses = |arg: &Tag| matches!(arg, Tag::Inet | Tag::Jsonb | Tag::Bit);

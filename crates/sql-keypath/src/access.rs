@@ -1,21 +1,26 @@
 //! Access paths: which keys of which index a condition needs.
 //!
 //! # Invariants
-//! - The ranges of a path contain every row the condition can be true for; what the path does not prove is left in the
-//!   residual filter.
-//! - Values are converted to the column's own type before they become key bytes; a value outside that type matches
-//!   nothing (equality) or widens to no bound (range).
-//! - Entries of an index whose values rows may share end in the primary key: its columns narrow and order as the index's own do.
-//! - A partial index is used only when the condition implies its predicate ([`telesto_sql_plan::implication`]); an expression that an index
-//!   holds counts as a column behind the table's own ([`IndexExpressions`]).
-//! - NULL never matches a comparison: a NULL value makes the path empty, and open ranges stop before the NULLs.
-//! - What a LIKE pattern starts with is known when it runs; a pattern that starts with a wildcard reads everything
-//!   ([`Access::effective`]).
+//! - The ranges of a path contain every row the condition can be true for; what the path does not
+//!   prove is left in the residual filter.
+//! - Values are converted to the column's own type before they become key bytes; a value outside
+//!   that type matches nothing (equality) or widens to no bound (range).
+//! - Entries of an index whose values rows may share end in the primary key: its columns narrow and
+//!   order as the index's own do.
+//! - A partial index is used only when the condition implies its predicate
+//!   ([`telesto_sql_plan::implication`]); an expression that an index holds counts as a column
+//!   behind the table's own ([`IndexExpressions`]).
+//! - NULL never matches a comparison: a NULL value makes the path empty, and open ranges stop
+//!   before the NULLs.
+//! - What a LIKE pattern starts with is known when it runs; a pattern that starts with a wildcard
+//!   reads everything ([`Access::effective`]).
 //!
 //! # Limits
-//! Equality, IN, and rows of values (`alternatives`) on leading columns of the entries, then one range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that
-//! later IN conditions stay in the filter. Of the primary key behind an index, a list narrows only where none did before, and only
-//! up to [`MAX_BEHIND`](telesto_sql_plan::MAX_BEHIND) constants: its ranges could be more than the rows.
+//! Equality, IN, and rows of values (`alternatives`) on leading columns of the entries, then one
+//! range or one prefix. At most [`MAX_POINTS`] combinations of IN values; beyond that later IN
+//! conditions stay in the filter. Of the primary key behind an index, a list narrows only where
+//! none did before, and only up to [`MAX_BEHIND`](telesto_sql_plan::MAX_BEHIND) constants: its
+//! ranges could be more than the rows.
 
 mod alternatives;
 pub mod estimate;
@@ -190,7 +195,7 @@ impl Conditions {
         Self::over(condition, &IndexExpressions::default())
     }
 
-    /// Takes a condition apart, for a table with such indexes. Columns of the table are at their positions.
+    /// Takes a condition apart, for a table with such indexes, with its columns at their positions.
     #[must_use]
     pub fn over(condition: Option<Expr>, forms: &IndexExpressions) -> Self {
         let known = |value: &Expr| !value.uses_columns();
@@ -203,8 +208,8 @@ impl Conditions {
         Self { used: Some(used), ..self }
     }
 
-    /// Conditions on the table whose columns are at `columns` of a wider row, for indexes on columns; `known` says which
-    /// values are there before its rows are read.
+    /// Conditions on the table whose columns are at `columns` of a wider row, for indexes on
+    /// columns; `known` says which values are there before its rows are read.
     #[must_use]
     pub fn among(
         conjuncts: Vec<Expr>,
@@ -300,8 +305,8 @@ impl Conditions {
         }
     }
 
-    /// The best path among the indexes of `table`, partial ones too, and the filter that remains. `order` is what the
-    /// statement wants.
+    /// The best path among the indexes of `table`, partial ones too, and the filter that remains.
+    /// `order` is what the statement wants.
     #[must_use]
     pub fn choose_among(
         self,
@@ -361,8 +366,9 @@ impl Conditions {
             let leads = index.id == 0 || !access.is_full() || access.ordered;
             let read = (index, leads && self.reads_alone(table, index, &proved));
             let score = estimate::score(&access, table, read, order.is_some());
-            // A partial index holds fewer rows: it wins over a whole one that narrows as much. Without a condition on its
-            // columns it is read when it gives the order, or when its predicate picks values.
+            // A partial index holds fewer rows: it wins over a whole one that narrows as much.
+            // Without a condition on its columns it is read when it gives the order, or when its
+            // predicate picks values.
             let score = match (score, access.partial) {
                 (0, true) if order.is_some() && access.ordered => 20,
                 (0, true) if self.forms.picks_values(index) => 10,
@@ -426,7 +432,8 @@ impl Conditions {
             if at >= index.columns.len() && !narrows_behind(part, &access.parts) {
                 break;
             }
-            // How long an array is, nobody knows before the statement runs: beside other lists it would make any number of keys.
+            // How long an array is, nobody knows before the statement runs: beside other lists it
+            // would make any number of keys.
             let most = match part {
                 Part::Eq(_) => usize::MAX,
                 Part::In(values) => {

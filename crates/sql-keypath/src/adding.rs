@@ -6,8 +6,8 @@
 //!            └─────────────────────────────►┴─────────────────────────┴──► the UPDATE as any other: reads, claims, errors
 //! ```
 //! # Invariants
-//! - Nothing is told to the client from here but `UPDATE 1`, which the commit makes sure of: every other outcome is found out by reading the row
-//!   in the ordinary way.
+//! - Nothing is told to the client from here but `UPDATE 1`, which the commit makes sure of: every
+//!   other outcome is found out by reading the row in the ordinary way.
 
 use bytes::Bytes;
 use telesto_sql_catalog::codec::addition::{RowAdditions, Term, encode_addition};
@@ -57,7 +57,8 @@ impl UpdatePlan {
         }
         let Some(addition) = encode_addition(&self.info.table, &terms)? else { return Ok(false) };
         let value = encode_row(&self.info.table, &key, &new)?;
-        // Whoever carries it out adds to another row, and has to get by it what this statement gets.
+        // Whoever carries it out adds to another row, and has to get by it what this statement
+        // gets.
         let Ok(carried_out) = RowAdditions.add(&stored, &addition) else { return Ok(false) };
         let carried_out = self.info.codec.decode(&key, &carried_out)?;
         if encode_row(&self.info.table, &key, &carried_out)? != value {

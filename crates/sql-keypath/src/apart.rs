@@ -1,10 +1,14 @@
-//! Foreign keys between a table whose writes are held back for a curator and one whose writes count at once.
+//! Foreign keys between a table whose writes are held back for a curator and one whose writes count
+//! at once.
 //!
 //! # Invariants
-//! - A row that counts at once references a row that everybody sees: one that waits for a curator is no parent.
+//! - A row that counts at once references a row that everybody sees: one that waits for a curator
+//!   is no parent.
 //! - A key that goes at once has no children that everybody sees, whatever waits for them.
-//! - A change that waits does nothing at once: its cascades reach only tables whose writes wait, too.
-//! - Nothing of this is put off to the commit, where what waits and what counts could not be told apart.
+//! - A change that waits does nothing at once: its cascades reach only tables whose writes wait,
+//!   too.
+//! - Nothing of this is put off to the commit, where what waits and what counts could not be told
+//!   apart.
 //!
 //! # On failure
 //! 23503, and 0A000 for what a cascade would do, with the way out.
@@ -49,7 +53,8 @@ impl Statement<'_> {
         }
     }
 
-    /// Fails when keys that go at once have children that everybody sees, and that only a change that waits has removed.
+    /// Fails when keys that go at once have children that everybody sees, and that only a change
+    /// that waits has removed.
     pub(super) async fn children_stay(
         &self,
         child: &CompiledTable,

@@ -1,8 +1,8 @@
 //! Which unique indexes an ON CONFLICT target means.
 //!
 //! # Invariants
-//! As PostgreSQL infers: an index serves when its columns and expressions are those of the target, in any order, and, if it
-//! is partial, when the target's WHERE implies its predicate.
+//! As PostgreSQL infers: an index serves when its columns and expressions are those of the target,
+//! in any order, and, if it is partial, when the target's WHERE implies its predicate.
 //!
 //! # On failure
 //! 42P10 when no index serves.
@@ -15,8 +15,8 @@ use telesto_sql_plan::PlanContext;
 use telesto_sql_plan::index_expressions::{IndexExpressions, bind_over, by_owner, condition_over};
 use telesto_sql_types::error::{Error, Result, SqlState};
 
-/// The numbers of the unique indexes of `table` that `(columns) [WHERE …]` means; `face` is the table with the names the
-/// statement knows it by.
+/// The numbers of the unique indexes of `table` that `(columns) [WHERE …]` means; `face` is the
+/// table with the names the statement knows it by.
 ///
 /// # Errors
 /// 42703, 42P10.

@@ -1,8 +1,9 @@
 //! The home of tables that are written in another region, as a transaction here reaches it.
 //!
 //! # Invariants
-//! - What the home keeps are the rows and index entries of the tables, or of the values of tables, whose home it is by the catalog that the transaction has read; the
-//!   catalog's stamp is among what is validated, so that the home goes by the same.
+//! - What the home keeps are the rows and index entries of the tables, or of the values of tables,
+//!   whose home it is by the catalog that the transaction has read; the catalog's stamp is among
+//!   what is validated, so that the home goes by the same.
 //!
 //! # On failure
 //! As [`telesto_txn::Away`] says.
@@ -31,7 +32,8 @@ pub(crate) struct AwayHome {
     catalog: Arc<CatalogSnapshot>,
     control: Arc<dyn RegionControl>,
     home: RegionId,
-    /// The keys of its tables, and of the rows whose values have it as their home: in order, and no two name one key.
+    /// The keys of its tables, and of the rows whose values have it as their home: in order, and no
+    /// two name one key.
     kept: OnceLock<Vec<KeyRange>>,
 }
 

@@ -1,4 +1,5 @@
-//! Rows of COPY FROM: the same checks and indexes as INSERT, without planning or executing a statement a row.
+//! Rows of COPY FROM: the same checks and indexes as INSERT, without planning or executing a
+//! statement a row.
 //!
 //! # Invariants
 //! - Rows are written in batches of [`BATCH`], or fewer large ones; foreign keys are settled by
@@ -57,8 +58,8 @@ pub struct BulkInsert<T> {
 }
 
 impl<T> BulkInsert<T> {
-    /// Rows for `table` whose values are those of the columns `targets` (positions in `Table::columns`, none of them
-    /// generated).
+    /// Rows for `table` whose values are those of the columns `targets` (positions in
+    /// `Table::columns`, none of them generated).
     ///
     /// # Errors
     /// XX001 when a stored expression does not bind.
@@ -79,7 +80,8 @@ impl<T> BulkInsert<T> {
         })
     }
 
-    /// With only the rows for which `condition`, over the table's columns, holds once defaults are there.
+    /// With only the rows for which `condition`, over the table's columns, holds once defaults are
+    /// there.
     #[must_use]
     pub fn keeping(self, condition: Option<Expr>) -> Self {
         Self { condition, ..self }

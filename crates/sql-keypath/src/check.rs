@@ -6,14 +6,15 @@
 //! ```
 //!
 //! # Invariants
-//! Reads one snapshot and holds one batch. What is found wrong is told by name; nothing is repaired.
+//! Reads one snapshot and holds one batch. What is found wrong is told by name; nothing is
+//! repaired.
 //!
 //! # On failure
 //! XX001 with the first difference.
 //!
 //! # Limits
-//! An index being filled may lack entries, not have wrong ones; one whose build failed is not looked at. Foreign keys and
-//! CHECK are not tested.
+//! An index being filled may lack entries, not have wrong ones; one whose build failed is not
+//! looked at. Foreign keys and CHECK are not tested.
 
 use bytes::Bytes;
 use telesto_common::TableId;
@@ -34,7 +35,8 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 /// Checks the table with this OID; the number of its rows.
 ///
 /// # Errors
-/// 42809 when there is no such table; 42501 when policies hide rows of it from the role; XX001 with the first difference between table and indexes; 57014.
+/// 42809 when there is no such table; 42501 when policies hide rows of it from the role; XX001 with
+/// the first difference between table and indexes; 57014.
 pub async fn check_table(exec: &ExecContext, oid: u32) -> Result<u64> {
     let table = exec.catalog.table(TableId(oid)).ok_or_else(|| {
         Error::new(SqlState::WRONG_OBJECT_TYPE, format!("there is no table with OID {oid}"))

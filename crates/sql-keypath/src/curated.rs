@@ -8,13 +8,15 @@
 //! ```
 //!
 //! # Invariants
-//! - An approval writes exactly the rows of the change, all or none of them, in the transaction of the curator's statement: no default, no
-//!   cascade, nothing that the curator did not see.
-//! - What is shown is written over what the transaction reads now, so that tables and indexes agree in the author's eyes.
+//! - An approval writes exactly the rows of the change, all or none of them, in the transaction of
+//!   the curator's statement: no default, no cascade, nothing that the curator did not see.
+//! - What is shown is written over what the transaction reads now, so that tables and indexes agree
+//!   in the author's eyes.
 //! - Only tables whose writes are held back are written to be shown.
 //!
 //! # On failure
-//! 55000 says what has changed since; 23xxx is the constraint's own error. The caller undoes the statement.
+//! 55000 says what has changed since; 23xxx is the constraint's own error. The caller undoes the
+//! statement.
 
 use std::sync::Arc;
 
@@ -44,7 +46,8 @@ struct Replaced {
 /// Approves a change, or rejects it; the number of its rows.
 ///
 /// # Errors
-/// 25006 in a transaction that only reads; 42501 for who is no curator; 42704 and 55000 for what does not wait; those of writing it.
+/// 25006 in a transaction that only reads; 42501 for who is no curator; 42704 and 55000 for what
+/// does not wait; those of writing it.
 pub async fn decide(exec: &ExecContext, id: i64, rejected: Option<Option<String>>) -> Result<i64> {
     let options = exec.txn.options();
     if options.read_only || options.as_of.is_some() {
@@ -56,7 +59,8 @@ pub async fn decide(exec: &ExecContext, id: i64, rejected: Option<Option<String>
             "Write SELECT telesto_approve(id), or telesto_reject, with nothing around the call.",
         ));
     }
-    // What others have stored (a default, a policy, a view) runs as whoever uses it: it shall not decide in a curator's name.
+    // What others have stored (a default, a policy, a view) runs as whoever uses it: it shall not
+    // decide in a curator's name.
     if !exec.decides {
         return Err(Error::new(
             SqlState::FEATURE_NOT_SUPPORTED,
@@ -139,8 +143,9 @@ async fn approve(exec: &ExecContext, change: &Waiting, actor: &Actor) -> Result<
     statement.finish().await
 }
 
-/// Writes what waits of an author into a transaction that holds writes of these tables back. A change that does not fit what is there
-/// by now is left out, with all that builds on it. `undo` takes back what was written since a place that it is told.
+/// Writes what waits of an author into a transaction that holds writes of these tables back. A
+/// change that does not fit what is there by now is left out, with all that builds on it. `undo`
+/// takes back what was written since a place that it is told.
 ///
 /// # Errors
 /// Those of the transaction.

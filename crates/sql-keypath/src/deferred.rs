@@ -1,8 +1,8 @@
 //! Foreign keys that are checked when the transaction commits: how statements keep and settle them.
 //!
 //! # Invariants
-//! What waits is looked at again by the values of the key, with `ReadFor::Constraint`: rows that are gone, and parents that
-//! have come, settle it, whoever of this transaction did that.
+//! What waits is looked at again by the values of the key, with `ReadFor::Constraint`: rows that
+//! are gone, and parents that have come, settle it, whoever of this transaction did that.
 //!
 //! # On failure
 //! 23503 with the text PostgreSQL has for the statement that broke the key.

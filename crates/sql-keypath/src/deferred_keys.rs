@@ -1,4 +1,5 @@
-//! UNIQUE and PRIMARY KEY constraints that are DEFERRABLE: rows may share a key until the end of the statement, or the commit.
+//! UNIQUE and PRIMARY KEY constraints that are DEFERRABLE: rows may share a key until the end of
+//! the statement, or the commit.
 //!
 //! ```text
 //! row written -> its key noted -> range of the key read: one row      -> right, and stays so or the commit fails
@@ -7,15 +8,18 @@
 //! ```
 //!
 //! # Invariants
-//! - A key is looked at when its row is there, by a range that holds the entries of every row with the key, read with
-//!   `ReadFor::Constraint`: of two transactions that write one key at a time, one fails at its commit.
-//! - What one row had when it was looked at can only be shared by another write, which looks at the key itself.
+//! - A key is looked at when its row is there, by a range that holds the entries of every row with
+//!   the key, read with `ReadFor::Constraint`: of two transactions that write one key at a time,
+//!   one fails at its commit.
+//! - What one row had when it was looked at can only be shared by another write, which looks at the
+//!   key itself.
 //!
 //! # On failure
 //! 23505 with the text PostgreSQL has; 55000 for ON CONFLICT, which no such key can decide.
 //!
 //! # Limits
-//! Keys that several rows have, in a statement whose constraint is checked at its end: [`MAX_SHARED`].
+//! Keys that several rows have, in a statement whose constraint is checked at its end:
+//! [`MAX_SHARED`].
 
 use std::sync::Arc;
 

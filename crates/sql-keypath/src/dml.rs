@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //! - Values are cast to their columns by assignment, length and precision included.
-//! - A statement whose condition or values need other tables becomes a query that gives the keys (and new values) of
-//!   the rows to write; DataFusion runs it, the rows are written by key.
+//! - A statement whose condition or values need other tables becomes a query that gives the keys
+//!   (and new values) of the rows to write; DataFusion runs it, the rows are written by key.
 //!
 //! # Limits
-//! No subqueries in RETURNING, ON CONFLICT DO UPDATE and the WHEN clauses of MERGE; DEFAULT beside subqueries in VALUES
-//! only if every row has it there.
+//! No subqueries in RETURNING, ON CONFLICT DO UPDATE and the WHEN clauses of MERGE; DEFAULT beside
+//! subqueries in VALUES only if every row has it there.
 
 mod additive;
 mod change;
@@ -50,7 +50,7 @@ use returning::returning;
 pub(crate) use row_query::RowQuery;
 use view::{Doing, Written, returning_fault};
 
-/// The column by which applications tell the rows that ON CONFLICT DO UPDATE found from those that INSERT made.
+/// The column that tells the rows that ON CONFLICT DO UPDATE found from those INSERT made.
 const XMAX: &str = "xmax";
 
 /// A value given to a column of a new row.
@@ -91,8 +91,8 @@ pub(super) struct InsertPlan {
 pub(super) enum Target {
     /// By a path.
     Path(Box<Access>, Option<Expr>),
-    /// By a query that gives the row's key first; where, in its rows, the columns of other tables begin that RETURNING may
-    /// name.
+    /// By a query that gives the row's key first; where, in its rows, the columns of other tables
+    /// begin that RETURNING may name.
     Query(QuerySource, Option<usize>),
 }
 
@@ -503,7 +503,8 @@ fn on_conflict(
 /// Columns and what they are set to; `None`: the default.
 type Set = Vec<(usize, Option<Expr>)>;
 
-/// The values of ON CONFLICT DO UPDATE, and the query that gives what they are computed over, if they hold subqueries.
+/// The values of ON CONFLICT DO UPDATE, and the query that gives what they are computed over, if
+/// they hold subqueries.
 fn conflict_values(
     given: &[ast::Assignment],
     (written, scope): (&Written, &Scope),

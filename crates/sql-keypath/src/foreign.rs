@@ -7,14 +7,17 @@
 //! ```
 //!
 //! # Invariants
-//! - Parents and children are read with `ReadFor::Constraint`: a transaction that adds a child and one that removes its
-//!   parent cannot both commit.
-//! - In a database of several regions a table that is not here, or not all of it, is not read as if it had no rows: 55000.
-//! - A cascade writes through the same [`Statement`], so its effects cascade further until nothing is left.
+//! - Parents and children are read with `ReadFor::Constraint`: a transaction that adds a child and
+//!   one that removes its parent cannot both commit.
+//! - In a database of several regions a table that is not here, or not all of it, is not read as if
+//!   it had no rows: 55000.
+//! - A cascade writes through the same [`Statement`], so its effects cascade further until nothing
+//!   is left.
 //!
 //! # Limits
-//! At most [`MAX_ROUNDS`] rounds of cascading. Without an index on the referencing columns the referencing table is
-//! scanned once for each round, not once for each key. What deferred constraints do is in `deferred`.
+//! At most [`MAX_ROUNDS`] rounds of cascading. Without an index on the referencing columns the
+//! referencing table is scanned once for each round, not once for each key. What deferred
+//! constraints do is in `deferred`.
 
 use std::sync::Arc;
 
@@ -243,7 +246,8 @@ impl Statement<'_> {
         self.look_up(true).await
     }
 
-    /// Acts on the children of removed or changed keys; gives back those that are to have no children in the end.
+    /// Acts on the children of removed or changed keys; gives back those that are to have no
+    /// children in the end.
     async fn act(
         &mut self,
         child: TableId,
@@ -369,7 +373,8 @@ impl Statement<'_> {
         Ok(Some((parent_key, error)))
     }
 
-    /// What a referencing row's values are among the referenced ones: NULL, which no key holds, where none equals them.
+    /// What a referencing row's values are among the referenced ones: NULL, which no key holds,
+    /// where none equals them.
     fn parent_values(
         &self,
         child: &CompiledTable,
@@ -384,7 +389,8 @@ impl Statement<'_> {
         Ok(out)
     }
 
-    /// The rows whose referencing columns equal each of `keys`: values of the table `of`, without one of the referencing columns.
+    /// The rows whose referencing columns equal each of `keys`: values of the table `of`, without
+    /// one of the referencing columns.
     pub(super) async fn children(
         &self,
         info: &CompiledTable,
@@ -517,7 +523,8 @@ fn key_types<'a>(
     pairs.map(|(a, b)| (&child.table.columns[*a].ty, &parent.table.columns[*b].ty))
 }
 
-/// The key of the referenced row, or of its entry in the referenced unique index; `values` are of the referenced types.
+/// The key of the referenced row, or of its entry in the referenced unique index; `values` are of
+/// the referenced types.
 fn parent_key(
     child: &CompiledTable,
     parent: &CompiledTable,
@@ -572,7 +579,8 @@ impl Statement<'_> {
     }
 }
 
-/// Whether a column of a foreign key is changed when the row that it refers to goes, or gets other values.
+/// Whether a column of a foreign key is changed when the row that it refers to goes, or gets other
+/// values.
 fn sets(key: &ForeignKey, column: usize, gone: bool) -> bool {
     !gone || key.delete_columns.is_empty() || key.delete_columns.contains(&column)
 }

@@ -1,11 +1,13 @@
 //! Who may write a table, in a database of several regions.
 //!
 //! # Invariants
-//! - A row is written where its table's home is, and there only when everybody who wrote the table before has stopped. A transaction of
-//!   another region executes where it is, and commits there (`away`).
+//! - A row is written where its table's home is, and there only when everybody who wrote the table
+//!   before has stopped. A transaction of another region executes where it is, and commits there
+//!   (`away`).
 //! - A transaction writes what one region keeps.
-//! - A table that another references, or that references another, is written while both have the same home: a foreign key is checked
-//!   against rows that no other region changes. That these rows are here is looked at where they are read (`foreign`).
+//! - A table that another references, or that references another, is written while both have the
+//!   same home: a foreign key is checked against rows that no other region changes. That these rows
+//!   are here is looked at where they are read (`foreign`).
 //!
 //! # On failure
 //! 25006, 55000 and 0A000, with the region to go to or the way out.

@@ -6,9 +6,12 @@
 //! ```
 //!
 //! # Invariants
-//! - The pairs are PostgreSQL's: an `=` in the operator family of the referenced index, else an implicit cast to the referenced type.
-//! - A value that the other type cannot hold exactly equals none of its values: it is looked for nowhere.
-//! - Where several referencing values equal one referenced value ([`KeyTypes::Cast`]), no index over them leads to all: they are scanned.
+//! - The pairs are PostgreSQL's: an `=` in the operator family of the referenced index, else an
+//!   implicit cast to the referenced type.
+//! - A value that the other type cannot hold exactly equals none of its values: it is looked for
+//!   nowhere.
+//! - Where several referencing values equal one referenced value ([`KeyTypes::Cast`]), no index
+//!   over them leads to all: they are scanned.
 
 use telesto_sql_expr::cast::cast;
 use telesto_sql_expr::ty::{Tag, castable, tag};
@@ -58,7 +61,8 @@ impl KeyTypes {
             | (Int4 | Int8 | Numeric, Float4)
             | (Varchar | Bpchar, Name)
             | (Text | Varchar, Bpchar) => Self::Cast,
-            // Equal in PostgreSQL by the session's time zone: what is referenced would depend on who asks.
+            // Equal in PostgreSQL by the session's time zone: what is referenced would depend on
+            // who asks.
             (Tag::TimestampTz, Timestamp | Date) => Self::Unsupported,
             // Assignment casts in PostgreSQL.
             (Name | Tag::InternalChar, Bpchar) => Self::Incompatible,

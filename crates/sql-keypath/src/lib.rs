@@ -1,22 +1,26 @@
-//! The key path: planner and executor for reads and writes by key, constraint checks, index maintenance.
+//! The key path: planner and executor for reads and writes by key, constraint checks, index
+//! maintenance.
 //!
 //! # Parts
 //! - [`access`] chooses keys and ranges for a condition, [`read`] reads rows along them.
-//! - `select` plans and runs queries, [`join`] those of several tables; `dml` plans INSERT, UPDATE, DELETE, `run` executes them.
+//! - `select` plans and runs queries, [`join`] those of several tables; `dml` plans INSERT, UPDATE,
+//!   DELETE, `run` executes them.
 //! - [`mod@write`] writes rows with their index entries; [`foreign`] settles
 //!   foreign keys; [`bulk`] takes the rows of COPY; [`check`] compares a table with its indexes.
 //!
 //! # Invariants
 //! - A plan is immutable, holds for one catalog and serves every set of parameters.
-//! - A statement sees the state at its start; its effects are complete when [`KeyPlan::execute`] returns.
-//! - A prepared read of one row by a whole unique key takes one look-up and decodes only the columns it needs.
+//! - A statement sees the state at its start; its effects are complete when [`KeyPlan::execute`]
+//!   returns.
+//! - A prepared read of one row by a whole unique key takes one look-up and decodes only the
+//!   columns it needs.
 //!
 //! # On failure
 //! The statement's error; the caller undoes its writes by a savepoint.
 //!
 //! # Limits
-//! Queries that are not of this shape are declined, with the reason (EXPLAIN shows it). Rows of RETURNING are held in
-//! memory, counted against the statement's budget.
+//! Queries that are not of this shape are declined, with the reason (EXPLAIN shows it). Rows of
+//! RETURNING are held in memory, counted against the statement's budget.
 
 pub use dml::no_column;
 pub use with::writes_inside;
@@ -95,7 +99,8 @@ impl KeyPlan {
         }
     }
 
-    /// Where the rows are that it reads of a table which places them by value, as far as its keys tell before it runs: `p: 'eu' is in …`.
+    /// Where the rows are that it reads of a table which places them by value, as far as its keys
+    /// tell before it runs: `p: 'eu' is in …`.
     #[must_use]
     pub fn placed(&self, exec: &ExecContext) -> Option<String> {
         let (table, access) = match &self.kind {
@@ -185,8 +190,8 @@ pub enum Choice {
     Declined(String),
 }
 
-/// Plans `statement` for the key path, or says why it is left to DataFusion. Every INSERT, UPDATE and DELETE is planned
-/// here (their sources may run in DataFusion).
+/// Plans `statement` for the key path, or says why it is left to DataFusion. Every INSERT, UPDATE
+/// and DELETE is planned here (their sources may run in DataFusion).
 ///
 /// # Errors
 /// Errors of the statement: unknown names, types that do not fit, …
@@ -241,7 +246,8 @@ pub fn must_be_key(statement: &Statement, settings: &Settings, reason: &str) -> 
     .hint("SET telesto.executor = auto lets DataFusion take it."))
 }
 
-/// Errors after which a query is left to the other executor, which knows more functions and relations.
+/// Errors after which a query is left to the other executor, which knows more functions and
+/// relations.
 fn declines(error: &Error) -> bool {
     matches!(
         error.code(),

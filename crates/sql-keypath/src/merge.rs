@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - Rows come from a query over a view of the transaction: nothing MERGE writes is matched by it.
-//! - Actions are done in the order of the rows; a row that one changed is not changed again (21000).
+//! - Actions are done in the order of the rows; a row that one changed is not changed again
+//!   (21000).
 //!
 //! # On failure
 //! The statement's error; the caller undoes its writes.

@@ -1,9 +1,12 @@
 //! Rows of tables whose columns merge: what is written beside their values.
 //!
 //! # Invariants
-//! - An update changes this region's own part alone, by what the row has now; parts that it leaves keep their times.
-//! - A row that is inserted where one was deleted knows of what is gone: what comes late of that does not come back.
-//! - The row that says in which part this region counts is read as a constraint: nothing is committed by an older one.
+//! - An update changes this region's own part alone, by what the row has now; parts that it leaves
+//!   keep their times.
+//! - A row that is inserted where one was deleted knows of what is gone: what comes late of that
+//!   does not come back.
+//! - The row that says in which part this region counts is read as a constraint: nothing is
+//!   committed by an older one.
 //!
 //! # On failure
 //! Those of [`Merger`] and of the transaction.

@@ -1,5 +1,5 @@
-//! A transaction of a database in which rows of some tables are placed by a value: what it reads is here, and what it writes goes to the
-//! home of each row.
+//! A transaction of a database in which rows of some tables are placed by a value: what it reads is
+//! here, and what it writes goes to the home of each row.
 //!
 //! ```text
 //! get, scan ── all of it placed here? ── yes ─► transaction below
@@ -10,15 +10,19 @@
 //! key of a new row, or of one that it references, that is not here ─► expect: its home finds it free, or there, when it commits
 //! ```
 //! # Invariants
-//! - Whatever an [`telesto_sql_plan::ExecContext`] is given to reads and writes rows through this: no answer is made of a part of a table by itself.
+//! - Whatever an [`telesto_sql_plan::ExecContext`] is given to reads and writes rows through this:
+//!   no answer is made of a part of a table by itself.
 //! - What decides a constraint is read whole also where a session asks for what is here alone.
-//! - A row is written where its value has its home, and there only when those who wrote it before have stopped.
+//! - A row is written where its value has its home, and there only when those who wrote it before
+//!   have stopped.
 //!
 //! # On failure
-//! [`Error::NotPlaced`] with the regions that have what was asked for, by a scan when it is first asked for rows; [`Error::TwoHomes`].
+//! [`Error::NotPlaced`] with the regions that have what was asked for, by a scan when it is first
+//! asked for rows; [`Error::TwoHomes`].
 //!
 //! # Limits
-//! Ranges of several values are read one after the other, a round trip each at least. What decides a constraint is of one value.
+//! Ranges of several values are read one after the other, a round trip each at least. What decides
+//! a constraint is of one value.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,7 +43,9 @@ use telesto_txn::{
     Away, Committed, Database, Error, Labelled, Looked, NotPlaced, Put, ReadFor, Result, Savepoint,
     Scan, ScanOptions, Transaction, TryClaim, TxnOptions, WriteIn,
 };
+mod refusals;
 mod scans;
+use self::refusals::{nowhere, two_homes};
 use self::scans::{OneByOne, Refused, Where};
 use crate::{away::AwayHome, homes};
 
@@ -63,12 +69,14 @@ struct Shared {
     changes: bool,
     /// The values that may be written, as this transaction has found.
     written: Mutex<BTreeSet<(TableId, String)>>,
-    /// Those that are not here, of which rows were read in their home, or are added whose keys it will find free.
+    /// Those that are not here, of which rows were read in their home, or are added whose keys it
+    /// will find free.
     told: Mutex<BTreeSet<(TableId, String)>>,
 }
 
 impl PlacedRows {
-    /// `txn`, over which nothing is done where `catalog` places no rows by their values. `changes`: for a statement that changes rows.
+    /// `txn`, over which nothing is done where `catalog` places no rows by their values. `changes`:
+    /// for a statement that changes rows.
     #[must_use]
     pub fn over(
         txn: Arc<dyn Transaction>,
@@ -144,8 +152,8 @@ impl PlacedRows {
         Ok(())
     }
 
-    /// The values of `keys` that this region has; of the others, which their home is to find there or not, what the transaction has put
-    /// there itself. Second, which are here.
+    /// The values of `keys` that this region has; of the others, which their home is to find there
+    /// or not, what the transaction has put there itself. Second, which are here.
     async fn get_or_expect(
         &self,
         keys: &[Bytes],
@@ -222,7 +230,8 @@ impl PlacedRows {
         Ok((there, self.below.get_there(&away, &asked, read_for).await?))
     }
 
-    /// Waits for nobody: fails while one of those who wrote rows of the value before has not said that it has stopped.
+    /// Waits for nobody: fails while one of those who wrote rows of the value before has not said
+    /// that it has stopped.
     async fn have_stopped(&self, table: &str, part: &Part, place: &ValuePlace) -> Result<()> {
         let Some(moved) = &place.moved else { return Ok(()) };
         let catalog = &self.shared.catalog;
@@ -252,7 +261,8 @@ impl PlacedRows {
 }
 
 impl Shared {
-    /// The region that keeps the row or entry under `key` and says what is there, if it is another one.
+    /// The region that keeps the row or entry under `key` and says what is there, if it is another
+    /// one.
     fn home_of(&self, key: &[u8]) -> Option<RegionId> {
         let catalog = &self.catalog;
         let parts = catalog.row_parts_of(key)?;
@@ -360,32 +370,6 @@ impl Shared {
             }
         }
     }
-}
-
-fn nowhere(catalog: &CatalogSnapshot, table: TableId) -> Error {
-    let name = catalog.table(table).map_or("?", |table| table.name.as_str());
-    Error::NotPlaced(Box::new(NotPlaced {
-        message: format!(
-            "a row of table \"{name}\" has a value that telesto.regions does not name"
-        ),
-        hint: "Name it in telesto.regions of the table.".to_owned(),
-        regions: Vec::new(),
-    }))
-}
-
-fn two_homes(
-    catalog: &CatalogSnapshot,
-    table: &str,
-    part: &Part,
-    place: &ValuePlace,
-    other: RegionId,
-) -> String {
-    let home = place.home().map_or_else(|| "?".to_owned(), |home| catalog.region_name(home));
-    format!(
-        "a transaction that writes in two regions is not supported: rows of table \"{table}\" with value '{}' are written in region \"{home}\", and this transaction has written what is committed in region \"{}\"; write them in transactions of their own",
-        part.value,
-        catalog.region_name(other.0)
-    )
 }
 
 #[async_trait]

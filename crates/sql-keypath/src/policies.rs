@@ -1,17 +1,22 @@
-//! Row security on the key path: policies before the user's conditions, and checks of the rows written.
+//! Row security on the key path: policies before the user's conditions, and checks of the rows
+//! written.
 //!
 //! # Invariants
-//! - In the filter of a read the policies stand before everything of the user's, and NULL stops it: of a hidden row nothing is
-//!   computed. What leads to rows is a comparison of keys' bytes, which cannot fail and tells nothing.
-//! - Rows to be updated or deleted are found by a query, behind its wall (`sql-datafusion/secured`).
+//! - In the filter of a read the policies stand before everything of the user's, and NULL stops it:
+//!   of a hidden row nothing is computed. What leads to rows is a comparison of keys' bytes, which
+//!   cannot fail and tells nothing.
+//! - Rows to be updated or deleted are found by a query, behind its wall
+//!   (`sql-datafusion/secured`).
 //! - What views with a check option ask stands behind the policies.
 //! - A new row is checked before its constraints are, as in PostgreSQL.
 //!
 //! # On failure
-//! 42501 for a row that no policy lets in; 44000 for one that the view it is written through would not show.
+//! 42501 for a row that no policy lets in; 44000 for one that the view it is written through would
+//! not show.
 //!
 //! # Limits
-//! A table whose policies have subqueries is read by the other executor; a check with one runs a query for each row.
+//! A table whose policies have subqueries is read by the other executor; a check with one runs a
+//! query for each row.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,7 +37,8 @@ use telesto_sql_types::{Datum, Row};
 
 use crate::select::decline;
 
-/// The role whose policies hide rows of the table, when it is read by `reader` (`None`: whoever runs the statement).
+/// The role whose policies hide rows of the table, when it is read by `reader` (`None`: whoever
+/// runs the statement).
 ///
 /// # Errors
 /// 42501 with `row_security` off.
@@ -60,7 +66,8 @@ pub(crate) fn open(table: &Table, context: &PlanContext<'_>) -> Result<()> {
     }
 }
 
-/// What the policies say of the rows of a query of `table` alone; `locks`: they are read FOR UPDATE.
+/// What the policies say of the rows of a query of `table` alone; `locks`: they are read FOR
+/// UPDATE.
 ///
 /// # Errors
 /// 0A000 where that takes a subquery, or rows are locked.
@@ -129,7 +136,8 @@ pub struct ConflictChecks {
 }
 
 impl ConflictChecks {
-    /// Compiles them; `reader`: whose policies they are, if there are any; `views`: what views with a check option ask of new rows.
+    /// Compiles them; `reader`: whose policies they are, if there are any; `views`: what views with
+    /// a check option ask of new rows.
     ///
     /// # Errors
     /// Those of binding.

@@ -1,9 +1,10 @@
 //! Reading rows along an access path, in bounded batches.
 //!
 //! # Invariants
-//! - All scans of a statement that writes are opened before its first write, so it sees the state at its start
-//!   (`Transaction::scan` includes only writes made before the call).
-//! - A batch holds at most [`BATCH`] rows; rows found through a secondary index are fetched together.
+//! - All scans of a statement that writes are opened before its first write, so it sees the state
+//!   at its start (`Transaction::scan` includes only writes made before the call).
+//! - A batch holds at most [`BATCH`] rows; rows found through a secondary index are fetched
+//!   together.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,9 +29,11 @@ pub const BATCH: usize = 512;
 const FIRST_AT_ONCE: usize = 64;
 /// How much rows that are looked up at once may hold.
 const AT_ONCE_BYTES: usize = 4 << 20;
-/// Rows read at once where fewer are wanted and the filter rejects most: under SERIALIZABLE what is read is validated.
+/// Rows read at once where fewer are wanted and the filter rejects most: under SERIALIZABLE what is
+/// read is validated.
 const LARGEST_STEP: usize = 64;
-/// Rows one statement claims at most before it changes them; with more, validation is left to decide.
+/// Rows one statement claims at most before it changes them; with more, validation is left to
+/// decide.
 pub(super) const CLAIMED: usize = 64;
 /// Rows found by a scan that a statement claims at most.
 const FOUND_CLAIMED: usize = 512;
@@ -61,7 +64,8 @@ pub struct Reader {
     source: Source,
     /// Read and not looked at yet.
     waiting: VecDeque<(Bytes, Bytes)>,
-    /// By how many whole keys rows are looked up next: as many as [`AT_ONCE_BYTES`] hold of those that were found last.
+    /// By how many whole keys rows are looked up next: as many as [`AT_ONCE_BYTES`] hold of those
+    /// that were found last.
     at_once: usize,
     first: bool,
     /// Rows found that are still to be claimed, at most.
@@ -127,8 +131,8 @@ impl Reader {
         })
     }
 
-    /// With rows made of the index's entries, if the path is along the index whose entries `codec` decodes. Then [`Found::key`] is an
-    /// entry's key: nothing may be claimed or changed by it.
+    /// With rows made of the index's entries, if the path is along the index whose entries `codec`
+    /// decodes. Then [`Found::key`] is an entry's key: nothing may be claimed or changed by it.
     #[must_use]
     pub fn by_entries(self, codec: Option<&EntryCodec>, read_for: ReadFor) -> Self {
         let index = self.index.as_ref().map(|index| index.id);
@@ -138,7 +142,8 @@ impl Reader {
         Self { entries: entries.cloned(), ..self }
     }
 
-    /// Claims the rows that are looked up by whole primary keys, for a statement that is going to change them.
+    /// Claims the rows that are looked up by whole primary keys, for a statement that is going to
+    /// change them.
     ///
     /// # Errors
     /// Those of the transaction.
@@ -213,7 +218,8 @@ impl Reader {
                 }
                 return Ok(rows);
             }
-            // The filter let none through: take larger steps. Rows to be locked are claimed as they are wanted.
+            // The filter let none through: take larger steps. Rows to be locked are claimed as they
+            // are wanted.
             if exec.read_for == ReadFor::Query {
                 step = (step * 2).min(LARGEST_STEP.max(wanted));
             }

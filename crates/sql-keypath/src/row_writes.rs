@@ -50,7 +50,8 @@ pub async fn remove_entry(
     value: &Bytes,
     exec: &ExecContext,
 ) -> Result<()> {
-    // An index being filled may have no entry of this row yet, but another row's under the same key.
+    // An index being filled may have no entry of this row yet, but another row's under the same
+    // key.
     if index.unique && info.table.is_filling(index.id) {
         let there = exec.txn.get(&entry, telesto_txn::ReadFor::Constraint).await?;
         if there.as_ref() != Some(value) {
@@ -77,8 +78,8 @@ pub async fn put_row(
     Ok(exec.txn.put_all(writes).await?)
 }
 
-/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when; `beside`: what columns that merge
-/// keep.
+/// What [`put_row`] writes. `absent` tells which keys were looked up and not found, and when;
+/// `beside`: what columns that merge keep.
 ///
 /// # Errors
 /// Those of the indexes' expressions.

@@ -1,8 +1,8 @@
 //! Execution of INSERT, UPDATE and DELETE.
 //!
 //! # Invariants
-//! - Rows are read, computed and written in batches of [`BATCH`]; only rows of RETURNING, rows whose keys move and
-//!   pending foreign keys are held, counted against the statement's budget.
+//! - Rows are read, computed and written in batches of [`BATCH`]; only rows of RETURNING, rows
+//!   whose keys move and pending foreign keys are held, counted against the statement's budget.
 //! - Every scan is open before the first write.
 
 use std::sync::Arc;
@@ -77,7 +77,8 @@ impl<'p> Output<'p> {
     }
 }
 
-/// What PostgreSQL's `xmax` tells of a row of INSERT … RETURNING: 0 unless the row was there and was updated.
+/// What PostgreSQL's `xmax` tells of a row of INSERT … RETURNING: 0 unless the row was there and
+/// was updated.
 fn xmax(updated: bool, exec: &ExecContext) -> [Datum; 1] {
     // A number that applications may cast to integer.
     let id = exec.txn.id().0 as u32 & i32::MAX.unsigned_abs();
@@ -288,7 +289,8 @@ impl Rowset {
     }
 }
 
-/// The rows that no earlier part of the statement has written: of two parts that write a row, the first does.
+/// The rows that no earlier part of the statement has written: of two parts that write a row, the
+/// first does.
 async fn untouched(
     found: Vec<(Found, Option<Row>)>,
     exec: &ExecContext,

@@ -5,9 +5,10 @@
 //! - Rows are read in batches as the receiver pulls them; LIMIT stops the scan.
 //!
 //! # Limits
-//! One table or a key join; count, sum, min, max, avg, over everything or with GROUP BY; DISTINCT; no windows, set
-//! operations; subqueries as `join` takes them. A query without condition and without LIMIT is left to DataFusion. What must be sorted is
-//! sorted in memory, counted against the statement's budget.
+//! One table or a key join; count, sum, min, max, avg, over everything or with GROUP BY; DISTINCT;
+//! no windows, set operations; subqueries as `join` takes them. A query without condition and
+//! without LIMIT is left to DataFusion. What must be sorted is sorted in memory, counted against
+//! the statement's budget.
 
 mod aggregate;
 mod grouped;
@@ -66,7 +67,8 @@ pub struct SelectPlan {
     output: Vec<Expr>,
     aggregates: Vec<Aggregate>,
     sort: Vec<SortKey>,
-    /// The order is one of the join's driver, and not all rows are wanted: its rows are sorted before they are joined, if they are few.
+    /// The order is one of the join's driver, and not all rows are wanted: its rows are sorted
+    /// before they are joined, if they are few.
     sort_first: bool,
     limit: Option<Expr>,
     offset: Option<Expr>,
@@ -78,7 +80,8 @@ pub struct SelectPlan {
     point: bool,
     /// FOR UPDATE or FOR SHARE: what is read is validated at every level, and rows are claimed.
     locks: Option<RowLock>,
-    /// Calls a function that must wait (nextval): the result is computed at once, not as it is pulled.
+    /// Calls a function that must wait (nextval): the result is computed at once, not as it is
+    /// pulled.
     waits: bool,
 }
 
@@ -133,7 +136,8 @@ pub(super) fn plan(query: &Query, context: &mut PlanContext<'_>) -> Result<KeyPl
     plan_into(query, &[], context)
 }
 
-/// [`plan`] of a query whose untyped literals and parameters take the types of the columns they go to.
+/// [`plan`] of a query whose untyped literals and parameters take the types of the columns they go
+/// to.
 ///
 /// # Errors
 /// Those of [`plan`].
@@ -375,7 +379,8 @@ fn shape(
             }
             first_only = extremum.is_some() && access.ordered && !access.unique;
             if first_only {
-                // Of the column itself: one that equality fixes is not NULL, and what follows it may be.
+                // Of the column itself: one that equality fixes is not NULL, and what follows it
+                // may be.
                 let index = table.all_indexes().find(|index| index.id == access.index);
                 let next = index.map(|index| forms.position(index, access.parts.len()));
                 let sought = extremum.as_ref().and_then(|order| order.first());
@@ -442,8 +447,8 @@ fn calls_writer(expr: &Expr) -> bool {
     found
 }
 
-/// Whether something is called that neither a random number, a new identifier nor the time comes from: it may wait or have effects, and
-/// is done with before the statement ends.
+/// Whether something is called that neither a random number, a new identifier nor the time comes
+/// from: it may wait or have effects, and is done with before the statement ends.
 fn does_more_than_draw(expr: &Expr) -> bool {
     const DRAWS: [&str; 5] =
         ["random", "gen_random_uuid", "uuid_generate_v4", "clock_timestamp", "timeofday"];
@@ -462,8 +467,8 @@ fn keys_of<'e>(group: Option<&'e Grouping>, sort: &'e [SortKey]) -> impl Iterato
     group.into_iter().flat_map(|group| &group.keys).chain(sort.iter().map(|key| &key.expr))
 }
 
-/// Leaves what asks for the sizes of indexes to DataFusion, which measures before it begins: here rows are evaluated where nothing
-/// waits.
+/// Leaves what asks for the sizes of indexes to DataFusion, which measures before it begins: here
+/// rows are evaluated where nothing waits.
 fn not_measuring<'e>(exprs: impl Iterator<Item = &'e Expr>) -> Result<()> {
     let mut found = false;
     for expr in exprs {

@@ -1,8 +1,9 @@
-//! Rows that come from a query: `INSERT … SELECT`, `UPDATE … FROM`, `DELETE … USING`, subqueries. By key where the key path takes the
-//! query and it only reads, else by DataFusion.
+//! Rows that come from a query: `INSERT … SELECT`, `UPDATE … FROM`, `DELETE … USING`, subqueries.
+//! By key where the key path takes the query and it only reads, else by DataFusion.
 //!
 //! # Invariants
-//! - The query reads through a view of the transaction, so that it can be read while the statement writes.
+//! - The query reads through a view of the transaction, so that it can be read while the statement
+//!   writes.
 //! - Whatever is wrong with a query, the other executor's binder says it.
 
 use std::sync::Arc;
@@ -64,7 +65,8 @@ impl QuerySource {
         Self::plan_into(query, Vec::new(), context).await
     }
 
-    /// Plans `query`, whose untyped literals and parameters take the types of the columns they go to.
+    /// Plans `query`, whose untyped literals and parameters take the types of the columns they go
+    /// to.
     ///
     /// # Errors
     /// Those of planning.
@@ -139,7 +141,8 @@ impl QuerySource {
     }
 }
 
-/// The query by the key path, if that takes it. One that locks rows, or calls what is volatile, is left to the other executor.
+/// The query by the key path, if that takes it. One that locks rows, or calls what is volatile, is
+/// left to the other executor.
 fn by_key(query: &Query, wanted: &[SqlType], context: &mut PlanContext<'_>) -> Option<KeyPlan> {
     if context.settings.executor == Executor::DataFusion
         || !query.locks.is_empty()
@@ -157,7 +160,8 @@ fn by_key(query: &Query, wanted: &[SqlType], context: &mut PlanContext<'_>) -> O
     plan
 }
 
-/// Whether a parameter of which nothing was known goes to columns of two types: the other executor's binder says what is wrong with it.
+/// Whether a parameter of which nothing was known goes to columns of two types: the other
+/// executor's binder says what is wrong with it.
 fn differ(
     query: &Query,
     wanted: &[SqlType],

@@ -1,7 +1,9 @@
-//! Rows and index entries as keys and values: what [`telesto_sql_catalog::codec`] gives, per table, compiled once a plan.
+//! Rows and index entries as keys and values: what [`telesto_sql_catalog::codec`] gives, per table,
+//! compiled once a plan.
 //!
 //! # Invariants
-//! Every row has exactly one entry in each index it belongs to (a partial index has those its predicate holds for).
+//! Every row has exactly one entry in each index it belongs to (a partial index has those its
+//! predicate holds for).
 
 use bytes::Bytes;
 use telesto_common::DatabaseId;

@@ -1,25 +1,28 @@
-//! Statements of several parts: INSERT, UPDATE, DELETE and MERGE inside WITH, and WITH in front of them.
+//! Statements of several parts: INSERT, UPDATE, DELETE and MERGE inside WITH, and WITH in front of
+//! them.
 //!
 //! # Protocol
 //! ```text
 //! WITH a AS (DELETE … RETURNING …), b AS (SELECT … FROM a), c AS (INSERT … SELECT … FROM b)  SELECT … FROM a
 //!      part 0: run to its end, rows kept            part 1: reads part 0     main: reads part 0
 //! ```
-//! Parts run in the order they are written, each once and to its end, whether or not it is referred to; then foreign keys
-//! are settled; then the main statement gives its rows. A later part sees an earlier one as `SELECT * FROM` the relation
-//! its rows are in ([`telesto_sql_plan::with_rows`]).
+//! Parts run in the order they are written, each once and to its end, whether or not it is referred
+//! to; then foreign keys are settled; then the main statement gives its rows. A later part sees an
+//! earlier one as `SELECT * FROM` the relation its rows are in ([`telesto_sql_plan::with_rows`]).
 //!
 //! # Invariants
 //! - Every part reads through one view of the transaction: the state at the statement's start.
-//! - A CTE that only reads and is referred to several times beside parts that write is a part too, so that its rows are the same to
-//!   all; so is one that locks rows or calls what is volatile, as PostgreSQL never merges these into what refers to them.
+//! - A CTE that only reads and is referred to several times beside parts that write is a part too,
+//!   so that its rows are the same to all; so is one that locks rows or calls what is volatile, as
+//!   PostgreSQL never merges these into what refers to them.
 //!
 //! # Limits
-//! Others are left to DataFusion, which computes once what groups, or is MATERIALIZED, and is referred to several times, inside of
-//! subqueries too.
+//! Others are left to DataFusion, which computes once what groups, or is MATERIALIZED, and is
+//! referred to several times, inside of subqueries too.
 //!
 //! # On failure
-//! The statement's error; the caller undoes its writes. 53200 when the rows kept do not fit the statement's memory.
+//! The statement's error; the caller undoes its writes. 53200 when the rows kept do not fit the
+//! statement's memory.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -75,7 +78,8 @@ pub fn writes_inside(query: &Query) -> bool {
     writing(query).is_some() || parts.into_iter().any(|cte| acts(&cte.query))
 }
 
-/// Whether a query is a statement of several parts: one that writes or locks, or has a CTE that is computed once.
+/// Whether a query is a statement of several parts: one that writes or locks, or has a CTE that is
+/// computed once.
 pub(super) fn concerns(query: &Query) -> bool {
     let once = |with: &ast::With| {
         let uses = uses(query, with);
@@ -250,7 +254,8 @@ async fn part(
     under(&query, earlier, context).await
 }
 
-/// The error for FOR UPDATE behind a query that names itself. It would be a part of its own step, without end.
+/// The error for FOR UPDATE behind a query that names itself. It would be a part of its own step,
+/// without end.
 fn locks_recursively(query: &Query, name: &str) -> Error {
     if matches!(*query.body, SetExpr::SetOperation { .. }) {
         return Error::new(

@@ -1,10 +1,11 @@
-//! Writing rows: uniqueness, index maintenance, and the order in which a statement's effects happen.
+//! Writing rows: uniqueness, index maintenance, and the order in which a statement's effects
+//! happen.
 //!
 //! # Invariants
 //! - Rows and index entries change in one transaction; a key that decides a constraint is read with
 //!   `ReadFor::Constraint`, so that commit fails if somebody else changed it.
-//! - A statement that changes keys removes all old rows before it puts the new ones: `SET id = id + 1` does not collide
-//!   with itself.
+//! - A statement that changes keys removes all old rows before it puts the new ones:
+//!   `SET id = id + 1` does not collide with itself.
 //! - Foreign keys are settled by [`Statement::finish`], when all rows of the statement are written.
 //!
 //! # On failure
@@ -53,7 +54,8 @@ pub enum OnConflict {
 /// What ON CONFLICT DO UPDATE does with the row that is there.
 #[derive(Clone, Debug)]
 pub struct Upsert {
-    /// Column positions and their new values, over (row there, row proposed), or over the row of `set_query`; `None`: the default.
+    /// Column positions and their new values, over (row there, row proposed), or over the row of
+    /// `set_query`; `None`: the default.
     pub set: Vec<(usize, Option<Expr>)>,
     /// Gives what `set` is computed over, where it takes a query.
     pub(crate) set_query: Option<Arc<RowQuery>>,
@@ -179,8 +181,8 @@ impl<'a> Statement<'a> {
         Ok(())
     }
 
-    /// The row that the last [`Statement::insert`] failed at, of those it was given; `None` when it was not one
-    /// row's fault.
+    /// The row that the last [`Statement::insert`] failed at, of those it was given; `None` when it
+    /// was not one row's fault.
     #[must_use]
     pub fn refused(&self) -> Option<usize> {
         self.row
@@ -236,7 +238,8 @@ impl<'a> Statement<'a> {
             }
             _ => (get_many(self.exec, &keys, ReadFor::Constraint).await?, None),
         };
-        // Keys put by earlier rows of this batch, which the look-up above could not see. In order there are none twice.
+        // Keys put by earlier rows of this batch, which the look-up above could not see. In order
+        // there are none twice.
         let in_order = keys.windows(2).all(|pair| pair[0] < pair[1]);
         let mut own: FxHashSet<Bytes> = FxHashSet::default();
         // What nothing below reads back is put at once.
@@ -314,7 +317,8 @@ impl<'a> Statement<'a> {
         Ok(out)
     }
 
-    /// Puts what is left of `done` (each row, and whether it was there: then its update counts) and counts it.
+    /// Puts what is left of `done` (each row, and whether it was there: then its update counts) and
+    /// counts it.
     async fn put_counted(
         &mut self,
         info: &CompiledTable,
@@ -418,7 +422,8 @@ impl<'a> Statement<'a> {
         query.values(there, proposed, before).await.map(Some)
     }
 
-    /// Replaces rows: all old ones go before the new ones come. Generated columns are computed by the caller.
+    /// Replaces rows: all old ones go before the new ones come. Generated columns are computed by
+    /// the caller.
     ///
     /// # Errors
     /// 23502, 23505, 23514.

@@ -1,7 +1,9 @@
-//! ANALYZE, and VACUUM with it, with options, several tables and columns: more than the parser of `sqlparser` reads.
+//! ANALYZE, and VACUUM with it, with options, several tables and columns: more than the parser of
+//! `sqlparser` reads.
 //!
 //! # Invariants
-//! The statement carries its text, behind its first word, as the name of its table (`spell`); [`targets`] reads that.
+//! The statement carries its text, behind its first word, as the name of its table (`spell`);
+//! [`targets`] reads that.
 //!
 //! # On failure
 //! 42601.
@@ -39,8 +41,8 @@ fn is_space(token: &Token) -> bool {
     matches!(token, Token::Whitespace(_))
 }
 
-/// Writes ANALYZE, and VACUUM that analyzes, as the parser reads it. Takes the options from any other VACUUM, which has nothing to do
-/// here, whatever they are.
+/// Writes ANALYZE, and VACUUM that analyzes, as the parser reads it. Takes the options from any
+/// other VACUUM, which has nothing to do here, whatever they are.
 pub(crate) fn spell(tokens: &mut Vec<TokenWithSpan>) {
     let Some(first) = tokens.iter().position(|t| !is_space(&t.token)) else { return };
     let vacuum = is_word(&tokens[first].token, &["VACUUM"]);

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A statement that does not begin with one of these words is left to the parser.
-//! - MOVE is the parser's FETCH with the name `MOVE` for its target; a target in the text is a syntax error, as in PostgreSQL.
+//! - MOVE is the parser's FETCH with the name `MOVE` for its target; a target in the text is a
+//!   syntax error, as in PostgreSQL.
 
 use crate::sqlparser::ast::{
     CloseCursor, Declare, DeclareType, Expr, FetchDirection, FetchPosition, FunctionArg,
@@ -278,7 +279,8 @@ pub fn declared(statement: &Statement) -> Option<&Declare> {
     }
 }
 
-/// The call that stands for `CURRENT OF`. It has no quotes and no text has such a word, so that no client's call is it.
+/// The call that stands for `CURRENT OF`. It has no quotes and no text has such a word, so that no
+/// client's call is it.
 const CURRENT_OF: &str = "current_of#";
 
 /// `WHERE CURRENT OF cursor` is, for the parser, the call of a function. Whether there is any.
@@ -336,7 +338,8 @@ pub fn current_of(statement: &Statement) -> Option<&Ident> {
     }
 }
 
-/// Refuses `WHERE CURRENT OF`, where it was `spelled`, elsewhere than in an UPDATE or DELETE of its own.
+/// Refuses `WHERE CURRENT OF`, where it was `spelled`, elsewhere than in an UPDATE or DELETE of its
+/// own.
 ///
 /// # Errors
 /// 0A000, 42601.

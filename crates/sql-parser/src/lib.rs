@@ -1,9 +1,10 @@
 //! From SQL text to statements.
 //!
 //! # Purpose
-//! Everything that reads SQL's words: [`parse`] makes statements of text, by passes over tokens and trees
-//! ([`rewrite`]) around the parser of `sqlparser`; [`definition`] reads the definitions that it does not know;
-//! [`syntax`] is the one door to it, with limits on depth, and [`stack`] the stack that deep trees take.
+//! Everything that reads SQL's words: [`parse`] makes statements of text, by passes over tokens and
+//! trees ([`rewrite`]) around the parser of `sqlparser`; [`definition`] reads the definitions that
+//! it does not know; [`syntax`] is the one door to it, with limits on depth, and [`stack`] the
+//! stack that deep trees take.
 //!
 //! # Invariants
 //! - Nothing here looks at a catalog or a setting: the same text is the same statement.

@@ -1,24 +1,29 @@
-//! Statements that differ in their constants only: the same text but for literals that could as well be parameters.
+//! Statements that differ in their constants only: the same text but for literals that could as
+//! well be parameters.
 //!
 //! # Purpose
-//! Clients that write values into the text of their statements send the same statement again and again. [`Cut`] takes a text apart
-//! without parsing it; [`places`] says, of a parsed one, which of its literals a parameter can stand for; [`Cut::template`] is the text
-//! with parameters at some of them.
+//! Clients that write values into the text of their statements send the same statement again and
+//! again. [`Cut`] takes a text apart without parsing it; [`places`] says, of a parsed one, which of
+//! its literals a parameter can stand for; [`Cut::template`] is the text with parameters at some of
+//! them.
 //!
 //! # Invariants
-//! - Two texts with the same [`Cut::key`] differ in the values of numbers and plain strings, in their comments, and in nothing else.
-//! - A literal has a place only where a parameter of the type that its neighbour gives it means what the literal means, if the
-//!   literal is a value of that type: a side of a comparison with a column, a member of its list, a value of an INSERT or an
-//!   assignment, and what is added to a column there. In these places a string may have a cast (`'…'::timestamptz`, as drivers
-//!   write moments and uuids): its type is that of the cast. Literals elsewhere (`ORDER BY 1`, `LIMIT 5`, an argument, a typed
-//!   `date '…'`) may decide what the statement is.
+//! - Two texts with the same [`Cut::key`] differ in the values of numbers and plain strings, in
+//!   their comments, and in nothing else.
+//! - A literal has a place only where a parameter of the type that its neighbour gives it means
+//!   what the literal means, if the literal is a value of that type: a side of a comparison with a
+//!   column, a member of its list, a value of an INSERT or an assignment, and what is added to a
+//!   column there. In these places a string may have a cast (`'…'::timestamptz`, as drivers write
+//!   moments and uuids): its type is that of the cast. Literals elsewhere (`ORDER BY 1`, `LIMIT 5`,
+//!   an argument, a typed `date '…'`) may decide what the statement is.
 //!
 //! # On failure
-//! A text that this module does not surely understand has no cut, and a literal that it does not find again has no place.
+//! A text that this module does not surely understand has no cut, and a literal that it does not
+//! find again has no place.
 //!
 //! # Limits
-//! Texts of [`MAX_BYTES`] and [`MAX_LITERALS`] literals; none with dollar quotes, escape strings, or comments inside of comments. In a text
-//! with parameters of its own no literal has a place.
+//! Texts of [`MAX_BYTES`] and [`MAX_LITERALS`] literals; none with dollar quotes, escape strings,
+//! or comments inside of comments. In a text with parameters of its own no literal has a place.
 
 use std::ops::Range;
 
@@ -86,7 +91,8 @@ pub struct Place {
     start: usize,
     /// It is added to a column, or taken from it: the type of the result is that of both.
     pub summand: bool,
-    /// The column it is assigned to: what does not fit into that is an error, whether there is a row or not.
+    /// The column it is assigned to: what does not fit into that is an error, whether there is a
+    /// row or not.
     pub target: Option<Target>,
     /// A cast says what type it has.
     pub cast: bool,
@@ -228,7 +234,8 @@ fn end_of_parameter(bytes: &[u8], start: usize) -> Option<usize> {
     (digits > 0 && !goes_on).then_some(end)
 }
 
-/// Whether what begins at `start` is a comment for everybody: an operator before it could take its first sign.
+/// Whether what begins at `start` is a comment for everybody: an operator before it could take its
+/// first sign.
 fn begins_comment(bytes: &[u8], start: usize) -> bool {
     let before = start.checked_sub(1).and_then(|at| bytes.get(at));
     before.is_none_or(|byte| !b"+-*/<>=~!@#%^&|`?".contains(byte))
@@ -431,7 +438,8 @@ fn column_name(name: &ObjectName) -> Option<Target> {
     }
 }
 
-/// Whether a type is named by words alone: `numeric(8,2)` changes values, and an array's text has a type in it.
+/// Whether a type is named by words alone: `numeric(8,2)` changes values, and an array's text has a
+/// type in it.
 fn has_no_modifier(data_type: &DataType) -> bool {
     !data_type.to_string().contains(['(', '[', '"'])
 }

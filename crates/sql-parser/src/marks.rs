@@ -18,10 +18,11 @@ pub const OVERRIDING_USER: &str = "\0overriding user";
 pub const DO_NOTHING: &str = "\0do nothing";
 /// A column of a MERGE's INSERT that stands for `DEFAULT VALUES`.
 pub const DEFAULT_VALUES: &str = "\0default values";
-/// The beginning of the name of a referenced column that stands for one which ON DELETE SET NULL or SET DEFAULT changes.
+/// The beginning of the name of a referenced column that stands for one which ON DELETE SET NULL or
+/// SET DEFAULT changes.
 pub const SET_COLUMN: &str = "\0set ";
-/// The beginning of a window's name that stands for `EXCLUDE`: behind it `row`, `group` or `ties`, a space, and the name of the window
-/// that it is made of, if any.
+/// The beginning of a window's name that stands for `EXCLUDE`: behind it `row`, `group` or `ties`,
+/// a space, and the name of the window that it is made of, if any.
 pub const EXCLUDE: &str = "\0exclude ";
 
 /// What a window leaves out, and the name of the window it is made of; `None`: the name is no mark.

@@ -1,8 +1,8 @@
 //! Identifiers of the parser's tree and the names they mean.
 //!
 //! # Invariants
-//! What is written as an identifier is read back as the same name. Identifiers are cut to 63 bytes where tokens are read,
-//! so nothing here does.
+//! What is written as an identifier is read back as the same name. Identifiers are cut to 63 bytes
+//! where tokens are read, so nothing here does.
 
 use telesto_sql_types::identifier::quote_ident;
 

@@ -1,8 +1,9 @@
 //! From SQL text to statements.
 //!
-//! Text is split at top-level semicolons before it is parsed, so that an error in the third statement lets
-//! PostgreSQL's order hold (it parses all first: a syntax error anywhere runs nothing). `AS OF SYSTEM TIME '…'`,
-//! which the parser does not know, is taken out of the tokens here.
+//! Text is split at top-level semicolons before it is parsed, so that an error in the third
+//! statement lets PostgreSQL's order hold (it parses all first: a syntax error anywhere runs
+//! nothing). `AS OF SYSTEM TIME '…'`, which the parser does not know, is taken out of the tokens
+//! here.
 
 use crate::cursor::Found;
 use crate::sqlparser::ast::Statement;
@@ -61,7 +62,8 @@ pub fn parse(sql: &str) -> Result<Vec<Parsed>> {
     parse_text(sql, false)
 }
 
-/// [`parse`] of a text that is no client's: the catalog keeps it, and nodes that only passes make may be written in it.
+/// [`parse`] of a text that is no client's: the catalog keeps it, and nodes that only passes make
+/// may be written in it.
 ///
 /// # Errors
 /// As [`parse`].
@@ -98,8 +100,8 @@ fn parse_text(sql: &str, kept: bool) -> Result<Vec<Parsed>> {
     Ok(out)
 }
 
-/// Takes `+` and `-` off the end of an operator that PostgreSQL's lexer would not let end in them (`>-` in `a>-1`): one of
-/// several characters may do so only when it has one of ``~!@#%^&|`?``.
+/// Takes `+` and `-` off the end of an operator that PostgreSQL's lexer would not let end in them
+/// (`>-` in `a>-1`): one of several characters may do so only when it has one of ``~!@#%^&|`?``.
 fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
     let Token::CustomBinaryOperator(text) = &token.token else { return vec![token] };
     let signs = text.len() - text.trim_end_matches(['+', '-']).len();
@@ -120,7 +122,8 @@ fn signs_apart(token: TokenWithSpan) -> Vec<TokenWithSpan> {
     out
 }
 
-/// Fails for a text with the character zero, which no value of PostgreSQL's holds. Only `U&'…'` could make one.
+/// Fails for a text with the character zero, which no value of PostgreSQL's holds. Only `U&'…'`
+/// could make one.
 fn no_zero(tokens: &[TokenWithSpan]) -> Result<()> {
     let has = |token: &TokenWithSpan| matches!(&token.token, Token::UnicodeStringLiteral(text) if text.contains('\0'));
     match tokens.iter().any(has) {
@@ -153,7 +156,8 @@ fn finish(
     Ok(())
 }
 
-/// Looks whether a long statement is to end: every pass over its tokens, and what it becomes, takes a while.
+/// Looks whether a long statement is to end: every pass over its tokens, and what it becomes, takes
+/// a while.
 fn look(tokens: usize) -> Result<()> {
     if tokens < LONG_TOKENS { Ok(()) } else { telesto_sql_types::interrupt::check_long() }
 }
@@ -271,7 +275,8 @@ fn refuse_others(statement: &Statement) -> Result<()> {
     crate::statement_kind::check_prepared(statement)
 }
 
-/// Writes what travels as nodes of the parser's that no text of PostgreSQL's makes, and calls with VARIADIC.
+/// Writes what travels as nodes of the parser's that no text of PostgreSQL's makes, and calls with
+/// VARIADIC.
 pub(crate) fn spell_nodes(tokens: &mut Vec<TokenWithSpan>, kept: bool) -> Result<()> {
     crate::rewrite::variadic::spell(tokens)?;
     crate::rewrite::search_cycle::spell(tokens)?;
@@ -335,8 +340,9 @@ fn check_payload(tokens: &[TokenWithSpan]) -> Result<()> {
     }
 }
 
-/// Writes `SET CONSTRAINTS`, which the parser does not know, as an assignment to `constraints`, which is no parameter's name: the
-/// mode, then the names, each a list's text as the session's constraints read it. The session answers it.
+/// Writes `SET CONSTRAINTS`, which the parser does not know, as an assignment to `constraints`,
+/// which is no parameter's name: the mode, then the names, each a list's text as the session's
+/// constraints read it. The session answers it.
 fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     let bare = |token: &Token, wanted: &str| matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
     let solid = |t: &&TokenWithSpan| !matches!(t.token, Token::Whitespace(_));
@@ -388,11 +394,12 @@ fn spell_set_constraints(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     Ok(())
 }
 
-/// Begins the name under which the target of ON CONFLICT travels when it is more than columns; no column's name begins so.
+/// Begins the name under which the target of ON CONFLICT travels when it is more than columns; no
+/// column's name begins so.
 pub const CONFLICT_TARGET: char = '\u{1}';
 
-/// Writes `ON CONFLICT (expressions) WHERE predicate`, of which the parser knows only columns, as one quoted name that
-/// holds the text; [`conflict_target`] takes it apart.
+/// Writes `ON CONFLICT (expressions) WHERE predicate`, of which the parser knows only columns, as
+/// one quoted name that holds the text; [`conflict_target`] takes it apart.
 fn spell_conflict_target(sql: &str, tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     let word = |token: &TokenWithSpan, wanted: &str| matches!(&token.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
     if !tokens.iter().any(|token| word(token, "CONFLICT")) {
@@ -481,7 +488,8 @@ fn read_conflict_target(sql: &str, tokens: Vec<TokenWithSpan>) -> Result<TargetA
     Ok((items, wanted))
 }
 
-/// What the name of a target of ON CONFLICT holds: key columns and the condition; `None` for the name of a column.
+/// What the name of a target of ON CONFLICT holds: key columns and the condition; `None` for the
+/// name of a column.
 ///
 /// # Errors
 /// 42601 when it does not parse.

@@ -1,5 +1,6 @@
-//! Stack for what calls itself: a statement's tree is walked, copied and dropped by functions that call themselves once a level,
-//! ours, the parser's and DataFusion's. An overflow would abort the process with everybody's sessions in it.
+//! Stack for what calls itself: a statement's tree is walked, copied and dropped by functions that
+//! call themselves once a level, ours, the parser's and DataFusion's. An overflow would abort the
+//! process with everybody's sessions in it.
 //!
 //! ```text
 //!  tokens ── Depth ──> Need ── provide ──> parse, rewrite          derived code: clone, visit, compare, show, drop
@@ -31,11 +32,12 @@ const RED: usize = if cfg!(debug_assertions) { 1 << 20 } else { 192 << 10 };
 /// A new segment for such walks, bytes.
 const SEGMENT: usize = 8 << 20;
 
-/// Stack of a level of parentheses, or of a plan, bytes: one is up to a dozen nodes. Unoptimised, sixty subqueries in each other took
-/// more than 8 MiB.
+/// Stack of a level of parentheses, or of a plan, bytes: one is up to a dozen nodes. Unoptimised,
+/// sixty subqueries in each other took more than 8 MiB.
 const NESTED_BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 48 << 10 };
 
-/// Stack of derived code for an operator or a set operation, bytes. Unoptimised, a thousand UNIONs took more than 15 KiB each.
+/// Stack of derived code for an operator or a set operation, bytes. Unoptimised, a thousand UNIONs
+/// took more than 15 KiB each.
 const CHAINED_BYTES: usize = if cfg!(debug_assertions) { 64 << 10 } else { 12 << 10 };
 
 /// Stack of derived code for an AND or OR of a chain that is not balanced yet, bytes.

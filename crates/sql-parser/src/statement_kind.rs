@@ -1,7 +1,8 @@
 //! What a statement is, as far as the session must know before it is planned.
 //!
 //! # Invariants
-//! In doubt a statement may write and reads something: that costs a wider transaction, never a wrong answer.
+//! In doubt a statement may write and reads something: that costs a wider transaction, never a
+//! wrong answer.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +29,8 @@ pub fn only_reads(statement: &Statement) -> bool {
     }
 }
 
-/// Whether a statement adds, changes, deletes or locks rows, as a whole or somewhere inside: what it reads is read where it is kept.
+/// Whether a statement adds, changes, deletes or locks rows, as a whole or somewhere inside: what
+/// it reads is read where it is kept.
 #[must_use]
 pub fn changes_or_locks_rows(statement: &Statement) -> bool {
     match statement {
@@ -76,9 +78,9 @@ pub fn query_reads(query: &Query) -> bool {
             .is_none_or(|with| with.cte_tables.iter().all(|cte| query_reads(&cte.query)))
 }
 
-/// Whether a statement is curators' decisions and nothing else, as its sender wrote it: `SELECT telesto_approve(7)`, of changes that are
-/// named or that wait. Nothing that somebody else has stored takes part in it: no table or view but the list of what waits, no default,
-/// no policy.
+/// Whether a statement is curators' decisions and nothing else, as its sender wrote it:
+/// `SELECT telesto_approve(7)`, of changes that are named or that wait. Nothing that somebody else
+/// has stored takes part in it: no table or view but the list of what waits, no default, no policy.
 #[must_use]
 pub fn decides_alone(statement: &Statement) -> bool {
     let Statement::Query(query) = statement else { return false };

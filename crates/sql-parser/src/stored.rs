@@ -1,7 +1,8 @@
 //! Expressions that the catalog keeps as text, read again.
 //!
 //! # Invariants
-//! What was written by this version parses here: the catalog keeps expressions as the deparser writes them.
+//! What was written by this version parses here: the catalog keeps expressions as the deparser
+//! writes them.
 //!
 //! # On failure
 //! XX001 names the text.
@@ -16,7 +17,8 @@ use telesto_sql_types::{Error, Result};
 /// Parses stored SQL text of an expression.
 ///
 /// # Errors
-/// XX001 when it does not parse: it did when it was stored. 54001 when it is too deep for this version.
+/// XX001 when it does not parse: it did when it was stored. 54001 when it is too deep for this
+/// version.
 pub fn parse_stored(text: &str) -> Result<Expr> {
     let corrupt = |e| Error::corrupt(format!("the stored expression {text:?} does not parse: {e}"));
     crate::syntax::read(text, |parser| {
@@ -30,7 +32,8 @@ pub fn parse_stored(text: &str) -> Result<Expr> {
     .map_err(|unread| unread.or_else(corrupt))
 }
 
-/// Parses stored SQL text of an expression over the rows of one table: of a check, a generated column or an index.
+/// Parses stored SQL text of an expression over the rows of one table: of a check, a generated
+/// column or an index.
 ///
 /// Its columns are named alone. Catalogs of before have them with the name that the table had then.
 ///
@@ -42,8 +45,8 @@ pub fn parse_over_row(text: &str) -> Result<Expr> {
     Ok(expr)
 }
 
-/// Takes the table's name, and its schema's, off the columns in an expression over its rows, where `own` says that it is this
-/// table's.
+/// Takes the table's name, and its schema's, off the columns in an expression over its rows, where
+/// `own` says that it is this table's.
 pub fn own_columns(expr: &mut Expr, own: impl Fn(&[Ident]) -> bool) {
     let _ = visit_expressions_mut(expr, |expr| {
         if let Expr::CompoundIdentifier(parts) = &*expr

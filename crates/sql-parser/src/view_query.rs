@@ -30,7 +30,8 @@ pub fn parts(name: &ObjectName) -> Vec<String> {
     name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect()
 }
 
-/// Whether the name means the relation; one without a schema is taken for it (views of older catalogs have such).
+/// Whether the name means the relation; one without a schema is taken for it (views of older
+/// catalogs have such).
 #[must_use]
 pub fn names(name: &ObjectName, schema: &str, relation: &str) -> bool {
     match parts(name).as_slice() {
@@ -61,7 +62,8 @@ pub fn relations_in<'n>(
     }
 }
 
-/// For the texts that psql and pg_dump show: schemas that the search path makes unnecessary are left out.
+/// For the texts that psql and pg_dump show: schemas that the search path makes unnecessary are
+/// left out.
 pub fn shown_query(text: &str, visible: impl Fn(&str, &str) -> bool) -> String {
     let Some(mut query) = query_of(text) else { return text.to_owned() };
     struct Short<F>(F);

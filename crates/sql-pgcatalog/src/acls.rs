@@ -1,7 +1,9 @@
-//! Access control lists as the system tables show them, and the rows of `information_schema` made of them.
+//! Access control lists as the system tables show them, and the rows of `information_schema` made
+//! of them.
 //!
 //! # Invariants
-//! An item's text is PostgreSQL's: `grantee=letters/grantor`, a `*` after each letter that may be handed on.
+//! An item's text is PostgreSQL's: `grantee=letters/grantor`, a `*` after each letter that may be
+//! handed on.
 
 use super::objects::PG_NAMESPACE;
 use super::rows::RowSet;
@@ -59,7 +61,8 @@ pub(super) fn defaults(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-/// Rows of `pg_init_privs`: what schemas were granted before anybody could change it, and pg_dump therefore does not write.
+/// Rows of `pg_init_privs`: what schemas were granted before anybody could change it, and pg_dump
+/// therefore does not write.
 pub(super) fn initial(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     for (schema, owner) in [(PG_CATALOG_OID, BOOTSTRAP), (PUBLIC_OID, DATABASE_OWNER)] {
         let mut acl = Acl::default_of(Granted::Schema, Owner(owner));
@@ -120,7 +123,8 @@ pub(super) fn roles(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-/// The first role of databases that were made before these attributes had one has them all the same.
+/// The first role of databases that were made before these attributes had one has them all the
+/// same.
 fn replicates(role: &Role) -> bool {
     role.replication || role.oid == BOOTSTRAP
 }
@@ -181,7 +185,8 @@ pub(super) fn groups(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
     }
 }
 
-/// What one role gave another on an object, by right: grantor, grantee, right, whether it may be handed on.
+/// What one role gave another on an object, by right: grantor, grantee, right, whether it may be
+/// handed on.
 fn granted(
     catalog: &CatalogSnapshot,
     guarded: &Guarded<'_>,
@@ -237,7 +242,8 @@ pub(super) fn table_privileges(
     catalog.views().for_each(|view| one(Guarded::view(view), view.schema));
 }
 
-/// Rows of `column_privileges` and `role_column_grants`: what was granted on the table, or on the column.
+/// Rows of `column_privileges` and `role_column_grants`: what was granted on the table, or on the
+/// column.
 pub(super) fn column_privileges(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,

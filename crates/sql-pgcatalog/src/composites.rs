@@ -1,5 +1,5 @@
-//! Composite types in the system tables: their rows in `pg_class` and `pg_attribute`, `information_schema.attributes` and
-//! `user_defined_types`.
+//! Composite types in the system tables: their rows in `pg_class` and `pg_attribute`,
+//! `information_schema.attributes` and `user_defined_types`.
 //!
 //! Nothing here fails.
 

@@ -1,14 +1,17 @@
-//! Rows of the views of costs: `telesto_costs`, `telesto_bill`, `telesto_session_costs`, `telesto_prices`, `pg_stat_statements`.
+//! Rows of the views of costs: `telesto_costs`, `telesto_bill`, `telesto_session_costs`,
+//! `telesto_prices`, `pg_stat_statements`.
 //!
 //! # Invariants
-//! - In each dimension of `telesto_costs` the dollars add up to those of `telesto_bill`, to the last digit.
+//! - In each dimension of `telesto_costs` the dollars add up to those of `telesto_bill`, to the
+//!   last digit.
 //! - Dollars are by the sheet that `telesto.prices` names; quantities do not depend on it.
 //!
 //! # On failure
 //! 22023 when `telesto.prices` names no sheet.
 //!
 //! # Limits
-//! What this process did since its start. Of `pg_stat_statements`, what Telesto has nothing like is 0.
+//! What this process did since its start. Of `pg_stat_statements`, what Telesto has nothing like
+//! is 0.
 
 use std::sync::Arc;
 
@@ -223,7 +226,8 @@ fn prices(out: &mut RowSet<'_>, _: &CatalogSnapshot, accounts: &Accounts, seen: 
     }
 }
 
-/// The statements of one role, whatever the application and the tags: what PostgreSQL has one row for. What they say is that role's.
+/// The statements of one role, whatever the application and the tags: what PostgreSQL has one row
+/// for. What they say is that role's.
 fn statements(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, accounts: &Accounts, seen: &Seen) {
     type Shown = (Arc<str>, Stats, Option<Arc<str>>);
     let mut rows: std::collections::BTreeMap<(Arc<str>, i64), Shown> =

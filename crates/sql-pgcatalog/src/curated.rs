@@ -1,15 +1,19 @@
-//! Rows of `telesto_pending`, the changes that wait for curators, and `telesto_decided`, what became of others.
+//! Rows of `telesto_pending`, the changes that wait for curators, and `telesto_decided`, what
+//! became of others.
 //!
 //! # Invariants
-//! - A change is shown to its author and to those who decide on it; nobody else learns that it is there.
-//! - Its rows are shown to those of them who may read the whole table: rights on all columns, and no row policies. What was there
-//!   before may hold more than its author sees. What this node cannot open is shown as NULL.
+//! - A change is shown to its author and to those who decide on it; nobody else learns that it is
+//!   there.
+//! - Its rows are shown to those of them who may read the whole table: rights on all columns, and
+//!   no row policies. What was there before may hold more than its author sees. What this node
+//!   cannot open is shown as NULL.
 //!
 //! # On failure
 //! Those of the database.
 //!
 //! # Limits
-//! Read whole, in a transaction of its own: what is decided in the statement's own transaction still waits here.
+//! Read whole, in a transaction of its own: what is decided in the statement's own transaction
+//! still waits here.
 
 use std::sync::Arc;
 
@@ -98,7 +102,8 @@ fn shown(
     let context = EvalContext::planning(settings, catalog);
     match changes(table, waiting, &context) {
         Ok(changes) => Ok(changes.unwrap_or(Datum::Null)),
-        // A key that is not at hand, or rows that are none: whoever decides needs the number all the same, to reject it.
+        // A key that is not at hand, or rows that are none: whoever decides needs the number all
+        // the same, to reject it.
         Err(error)
             if matches!(
                 error.code(),

@@ -1,4 +1,5 @@
-//! Objects of the catalog written as SQL, as `pg_get_indexdef` and `pg_get_constraintdef` show them.
+//! Objects of the catalog written as SQL, as `pg_get_indexdef` and `pg_get_constraintdef` show
+//! them.
 
 use std::sync::Arc;
 
@@ -109,7 +110,8 @@ pub(crate) fn as_written(stored: &str) -> String {
     variadic::shown(&collation::shown(stored))
 }
 
-/// `CREATE [UNIQUE] INDEX …`. With `pretty` as psql shows it: without needless parentheses and the schema `public`.
+/// `CREATE [UNIQUE] INDEX …`. With `pretty` as psql shows it: without needless parentheses and the
+/// schema `public`.
 pub(crate) fn index_definition(
     catalog: &CatalogSnapshot,
     table: &Table,

@@ -1,8 +1,8 @@
 //! What objects of the catalog are called in sentences: `pg_describe_object`.
 //!
 //! # Invariants
-//! The words are PostgreSQL's. A name carries its schema where the search path does not find the object without. Names of parts (columns,
-//! constraints, policies) are not quoted.
+//! The words are PostgreSQL's. A name carries its schema where the search path does not find the
+//! object without. Names of parts (columns, constraints, policies) are not quoted.
 //!
 //! # On failure
 //! XX000 for a catalog whose objects nothing depends on, as PostgreSQL says it.
@@ -18,7 +18,8 @@ use telesto_sql_types::identifier::quote_ident;
 use super::objects::{DATABASE_OID, row_types};
 use super::relations::{default_oid, kind_of_system};
 
-/// The object `object` of the catalog `class`, or its part (a column) of that number; `None`: there is none.
+/// The object `object` of the catalog `class`, or its part (a column) of that number; `None`: there
+/// is none.
 pub(super) fn describe(
     context: &EvalContext<'_>,
     class: u32,

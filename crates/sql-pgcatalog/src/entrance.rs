@@ -1,12 +1,13 @@
 //! Rows of `pg_stat_ssl` and `pg_stat_gssapi`: how clients came in.
 //!
 //! # Invariants
-//! As in PostgreSQL, a session is shown that a client has over the network and whose role the asking one may look at: its own, and
-//! those that it is a member of, or all with `pg_read_all_stats`. Of others there is no row.
+//! As in PostgreSQL, a session is shown that a client has over the network and whose role the
+//! asking one may look at: its own, and those that it is a member of, or all with
+//! `pg_read_all_stats`. Of others there is no row.
 //!
 //! # Limits
-//! Sessions of nodes that do not answer within a second, or do not know how theirs are encrypted, are left out. There is no GSSAPI:
-//! nobody came in by it.
+//! Sessions of nodes that do not answer within a second, or do not know how theirs are encrypted,
+//! are left out. There is no GSSAPI: nobody came in by it.
 
 use telesto_sql_catalog::CatalogSnapshot;
 use telesto_sql_catalog::rights::READ_ALL_STATS;

@@ -41,7 +41,8 @@ pub const TABLE: &[Function] = &[
     function("pg_postmaster_start_time", &[], TimestampTz, unknown).stable(),
     function("inet_client_port", &[], Int4, unknown).stable(),
     function("txid_status", &[Int8], Text, |a, c| {
-        // Numbers are a part of what transactions are known by (`telesto_txn_status`): only one's own is told.
+        // Numbers are a part of what transactions are known by (`telesto_txn_status`): only one's
+        // own is told.
         let id = c.context.execution()?.transaction_id().0;
         let own = i128::from(i64_of(&a[0])?) == (id & (i64::MAX as u128)).cast_signed();
         Ok(if own { Datum::text("in progress") } else { Datum::Null })

@@ -1,7 +1,9 @@
-//! The keywords of SQL: what `pg_get_keywords()` gives, which pgjdbc reads for `DatabaseMetaData.getSQLKeywords`.
+//! The keywords of SQL: what `pg_get_keywords()` gives, which pgjdbc reads for
+//! `DatabaseMetaData.getSQLKeywords`.
 //!
 //! # Invariants
-//! Words and classes are PostgreSQL 15's (`keywords.txt`: the word, its class, whether it can be a bare label).
+//! Words and classes are PostgreSQL 15's (`keywords.txt`: the word, its class, whether it can be a
+//! bare label).
 
 use super::rows::RowSet;
 

@@ -1,13 +1,14 @@
 //! The system tables: `pg_catalog` and `information_schema`, computed from the catalog snapshot.
 //!
 //! # Invariants
-//! - Which tables there are, and their columns, is the catalog's list (`builtin::tables`): PostgreSQL 15's, so that psql,
-//!   drivers and ORMs find what they look for.
-//! - Rows describe the statement's own snapshot: a table created earlier in the same transaction is there.
+//! - Which tables there are, and their columns, is the catalog's list (`builtin::tables`):
+//!   PostgreSQL 15's, so that psql, drivers and ORMs find what they look for.
+//! - Rows describe the statement's own snapshot: a table created earlier in the same transaction is
+//!   there.
 //!
 //! # Limits
-//! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features Telesto has not
-//! (triggers, publications, …) are there and empty.
+//! Computed whole for each use: sized for catalogs of thousands of objects. Tables of features
+//! Telesto has not (triggers, publications, …) are there and empty.
 
 mod acls;
 mod composites;
@@ -95,8 +96,9 @@ pub fn lasting(table: &SystemTable) -> Lasting {
     }
 }
 
-/// Whether the rows tell of the present whatever the transaction sees: of sessions, nodes, costs, statistics, and of what waits for
-/// curators. Others follow from the catalog, or are the session's own.
+/// Whether the rows tell of the present whatever the transaction sees: of sessions, nodes, costs,
+/// statistics, and of what waits for curators. Others follow from the catalog, or are the session's
+/// own.
 #[must_use]
 pub fn is_of_the_present(table: &SystemTable) -> bool {
     match table.name {

@@ -1,6 +1,7 @@
-//! System tables whose rows are the session's own: pg_cursors, pg_prepared_statements; its process's: the advisory locks of pg_locks, the nodes and logs
-//! it knows, what it measures; and those that are read when the scan runs: `pg_stat_progress_create_index`, and what
-//! other nodes are asked for.
+//! System tables whose rows are the session's own: pg_cursors, pg_prepared_statements; its
+//! process's: the advisory locks of pg_locks, the nodes and logs it knows, what it measures; and
+//! those that are read when the scan runs: `pg_stat_progress_create_index`, and what other nodes
+//! are asked for.
 
 use super::SystemTable;
 use super::objects::DATABASE_OID;

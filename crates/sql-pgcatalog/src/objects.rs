@@ -1,8 +1,8 @@
 //! Rows of `pg_catalog`.
 //!
 //! # Invariants
-//! OIDs agree between tables: what one refers to, another has. A primary or unique key has the index's OID in
-//! `pg_class` and `pg_index`, and its constraint's OID in `pg_constraint`.
+//! OIDs agree between tables: what one refers to, another has. A primary or unique key has the
+//! index's OID in `pg_class` and `pg_index`, and its constraint's OID in `pg_constraint`.
 
 use std::sync::Arc;
 

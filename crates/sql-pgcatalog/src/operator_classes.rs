@@ -1,4 +1,5 @@
-//! `pg_opclass`: by which order an index keeps a type. PostgreSQL's numbers and names; each type has one, the default.
+//! `pg_opclass`: by which order an index keeps a type. PostgreSQL's numbers and names; each type
+//! has one, the default.
 
 use super::objects::OWNER_OID;
 use super::rows::RowSet;

@@ -1,8 +1,9 @@
 //! The rows of `pg_settings`: the session's parameters.
 //!
 //! # Invariants
-//! Types, contexts, categories and descriptions are PostgreSQL 15's (`parameters.txt`, a line for each: name, type, context, category,
-//! description), of those that PostgreSQL has too. A number that is shown with its unit is a string.
+//! Types, contexts, categories and descriptions are PostgreSQL 15's (`parameters.txt`, a line for
+//! each: name, type, context, category, description), of those that PostgreSQL has too. A number
+//! that is shown with its unit is a string.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -4,7 +4,8 @@
 //! They say what the checks do, for they ask the same ([`Guarded`], [`CatalogSnapshot::actor`]).
 //!
 //! # On failure
-//! 42704 for a role there is not, 22023 for a privilege there is not; an OID that names nothing gives NULL.
+//! 42704 for a role there is not, 22023 for a privilege there is not; an OID that names nothing
+//! gives NULL.
 
 use telesto_sql_catalog::rights::Actor;
 use telesto_sql_catalog::{CatalogSnapshot, DATABASE_OID, Granted, Guarded, Rights, Table};
@@ -249,8 +250,8 @@ fn system(actor: &Actor, oid: u32, asked: &Asked) -> Option<bool> {
     Some(!asked.is_empty() && (actor.superuser || (reads && !secret)))
 }
 
-/// Whether a function, named by its signature or its OID, may be called: by everybody, since all are part of the server; and
-/// nobody can hand that on.
+/// Whether a function, named by its signature or its OID, may be called: by everybody, since all
+/// are part of the server; and nobody can hand that on.
 fn callable(function: &Datum, asked: &Datum, call: &Call<'_>) -> Result<Datum> {
     let asked = words(asked, Granted::Function)?;
     let oid = match function.as_str() {

@@ -15,7 +15,8 @@ fn is_listed(oid: &u32) -> bool {
     SqlType::from_oid(*oid).is_some() || pseudo_types::name(*oid).is_some()
 }
 
-/// `pg_proc`: tools join it with `pg_type`, so functions of types that Telesto has not are left out.
+/// `pg_proc`: tools join it with `pg_type`, so functions of types that Telesto has not are left
+/// out.
 pub(super) fn rows(out: &mut RowSet<'_>) {
     let listed = |found: &&Procedure| found.arguments.iter().chain([&found.result]).all(is_listed);
     for procedure in all().filter(listed) {

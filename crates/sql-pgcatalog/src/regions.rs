@@ -1,14 +1,17 @@
-//! Rows about regions: which there are and how they stand, what is measured between them, where tables are, and which writes lost.
+//! Rows about regions: which there are and how they stand, what is measured between them, where
+//! tables are, and which writes lost.
 //!
 //! # Invariants
-//! Names come from the catalog, which is the same in every region; how the streams stand is told by the node that carries them, whichever
-//! node of the region is asked. A statement that only takes the names ([`KNOWN`]) asks nobody.
+//! Names come from the catalog, which is the same in every region; how the streams stand is told by
+//! the node that carries them, whichever node of the region is asked. A statement that only takes
+//! the names ([`KNOWN`]) asks nobody.
 //!
 //! # On failure
 //! 08006 when no node that carries the streams answers in time.
 //!
 //! # Limits
-//! In a process that has no way to the streams (one that opened the bucket for itself), what they do is not known: NULL, and no rows.
+//! In a process that has no way to the streams (one that opened the bucket for itself), what they
+//! do is not known: NULL, and no rows.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +31,8 @@ use telesto_txn::regions::{ConflictView, LinkView, RegionView, RegionsView};
 /// 2000-01-01 in microseconds since 1970.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 
-/// Columns of `telesto_regions` that every node knows, the first ones: number, name, address, which region this is and which one defines.
+/// Columns of `telesto_regions` that every node knows, the first ones: number, name, address, which
+/// region this is and which one defines.
 const KNOWN: usize = 5;
 
 /// Fills the table if it is one of these, with what the catalog says; whether it is.
@@ -149,7 +153,8 @@ fn links(out: &mut RowSet<'_>, catalog: &CatalogSnapshot, links: Vec<LinkView>) 
     }
 }
 
-/// A row's key has values of the row in it: it is shown to who may read the whole table, and to a superuser where the table is gone.
+/// A row's key has values of the row in it: it is shown to who may read the whole table, and to a
+/// superuser where the table is gone.
 fn conflicts(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,

@@ -93,7 +93,7 @@ pub(super) fn classes(out: &mut RowSet<'_>, catalog: &CatalogSnapshot) {
                 row_type: table.type_oid,
             },
         );
-        // Foreign keys are enforced by triggers in PostgreSQL, and psql looks at this flag for them.
+        // PostgreSQL enforces foreign keys by triggers: psql looks at this flag for them.
         super::table_statistics::of_class(out, catalog, table);
         let keys = !table.foreign_keys.is_empty() || !catalog.referencing(table.id).is_empty();
         out.last()

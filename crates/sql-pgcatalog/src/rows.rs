@@ -1,8 +1,8 @@
 //! Rows of a system table, set by column name.
 //!
 //! # Invariants
-//! A column that is not set is false, 0 or NULL, as its type goes; a column that the table has not is ignored, so that
-//! one description may fill several tables.
+//! A column that is not set is false, 0 or NULL, as its type goes; a column that the table has not
+//! is ignored, so that one description may fill several tables.
 
 use std::sync::Arc;
 

@@ -1,10 +1,11 @@
-//! Defaults, generated columns and checks as PostgreSQL prints them back (`pg_get_expr`, `pg_get_constraintdef`,
-//! `information_schema`).
+//! Defaults, generated columns and checks as PostgreSQL prints them back (`pg_get_expr`,
+//! `pg_get_constraintdef`, `information_schema`).
 //!
 //! # Invariants
-//! - The catalog keeps what was written; what is shown is made from it for each reader, whose search path says which names
-//!   need their schema.
-//! - A default is shown without the cast to its column's type, but with the type where a constant had none.
+//! - The catalog keeps what was written; what is shown is made from it for each reader, whose
+//!   search path says which names need their schema.
+//! - A default is shown without the cast to its column's type, but with the type where a constant
+//!   had none.
 //!
 //! # On failure
 //! None: what no longer binds is shown as it is stored.
@@ -61,7 +62,8 @@ impl Over<'_> {
 pub(super) struct Reader<'a> {
     catalog: &'a Arc<CatalogSnapshot>,
     settings: &'a Settings,
-    /// The settings of whom most texts are, with a search path that leads to what they name by bare names.
+    /// The settings of whom most texts are, with a search path that leads to what they name by bare
+    /// names.
     binding: OnceLock<(u32, Settings)>,
 }
 
@@ -127,7 +129,8 @@ impl<'a> Reader<'a> {
         exprs.iter().map(|expr| deparse.text(expr)).collect::<Vec<_>>().join(", ")
     }
 
-    /// A default or generation expression of a column of type `ty`; `None` for NULL, which is no default.
+    /// A default or generation expression of a column of type `ty`; `None` for NULL, which is no
+    /// default.
     pub(super) fn default_of(&self, text: &str, over: &Over<'_>, ty: &SqlType) -> Option<String> {
         let finished = self.bind(text, over, |binder, bound| match bound.ty {
             SqlType::Unknown => binder.coerce(bound, &ty.without_modifier(), CastContext::Implicit),
@@ -155,7 +158,8 @@ impl<'a> Reader<'a> {
 
     /// An expression, or several, that has been shown before, without needless parentheses.
     pub(super) fn pretty(&self, text: &str, over: &Over<'_>) -> String {
-        // To this reader: its bare names are what the reader's search path leads to, before what it led to for whoever wrote it.
+        // To this reader: its bare names are what the reader's search path leads to, before what it
+        // led to for whoever wrote it.
         let mut settings = self.binding(over).into_owned();
         let written =
             std::mem::replace(&mut settings.search_path, self.settings.effective_search_path());
@@ -166,7 +170,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The positions of the columns of `table` that an expression names, in the order in which it names them.
+    /// The positions of the columns of `table` that an expression names, in the order in which it
+    /// names them.
     pub(super) fn columns_of(&self, text: &str, table: &Table) -> Vec<usize> {
         let mut named = Vec::new();
         let bound = self.bind(text, &Over::Columns(table), |_, bound| Ok(bound));

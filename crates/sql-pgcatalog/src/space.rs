@@ -1,16 +1,19 @@
-//! What tables, indexes and the database take: `pg_relation_size` and its kin, and the rows of `telesto_space`.
+//! What tables, indexes and the database take: `pg_relation_size` and its kin, and the rows of
+//! `telesto_space`.
 //!
 //! # Invariants
 //! - Measured once a statement: all its numbers are of one moment.
-//! - A table is its primary key: the rows are counted there, and an index that is the primary key takes nothing beside them.
+//! - A table is its primary key: the rows are counted there, and an index that is the primary key
+//!   takes nothing beside them.
 //! - Every version that is still kept counts, and what was committed after the checkpoint.
 //!
 //! # On failure
 //! The database's errors. An OID that names no relation gives NULL, as in PostgreSQL.
 //!
 //! # Limits
-//! Bytes of the checkpoint are those of stored blocks, without what the bucket holds beside them (`telesto_storage`): parts, the
-//! log, tables that a compaction has replaced. Temporary tables are in no bucket: theirs is 0. A sequence is one key of the catalog.
+//! Bytes of the checkpoint are those of stored blocks, without what the bucket holds beside them
+//! (`telesto_storage`): parts, the log, tables that a compaction has replaced. Temporary tables are
+//! in no bucket: theirs is 0. A sequence is one key of the catalog.
 
 use telesto_common::TableId;
 use telesto_common::key::KeyWriter;
@@ -155,7 +158,8 @@ fn database_named(args: &[Datum], call: &Call<'_>) -> Result<Datum> {
 const UNITS: [(&str, u32); 6] =
     [("bytes", 0), ("kB", 10), ("MB", 20), ("GB", 30), ("TB", 40), ("PB", 50)];
 
-/// As PostgreSQL shows it: in bytes below 10 kB, else in the first unit with less than 10 of the next, rounded half away from zero.
+/// As PostgreSQL shows it: in bytes below 10 kB, else in the first unit with less than 10 of the
+/// next, rounded half away from zero.
 fn pretty(bytes: i128) -> String {
     if bytes.abs() < 10 * 1024 {
         return format!("{bytes} bytes");

@@ -4,8 +4,9 @@
 //! What is not counted is NULL, not 0: nobody may conclude that an index is not used.
 //!
 //! # Limits
-//! Of all nodes, each since it started; those that do not answer within a second are not in the sums. `n_live_tup` is what this process
-//! knows. Blocks are not counted: there are none. The views of system tables are empty.
+//! Of all nodes, each since it started; those that do not answer within a second are not in the
+//! sums. `n_live_tup` is what this process knows. Blocks are not counted: there are none. The views
+//! of system tables are empty.
 
 use super::objects::DATABASE_OID;
 use super::rows::RowSet;
@@ -195,7 +196,8 @@ fn database(
     }
 }
 
-/// Rows of `pg_stat_activity`: every session of this process that has a process id, the asking one, and those of other nodes.
+/// Rows of `pg_stat_activity`: every session of this process that has a process id, the asking one,
+/// and those of other nodes.
 pub(super) fn activity(
     out: &mut RowSet<'_>,
     catalog: &CatalogSnapshot,

@@ -1,14 +1,16 @@
 //! Rows of `telesto_storage`: what the bucket holds, and what keeping it costs a month.
 //!
 //! # Invariants
-//! Asked of the bucket anew for each use: a LIST for each thousand objects, which the statement pays.
+//! Asked of the bucket anew for each use: a LIST for each thousand objects, which the statement
+//! pays.
 //!
 //! # On failure
 //! The bucket's errors.
 //!
 //! # Limits
-//! At most [`PAGES`] thousand objects; a bucket with more is refused rather than shown in part. Objects of nodes and regions
-//! that share the bucket's prefix are all in it: storage is the bucket's, not a process's.
+//! At most [`PAGES`] thousand objects; a bucket with more is refused rather than shown in part.
+//! Objects of nodes and regions that share the bucket's prefix are all in it: storage is the
+//! bucket's, not a process's.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! What is known of tables' rows: `pg_stats`, `reltuples` and `relpages`, and what `pg_stat_user_tables` says of ANALYZE.
+//! What is known of tables' rows: `pg_stats`, `reltuples` and `relpages`, and what
+//! `pg_stat_user_tables` says of ANALYZE.
 //!
 //! # Invariants
-//! A column is shown to who may read it, and only if no row policies stand in the way: its values are in the statistics.
+//! A column is shown to who may read it, and only if no row policies stand in the way: its values
+//! are in the statistics.
 //!
 //! # Limits
 //! As this process knows them ([`telesto_sql_catalog::statistics::KnownStatistics`]).

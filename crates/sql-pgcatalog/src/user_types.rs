@@ -1,4 +1,5 @@
-//! Users' types in the system tables: rows of `pg_type` and `pg_enum`, names as `format_type` gives them.
+//! Users' types in the system tables: rows of `pg_type` and `pg_enum`, names as `format_type` gives
+//! them.
 //!
 //! # Invariants
 //! A type that the search path does not lead to is shown with its schema.

@@ -1,12 +1,14 @@
 //! The names of a view's columns in a text of it that is shown as it is kept.
 //!
-//! A view's columns are called as they were when it was made, or as ALTER VIEW called them since: its query need not say so.
+//! A view's columns are called as they were when it was made, or as ALTER VIEW called them since:
+//! its query need not say so.
 //!
 //! # Invariants
 //! The query that comes out has the same rows in the same order.
 //!
 //! # On failure
-//! A query that cannot be given the names from inside gets them around itself: `SELECT * FROM (…) v(a, b)`.
+//! A query that cannot be given the names from inside gets them around itself:
+//! `SELECT * FROM (…) v(a, b)`.
 
 use telesto_sql_catalog::View;
 use telesto_sql_expr::{fold, output_name};

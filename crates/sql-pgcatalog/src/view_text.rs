@@ -1,4 +1,5 @@
-//! The queries of views as PostgreSQL prints them back: `pg_get_viewdef`, `pg_views`, `information_schema.views`.
+//! The queries of views as PostgreSQL prints them back: `pg_get_viewdef`, `pg_views`,
+//! `information_schema.views`.
 //!
 //! ```text
 //! stored text -> parsed -> each expression bound over the relations of FROM -> printed, columns with their relation's name
@@ -9,7 +10,8 @@
 //! What is printed parses again, and names the same relations.
 //!
 //! # Limits
-//! No WITH, set operations, subqueries, functions in FROM, USING, windows, DISTINCT ON and grouping sets.
+//! No WITH, set operations, subqueries, functions in FROM, USING, windows, DISTINCT ON and grouping
+//! sets.
 
 use std::sync::Arc;
 
@@ -267,7 +269,8 @@ impl Shown<'_> {
         Ok(out)
     }
 
-    /// What is grouped or sorted by: an item of the list by its number or name, or an expression of its own.
+    /// What is grouped or sorted by: an item of the list by its number or name, or an expression of
+    /// its own.
     fn sorted(
         &self,
         printer: &mut Printer<'_>,

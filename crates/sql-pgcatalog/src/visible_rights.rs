@@ -1,8 +1,9 @@
-//! What `information_schema` shows to a role: what it owns, and what it was granted something on (SQL:2016, part 11).
+//! What `information_schema` shows to a role: what it owns, and what it was granted something on
+//! (SQL:2016, part 11).
 //!
 //! # Invariants
-//! As PostgreSQL 15's views: tables and columns with any right, constraints with one beside SELECT, what only an owner may know
-//! (the columns that a constraint uses, a view's text) with none.
+//! As PostgreSQL 15's views: tables and columns with any right, constraints with one beside SELECT,
+//! what only an owner may know (the columns that a constraint uses, a view's text) with none.
 //!
 //! # On failure
 //! Nothing fails.

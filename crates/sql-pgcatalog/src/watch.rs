@@ -1,16 +1,18 @@
-//! Rows of what the process noticed of its own work: `telesto_activity_samples`, `telesto_anomalies`, `telesto_index_advice`.
+//! Rows of what the process noticed of its own work: `telesto_activity_samples`,
+//! `telesto_anomalies`, `telesto_index_advice`.
 //!
 //! # Invariants
-//! - An index is advised when a condition read a whole table for want of it, no index there is serves that condition, and by the
-//!   statistics there are it would read less.
+//! - An index is advised when a condition read a whole table for want of it, no index there is
+//!   serves that condition, and by the statistics there are it would read less.
 //! - What is advised is a statement that can be run as it stands.
 //!
 //! # On failure
 //! Nothing fails. A table that is gone has no row.
 //!
 //! # Limits
-//! See [`telesto_sql_plan::watch`]. Of a table that nobody has analyzed it is not known how many rows an index would find: `rows_wanted` is
-//! NULL. What an index costs those who write is not weighed.
+//! See [`telesto_sql_plan::watch`]. Of a table that nobody has analyzed it is not known how many
+//! rows an index would find: `rows_wanted` is NULL. What an index costs those who write is not
+//! weighed.
 
 use telesto_common::wait::Wait;
 use telesto_sql_catalog::{CatalogSnapshot, Index, Table};

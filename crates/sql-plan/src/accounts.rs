@@ -1,7 +1,8 @@
 //! The accounts of an engine: what views of costs show.
 //!
 //! # Invariants
-//! Asked for, every session's open counts are passed on first: with the jobs of the bucket the accounts add up to its bill.
+//! Asked for, every session's open counts are passed on first: with the jobs of the bucket the
+//! accounts add up to its bill.
 //!
 //! # On failure
 //! Nothing fails.

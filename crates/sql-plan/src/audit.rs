@@ -1,4 +1,5 @@
-//! Records of what was done: what a session, and a statement that reaches further than its transaction, tell whoever keeps them.
+//! Records of what was done: what a session, and a statement that reaches further than its
+//! transaction, tell whoever keeps them.
 //!
 //! # Invariants
 //! What is to be recorded does not run before there is room for its record.
@@ -21,7 +22,8 @@ pub enum AuditClass {
     Connection,
     /// What was refused for want of a right (42501).
     Denied,
-    /// Definitions: CREATE, ALTER, DROP, TRUNCATE, COMMENT and their kin; spend caps and the kind of the log.
+    /// Definitions: CREATE, ALTER, DROP, TRUNCATE, COMMENT and their kin; spend caps and the kind
+    /// of the log.
     Definition,
     /// Roles and rights: CREATE, ALTER and DROP ROLE, GRANT, REVOKE and their kin.
     Role,
@@ -61,8 +63,8 @@ pub trait Slot: Send {
 }
 
 impl ExecContext {
-    /// Runs what a function does beyond its transaction, as the record of a definition tells it: by the call, however the statement
-    /// came to it (a view, a prepared statement).
+    /// Runs what a function does beyond its transaction, as the record of a definition tells it: by
+    /// the call, however the statement came to it (a view, a prepared statement).
     pub(crate) async fn recorded<T>(
         &self,
         call: String,

@@ -1,24 +1,31 @@
 //! Spend caps at work: purses, slices, guards, refusals.
 //!
 //! # Purpose
-//! The catalog says which caps there are; a [`CapBook`] holds this process's [`Purse`] of each and fills it with slices, each
-//! taken in a transaction of its own. A statement under a cap runs with a [`CapGuard`] on its requests.
+//! The catalog says which caps there are; a [`CapBook`] holds this process's [`Purse`] of each and
+//! fills it with slices, each taken in a transaction of its own. A statement under a cap runs with
+//! a [`CapGuard`] on its requests.
 //!
 //! # Invariants
-//! - What is no statement's (fencing, chain, archive, checkpoints, collection, the slices themselves) is never asked.
-//! - A write is asked for before it begins and sets aside what it may cost until its transaction ends.
-//! - A read that needs a request of the bucket waits for its guard; what is in memory never meets it.
-//! - A superuser who changes caps (`telesto_cap_set`, `telesto_cap_drop`) is not stopped by one. What others call a column or a
-//!   function of theirs lifts no cap.
-//! - A cap that only warns takes slices too, in the background: they tell what all processes have spent together.
+//! - What is no statement's (fencing, chain, archive, checkpoints, collection, the slices
+//!   themselves) is never asked.
+//! - A write is asked for before it begins and sets aside what it may cost until its transaction
+//!   ends.
+//! - A read that needs a request of the bucket waits for its guard; what is in memory never meets
+//!   it.
+//! - A superuser who changes caps (`telesto_cap_set`, `telesto_cap_drop`) is not stopped by one.
+//!   What others call a column or a function of theirs lifts no cap.
+//! - A cap that only warns takes slices too, in the background: they tell what all processes have
+//!   spent together.
 //!
 //! # On failure
-//! A slice that cannot be had in time leaves the purse as it is: writes are told so (53400), reads go on after 2 s.
+//! A slice that cannot be had in time leaves the purse as it is: writes are told so (53400), reads
+//! go on after 2 s.
 //!
 //! # Limits
-//! A process learns of caps from the catalog that its statements read: one that is under way meets a new cap at its next statement.
-//! What a cap refuses it refuses for up to five seconds after another process has changed or dropped it. What is no statement's is counted
-//! within ten seconds, in the window in which it is counted.
+//! A process learns of caps from the catalog that its statements read: one that is under way meets
+//! a new cap at its next statement. What a cap refuses it refuses for up to five seconds after
+//! another process has changed or dropped it. What is no statement's is counted within ten seconds,
+//! in the window in which it is counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use telesto_bucket::meter::{Guard, Toll, scoped};
 use telesto_bucket::{Cause, ScopeMeter};
 use telesto_common::{Env, Timestamp};
-use telesto_meter::caps::{Cap, Class, Mode, Payer, Purse, Refusal, Subject, Verdict, Window};
+use telesto_meter::caps::{Cap, Class, Mode, Payer, Purse, Subject, Verdict, Window};
 use telesto_meter::{Charge, Dollars, Entry, REQUEST, Rates, Resource};
 use telesto_sql_catalog::store::{CatalogCache, CatalogChange, Object, spent_key};
 use telesto_sql_catalog::{CatalogSnapshot, Stamp};
@@ -38,6 +45,9 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::interrupt::Shared;
 use telesto_txn::{Database, ReadFor, TxnOptions};
 
+mod refusal;
+
+use self::refusal::{refusal, refused, told};
 use crate::accounts::Accounts;
 use crate::result::NoticeQueue;
 
@@ -47,7 +57,8 @@ const TRIES: u32 = 50;
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a request that was refused waits for its statement to go away.
 const STOPPED: Duration = Duration::from_secs(1);
-/// How long what was refused by a cap is refused before the catalog is looked at for another one, which another process may have made.
+/// How long what was refused by a cap is refused before the catalog is looked at for another one,
+/// which another process may have made.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// How often a request waits for that look.
 const LOOKS: u32 = 100;
@@ -75,7 +86,8 @@ pub struct CapBook {
     filler: AtomicBool,
     /// A task looks at the catalog.
     looking: AtomicBool,
-    /// When the catalog was last looked at because of a refusal, microseconds of the monotonic clock; 0: never.
+    /// When the catalog was last looked at because of a refusal, microseconds of the monotonic
+    /// clock; 0: never.
     looked_micros: AtomicU64,
 }
 
@@ -164,12 +176,14 @@ impl CapBook {
         Arc::clone(&self.state.lock().all)
     }
 
-    /// Counts for the database what the bucket's jobs have cost since it was counted last. All purses.
+    /// Counts for the database what the bucket's jobs have cost since it was counted last. All
+    /// purses.
     fn count(&self, jobs: Dollars) -> Arc<[Arc<Purse>]> {
         let now = self.env.clock.wall_micros();
         let mut state = self.state.lock();
         let more = jobs.less(state.jobs);
-        // Whoever asked before and comes later has an older sum, which does not count what came since once more.
+        // Whoever asked before and comes later has an older sum, which does not count what came
+        // since once more.
         state.jobs = state.jobs.max(jobs);
         let purses = Arc::clone(&state.all);
         drop(state);
@@ -180,7 +194,8 @@ impl CapBook {
         purses
     }
 
-    /// The purses that a statement is paid from. `jobs`: what the bucket's jobs have cost by now, which counts for the database.
+    /// The purses that a statement is paid from. `jobs`: what the bucket's jobs have cost by now,
+    /// which counts for the database.
     fn paying(&self, payer: &Payer<'_>, jobs: Dollars) -> Vec<Arc<Purse>> {
         let purses = self.count(jobs);
         purses.iter().filter(|purse| purse.cap.subject.covers(payer)).cloned().collect()
@@ -366,7 +381,8 @@ impl Accounts {
         self.caps().active()
     }
 
-    /// Counts what the bucket's jobs have cost for caps of the database, and takes slices for it, whether clients run statements here or not.
+    /// Counts what the bucket's jobs have cost for caps of the database, and takes slices for it,
+    /// whether clients run statements here or not.
     pub async fn count_jobs(&self) {
         let caps = self.caps();
         if !caps.active() {
@@ -380,8 +396,8 @@ impl Accounts {
         }
     }
 
-    /// The guard of what this payer runs; `None`: no cap concerns it. `boss`: it is a superuser's session, which is not kept from
-    /// changing caps.
+    /// The guard of what this payer runs; `None`: no cap concerns it. `boss`: it is a superuser's
+    /// session, which is not kept from changing caps.
     pub fn guard(
         self: &Arc<Self>,
         payer: &Payer<'_>,
@@ -401,8 +417,9 @@ impl Accounts {
         Some(Arc::new(CapGuard { accounts, purses, rates: self.rates(), cancel, lets_through }))
     }
 
-    /// Looks whether another process has changed or dropped the cap that refuses something: statements that are refused before they
-    /// read the catalog would never learn of it. Once in [`LOOK_AGAIN`] at most.
+    /// Looks whether another process has changed or dropped the cap that refuses something:
+    /// statements that are refused before they read the catalog would never learn of it. Once in
+    /// [`LOOK_AGAIN`] at most.
     async fn look_again(&self) {
         let caps = self.caps();
         if caps.has_looked() {
@@ -455,20 +472,22 @@ impl CapGuard {
         self.purses.iter().any(|purse| !self.accounts.caps().has(purse))
     }
 
-    /// From now on what is asked for is counted and never refused: a transaction that was let begin commits.
+    /// From now on what is asked for is counted and never refused: a transaction that was let begin
+    /// commits.
     pub fn lets_through(&self) {
         self.lets_through.store(true, Ordering::Relaxed);
     }
 
-    /// Has a purse that only warns take a slice when it is time to. Nobody waits for it, and none that is not had stops anybody.
+    /// Has a purse that only warns take a slice when it is time to. Nobody waits for it, and none
+    /// that is not had stops anybody.
     fn tell(&self, purse: &Arc<Purse>, price: Dollars, now: u64) {
         if purse.cap.mode == Mode::Warn && purse.wants(price, now).is_some() {
             self.accounts.fill_soon(purse, price);
         }
     }
 
-    /// Lets a write begin and sets aside what it may cost: what this statement costs on the average, and at least a commit, which all
-    /// of a transaction share.
+    /// Lets a write begin and sets aside what it may cost: what this statement costs on the
+    /// average, and at least a commit, which all of a transaction share.
     ///
     /// # Errors
     /// 53400 when a cap is reached.
@@ -551,50 +570,4 @@ impl Guard for CapGuard {
             self.purses.iter().for_each(|purse| purse.spend(price, now));
         }
     }
-}
-
-fn refusal(purse: &Purse, class: Class, price: Dollars, now: u64) -> Refusal {
-    let resets_micros = purse.held(now).window.end_micros;
-    Refusal { cap: purse.cap.clone(), class, price, resets_micros }
-}
-
-/// Message, detail.
-fn told(refusal: &Refusal) -> (String, String) {
-    let Refusal { cap, class, price, resets_micros } = refusal;
-    let micros = telesto_sql_types::pg_micros(*resets_micros);
-    let resets = telesto_sql_types::Datum::TimestampTz(micros).to_text(
-        &telesto_sql_types::SqlType::TimestampTz(None),
-        &telesto_sql_types::TextStyle::default(),
-    );
-    let (kind, subject) = cap.subject.parts();
-    let what = match (class, cap.mode) {
-        (Class::Write, Mode::Enforce) => format!("writes are refused until {resets}"),
-        (Class::ColdRead, Mode::Enforce) => format!(
-            "this read needs requests of the bucket at ${price} each, and is refused until {resets}"
-        ),
-        (_, Mode::Warn) => format!("it warns only, until {resets}"),
-    };
-    (
-        format!("spend cap \"{}\" is reached: {what}", cap.name),
-        format!(
-            "The cap is ${} per {} for {kind} \"{subject}\"; its reserve of {} percent is kept for what keeps the data safe.",
-            cap.limit(),
-            cap.per.name(),
-            cap.reserve_percent
-        ),
-    )
-}
-
-/// The error of what a cap refuses.
-fn refused(refusal: &Refusal) -> Error {
-    let (message, detail) = told(refusal);
-    let hint = match refusal.class {
-        Class::Write => {
-            "Wait, or raise the cap with telesto_cap_set; SELECT * FROM telesto_caps shows all caps."
-        }
-        Class::ColdRead => {
-            "Reads of what is in memory go on: SET telesto.consistency = session reads without a look at the log. Or raise the cap with telesto_cap_set."
-        }
-    };
-    Error::new(SqlState::CONFIGURATION_LIMIT_EXCEEDED, message).detail(detail).hint(hint)
 }

@@ -184,7 +184,8 @@ impl CompiledTable {
         }
     }
 
-    /// Key and value of the row's entry in a secondary index; `None`: a partial index leaves the row out.
+    /// Key and value of the row's entry in a secondary index; `None`: a partial index leaves the
+    /// row out.
     ///
     /// # Errors
     /// Those of predicate and expressions; XX000 when a value is not of its column's type.
@@ -287,7 +288,8 @@ impl CompiledTable {
         Some(format!("Failing row contains ({}) = ({values}).", names.join(", ")))
     }
 
-    /// Whom errors of the statement are told; `None`: policies may hide rows from it, and no values are told.
+    /// Whom errors of the statement are told; `None`: policies may hide rows from it, and no values
+    /// are told.
     fn reader<'a>(&'a self, context: &EvalContext<'a>) -> Option<Reader<'a>> {
         let catalog = &**context.catalog;
         let actor = catalog.actor(context.settings.current_role);
@@ -297,7 +299,8 @@ impl CompiledTable {
         Some(Reader { table: &self.table, catalog, actor })
     }
 
-    /// `Key (a, b)=(1, 2)`, as errors begin to tell of it; without names and values where the role could not read them.
+    /// `Key (a, b)=(1, 2)`, as errors begin to tell of it; without names and values where the role
+    /// could not read them.
     #[must_use]
     pub fn key_told(
         &self,
@@ -381,7 +384,8 @@ fn has_texts(table: &Table) -> bool {
     !table.checks.is_empty() || table.columns.iter().any(computed)
 }
 
-/// Whom an error is told. What it shows is what its role could have read: others' values in a row that it changes a column of are not.
+/// Whom an error is told. What it shows is what its role could have read: others' values in a row
+/// that it changes a column of are not.
 struct Reader<'a> {
     table: &'a Table,
     catalog: &'a CatalogSnapshot,

@@ -1,8 +1,9 @@
 //! What statements cost: bucket requests, bytes, computing, dollars.
 //!
 //! # Purpose
-//! A session's [`Spending`] counts everything it does, tells what its statement, its transaction and the session itself have cost,
-//! and passes it on to the account of the statement ([`Accounts`]).
+//! A session's [`Spending`] counts everything it does, tells what its statement, its transaction
+//! and the session itself have cost, and passes it on to the account of the statement
+//! ([`Accounts`]).
 //!
 //! ```text
 //!  requests, shares of commits and looks ─┐
@@ -13,20 +14,23 @@
 //!
 //! # Invariants
 //! - One [`ScopeMeter`] a session counts everything it does; a statement's cost is a difference.
-//! - Counted: what the statement itself reads and writes, row streams and COPY data included however late
-//!   they are pulled; its share of the look at the log's tail its transaction begins with; of the
-//!   group commit it takes part in; every try of one that is repeated after a conflict.
-//! - What a session has counted reaches an account at the end of its statement, at the begin of the next, when a view asks,
-//!   and when the session ends: nothing is counted twice or lost.
+//! - Counted: what the statement itself reads and writes, row streams and COPY data included
+//!   however late they are pulled; its share of the look at the log's tail its transaction begins
+//!   with; of the group commit it takes part in; every try of one that is repeated after a
+//!   conflict.
+//! - What a session has counted reaches an account at the end of its statement, at the begin of the
+//!   next, when a view asks, and when the session ends: nothing is counted twice or lost.
 //! - `SHOW telesto.last_statement_cost` and `SHOW telesto.cost` change nothing.
 //! - What is one statement: a simple query, all its statements together; in the extended protocol
-//!   everything up to Sync, inside a transaction block one Execute. Planning ahead (Parse) counts for the
-//!   next statement that runs. Accounts are by Execute; what Sync commits counts for the last one.
+//!   everything up to Sync, inside a transaction block one Execute. Planning ahead (Parse) counts
+//!   for the next statement that runs. Accounts are by Execute; what Sync commits counts for the
+//!   last one.
 //!
 //! # Limits
-//! Background work belongs to no statement: folding the log into the checkpoint, compaction, shipping a
-//! quorum log to the bucket, collection; nor do group commits that fail as a whole. Computing is told by the time that
-//! polls take: what operators of DataFusion compute in tasks of their own counts for the process.
+//! Background work belongs to no statement: folding the log into the checkpoint, compaction,
+//! shipping a quorum log to the bucket, collection; nor do group commits that fail as a whole.
+//! Computing is told by the time that polls take: what operators of DataFusion compute in tasks of
+//! their own counts for the process.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -147,8 +151,8 @@ impl Account {
     }
 }
 
-/// What a statement's text says of the account it counts for. Reading it costs a pass over the text, so that
-/// who runs one text again and again keeps it.
+/// What a statement's text says of the account it counts for. Reading it costs a pass over the
+/// text, so that who runs one text again and again keeps it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Booked {
     id: i64,
@@ -328,7 +332,8 @@ impl Spending {
         }
     }
 
-    /// The statement under way, or its commit, failed; `conflict`: another transaction was in the way.
+    /// The statement under way, or its commit, failed; `conflict`: another transaction was in the
+    /// way.
     pub fn failed(&self, conflict: bool) {
         let entry = self.account.at.lock().entry.clone();
         if let Some(entry) = entry {
@@ -458,8 +463,8 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// What `work` gives, and the time from its first poll to its last. It is pinned by the caller, which holds it anyway: as an
-    /// argument it would be held twice.
+    /// What `work` gives, and the time from its first poll to its last. It is pinned by the caller,
+    /// which holds it anyway: as an argument it would be held twice.
     pub async fn run<F: Future>(self, work: Pin<&mut F>) -> (F::Output, Duration) {
         let mut work = pin!(scoped(Arc::clone(&self.scope), work));
         let mut begun = None;

@@ -1,4 +1,5 @@
-//! Constraints that are checked when the transaction commits: foreign keys, and keys that no two rows may have.
+//! Constraints that are checked when the transaction commits: foreign keys, and keys that no two
+//! rows may have.
 //!
 //! ```text
 //! end of a statement: a row without its parent, a parent lost that is still referenced, a key that several rows have
@@ -7,20 +8,23 @@
 //! ```
 //!
 //! # Invariants
-//! - Only what is violated at the end of its statement waits: what was right then can only be broken by another statement, which
-//!   finds that itself.
-//! - What waits is looked at again by the values of the key, with `ReadFor::Constraint`: rows that are gone, and parents that have come,
-//!   settle it, whoever of this transaction did that.
-//! - ROLLBACK TO takes back what came after the savepoint, modes included; executing the block again gathers everything anew.
-//! - Which tables have rows that deferred constraints are about is known too, violated or not ([`Deferred::queue`]): these tables
-//!   are not altered before the commit, as in PostgreSQL.
-//! - Only NO ACTION waits; RESTRICT and the actions that write are never deferred, as in PostgreSQL.
+//! - Only what is violated at the end of its statement waits: what was right then can only be
+//!   broken by another statement, which finds that itself.
+//! - What waits is looked at again by the values of the key, with `ReadFor::Constraint`: rows that
+//!   are gone, and parents that have come, settle it, whoever of this transaction did that.
+//! - ROLLBACK TO takes back what came after the savepoint, modes included; executing the block
+//!   again gathers everything anew.
+//! - Which tables have rows that deferred constraints are about is known too, violated or not
+//!   ([`Deferred::queue`]): these tables are not altered before the commit, as in PostgreSQL.
+//! - Only NO ACTION waits; RESTRICT and the actions that write are never deferred, as in
+//!   PostgreSQL.
 //!
 //! # On failure
 //! 23503 and 23505 with the texts PostgreSQL has for the statement that broke the key.
 //!
 //! # Limits
-//! What waits counts against the statement memory (53200). While something waits definitions are refused (55006).
+//! What waits counts against the statement memory (53200). While something waits definitions are
+//! refused (55006).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -119,7 +123,8 @@ impl Deferred {
         self.is_deferred((constraint.oid, declared))
     }
 
-    /// [`Deferred::waits`] of the constraint with this OID, by whether it is DEFERRABLE and INITIALLY DEFERRED.
+    /// [`Deferred::waits`] of the constraint with this OID, by whether it is DEFERRABLE and
+    /// INITIALLY DEFERRED.
     pub fn is_deferred(&self, (oid, (deferrable, initially)): (u32, (bool, bool))) -> bool {
         if !deferrable {
             return false;
@@ -133,7 +138,8 @@ impl Deferred {
         self.0.lock().queued.insert((table, constraint));
     }
 
-    /// Whether rows of `table` were written that deferred constraints are about, and that were not checked since.
+    /// Whether rows of `table` were written that deferred constraints are about, and that were not
+    /// checked since.
     pub fn is_queued(&self, table: TableId) -> bool {
         self.0.lock().queued.range((table, 0)..=(table, u32::MAX)).next().is_some()
     }

@@ -10,7 +10,8 @@
 //! - Nothing here decides which rows there are.
 //!
 //! # Limits
-//! Conditions count as independent of each other. The values of parameters are not looked at: one plan serves them all.
+//! Conditions count as independent of each other. The values of parameters are not looked at: one
+//! plan serves them all.
 
 use telesto_sql_catalog::statistics::{ColumnStatistics, Found, Valued, key_of};
 use telesto_sql_catalog::{CatalogSnapshot, Table};
@@ -180,7 +181,8 @@ impl<'t> Shape<'t> {
         }
     }
 
-    /// The part that fulfils all conditions. `position` gives the table's own column of one that they name, if it is one.
+    /// The part that fulfils all conditions. `position` gives the table's own column of one that
+    /// they name, if it is one.
     #[must_use]
     pub fn all(&self, conditions: &[Expr], position: &dyn Fn(usize) -> Option<usize>) -> f64 {
         let mut selectivity = 1.0;

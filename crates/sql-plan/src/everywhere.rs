@@ -1,4 +1,5 @@
-//! All nodes of a cluster: what their sessions do and hold, what they have counted, and having a session stopped.
+//! All nodes of a cluster: what their sessions do and hold, what they have counted, and having a
+//! session stopped.
 //!
 //! ```text
 //! pg_cancel_backend, a cancel request ──► of this process? ─ yes ─► done here
@@ -7,16 +8,19 @@
 //! ALTER TABLE of a whole table ──► every other node leaves it alone (`advisory::tables`)
 //! ```
 //! # Invariants
-//! - Who may stop whom is decided where it is asked, by the role of the session that is to be stopped; who may see what, too.
-//! - A client's cancel request stops only the session whose secret key it knows, on whatever node it arrives.
+//! - Who may stop whom is decided where it is asked, by the role of the session that is to be
+//!   stopped; who may see what, too.
+//! - A client's cancel request stops only the session whose secret key it knows, on whatever node
+//!   it arrives.
 //!
 //! # On failure
-//! A node that does not answer within [`WITHIN`], or is of a version that does not know the question, is left out: its sessions are not
-//! shown, and not stopped, and what it has counted is missing from sums.
+//! A node that does not answer within [`WITHIN`], or is of a version that does not know the
+//! question, is left out: its sessions are not shown, and not stopped, and what it has counted is
+//! missing from sums.
 //!
 //! # Limits
-//! Process ids of two nodes are told apart by beginning at random numbers; the newest 2,000 sessions and advisory locks of each node are told. Nodes count from
-//! their start.
+//! Process ids of two nodes are told apart by beginning at random numbers; the newest 2,000
+//! sessions and advisory locks of each node are told. Nodes count from their start.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -253,7 +257,8 @@ impl OwnSessions {
         }
     }
 
-    /// From here on cancel requests that arrive at other nodes are tried here, too. Only what is told first counts.
+    /// From here on cancel requests that arrive at other nodes are tried here, too. Only what is
+    /// told first counts.
     pub fn cancelled_by(&self, by_key: ByKey) {
         let _ = self.by_key.set(by_key);
     }
@@ -320,7 +325,8 @@ pub async fn shown(database: &Arc<dyn Database>) -> Vec<(i32, Activity)> {
     sessions.flatten().map(|(pid, told)| (pid, told.shown())).collect()
 }
 
-/// The sessions of all other nodes with how their connections are encrypted; without those of nodes that cannot tell.
+/// The sessions of all other nodes with how their connections are encrypted; without those of nodes
+/// that cannot tell.
 pub async fn encrypted(database: &Arc<dyn Database>) -> Vec<(i32, Activity)> {
     let mut known = BTreeMap::new();
     for answer in ask(database, &Question::Encrypted).await {

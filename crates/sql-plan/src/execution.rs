@@ -1,7 +1,8 @@
 //! What functions may ask of a statement, answered by its [`ExecContext`].
 //!
 //! # Invariants
-//! A function that waits holds nothing of the row it was called for: the row is evaluated again with the answer.
+//! A function that waits holds nothing of the row it was called for: the row is evaluated again
+//! with the answer.
 //!
 //! # On failure
 //! Errors of sequences, locks and the database reach the client as they are.
@@ -257,8 +258,8 @@ impl Execution for ExecContext {
 }
 
 impl ExecContext {
-    /// Fails unless the session is still a superuser's: the function asked the catalog of the transaction, which may be an older one,
-    /// and what it does outlives the transaction.
+    /// Fails unless the session is still a superuser's: the function asked the catalog of the
+    /// transaction, which may be an older one, and what it does outlives the transaction.
     async fn check_superuser_now(&self, function: &str) -> Result<()> {
         let options = TxnOptions { read_only: true, ..TxnOptions::default() };
         let txn = self.database.begin(options).await?;
@@ -274,7 +275,8 @@ impl ExecContext {
     }
 
     async fn change_cap(&self, name: &str, to: Option<&Cap>) -> Result<()> {
-        // The change is one of the catalog, which what was written rests on: it could not be committed any more.
+        // The change is one of the catalog, which what was written rests on: it could not be
+        // committed any more.
         if self.txn.has_written() {
             return Err(Error::new(
                 SqlState::ACTIVE_SQL_TRANSACTION,

@@ -1,8 +1,9 @@
 //! What a statement has still to settle of foreign keys, and of the keys of deferrable constraints.
 //!
 //! # Invariants
-//! Data only: the executor that writes rows notes what they need and what is lost, and settles it at the end of the
-//! statement, or, where the constraint is deferred, at the commit ([`crate::deferred`]).
+//! Data only: the executor that writes rows notes what they need and what is lost, and settles it
+//! at the end of the statement, or, where the constraint is deferred, at the commit
+//! ([`crate::deferred`]).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

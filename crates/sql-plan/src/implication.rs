@@ -1,13 +1,15 @@
 //! Whether a query's condition implies the predicate of a partial index.
 //!
 //! # Invariants
-//! `true` only when every row that fulfils the condition fulfils the predicate, whatever the parameters are. What is not
-//! understood is not implied: the index is then not used, and answers stay right.
+//! `true` only when every row that fulfils the condition fulfils the predicate, whatever the
+//! parameters are. What is not understood is not implied: the index is then not used, and answers
+//! stay right.
 //!
 //! # Limits
-//! Conjunct by conjunct: the same condition; `IS NOT NULL` from any condition that a NULL would not fulfil; comparisons of
-//! one expression with constants; IN lists; OR in the predicate (one arm) and in the condition (all arms). A parameter
-//! is no constant here, because a plan serves all its values.
+//! Conjunct by conjunct: the same condition; `IS NOT NULL` from any condition that a NULL would not
+//! fulfil; comparisons of one expression with constants; IN lists; OR in the predicate (one arm)
+//! and in the condition (all arms). A parameter is no constant here, because a plan serves all its
+//! values.
 
 use telesto_sql_expr::{Comparison, EvalContext, Expr, Node};
 use telesto_sql_types::Datum;

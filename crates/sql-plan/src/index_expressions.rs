@@ -1,16 +1,18 @@
 //! What the indexes of a table have beyond columns: predicates and expressions, bound.
 //!
 //! # Invariants
-//! - A row has an entry in an index if and only if the index's predicate holds for it; the entry's values are those of
-//!   columns and expressions. Every writer and the checker ask here.
-//! - Planners see an expression as a column behind the table's own ([`IndexExpressions::position`]); expressions that are the
-//!   same share one place.
-//! - What an entry holds depends on the row alone: values become text in one form ([`by_owner`]), whatever the session that writes, looks
-//!   for or checks the entry has set (`bytea_output`, `extra_float_digits`, `IntervalStyle`). Casts to text are called immutable, as
-//!   in PostgreSQL, though they obey these.
-//! - A session that writes values otherwise sees through its own form: it is not led to rows by an index whose expression or predicate may
-//!   hold the other one.
-//! - A table without such indexes has an empty [`IndexExpressions`], which costs its writers and planners nothing.
+//! - A row has an entry in an index if and only if the index's predicate holds for it; the entry's
+//!   values are those of columns and expressions. Every writer and the checker ask here.
+//! - Planners see an expression as a column behind the table's own
+//!   ([`IndexExpressions::position`]); expressions that are the same share one place.
+//! - What an entry holds depends on the row alone: values become text in one form ([`by_owner`]),
+//!   whatever the session that writes, looks for or checks the entry has set (`bytea_output`,
+//!   `extra_float_digits`, `IntervalStyle`). Casts to text are called immutable, as in PostgreSQL,
+//!   though they obey these.
+//! - A session that writes values otherwise sees through its own form: it is not led to rows by an
+//!   index whose expression or predicate may hold the other one.
+//! - A table without such indexes has an empty [`IndexExpressions`], which costs its writers and
+//!   planners nothing.
 
 use std::sync::Arc;
 
@@ -91,7 +93,8 @@ pub fn text_over(table: &Table, expr: &Expr, pretty: bool) -> String {
     Deparse { column: &column, pretty, reader: None, inner_domain: false }.text(expr)
 }
 
-/// The text to store for `expr`, which was written as `written`: PostgreSQL's, if it binds to the same expression.
+/// The text to store for `expr`, which was written as `written`: PostgreSQL's, if it binds to the
+/// same expression.
 #[must_use]
 pub fn stored_text(
     table: &Table,
@@ -105,7 +108,8 @@ pub fn stored_text(
         Ok(again) if crate::implication::equivalent(&again, expr, context) => text,
         _ => {
             let mut written = written.clone();
-            // It has been bound over this table: whatever stands before a column is the table's name.
+            // It has been bound over this table: whatever stands before a column is the table's
+            // name.
             own_columns(&mut written, |_| true);
             written.to_string()
         }
@@ -115,7 +119,8 @@ pub fn stored_text(
 /// Whether an index shows the expression without parentheses around it.
 #[must_use]
 pub fn is_bare(expr: &Expr) -> bool {
-    // AT TIME ZONE is written as an operator (PostgreSQL 15.19 and later put it into parentheses of its own).
+    // AT TIME ZONE is written as an operator (PostgreSQL 15.19 and later put it into parentheses of
+    // its own).
     looks_like_function(expr)
         && !matches!(&expr.node, Node::Call(function, ..) if function.name == "timezone")
 }
@@ -192,8 +197,8 @@ impl IndexExpressions {
         }
     }
 
-    /// Evaluates under the settings of indexes; where the session's write values in the same form, under those, so that what its context
-    /// keeps from row to row stays of use.
+    /// Evaluates under the settings of indexes; where the session's write values in the same form,
+    /// under those, so that what its context keeps from row to row stays of use.
     fn plainly<T>(
         &self,
         context: &EvalContext<'_>,
@@ -231,7 +236,8 @@ impl IndexExpressions {
         })
     }
 
-    /// Whether a change of the columns for which `changes` holds may change the row's entry in the index.
+    /// Whether a change of the columns for which `changes` holds may change the row's entry in the
+    /// index.
     #[must_use]
     pub fn depends(&self, index: &Index, changes: &dyn Fn(usize) -> bool) -> bool {
         let mut found = index.columns.iter().any(|c| c.expression.is_none() && changes(c.column));
@@ -278,7 +284,8 @@ impl IndexExpressions {
         found
     }
 
-    /// Where planners see column number `at` of the index: a column of the table, or one behind them.
+    /// Where planners see column number `at` of the index: a column of the table, or one behind
+    /// them.
     #[must_use]
     pub fn position(&self, index: &Index, at: usize) -> usize {
         let Some(column) = index.columns.get(at) else { return usize::MAX };
@@ -311,7 +318,8 @@ fn prints(expr: &Expr) -> bool {
     texts && obeys
 }
 
-/// Whether all sessions write values of the type alike, or cannot write them where something immutable is asked for.
+/// Whether all sessions write values of the type alike, or cannot write them where something
+/// immutable is asked for.
 fn is_written_alike(ty: &SqlType) -> bool {
     use SqlType as T;
     let moment = matches!(

@@ -1,15 +1,18 @@
 //! The contract between a session and what runs its statements.
 //!
 //! # Purpose
-//! A statement is parsed, then planned ([`PlanContext`], by a [`Planner`]) into a [`Plan`], then executed any number of
-//! times ([`ExecContext`]). Executors, definitions and sessions know these words and not each other.
+//! A statement is parsed, then planned ([`PlanContext`], by a [`Planner`]) into a [`Plan`], then
+//! executed any number of times ([`ExecContext`]). Executors, definitions and sessions know these
+//! words and not each other.
 //!
 //! # Parts
-//! - [`result`]: what a statement gives back. [`cancel`]: how it is stopped. [`cost`], [`accounts`]: what it
-//!   cost, and who pays.
-//! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to be written and chosen.
+//! - [`result`]: what a statement gives back. [`cancel`]: how it is stopped. [`cost`],
+//!   [`accounts`]: what it cost, and who pays.
+//! - [`compiled_table`], [`index_expressions`], [`implication`]: a table and its indexes ready to
+//!   be written and chosen.
 //! - [`row_security`]: which rows policies hide from a reader.
-//! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts of a statement leave.
+//! - [`foreign_keys`], [`deferred`]: what is still to be settled. [`with_rows`]: what earlier parts
+//!   of a statement leave.
 //! - [`advisory`], [`notify`]: locks and messages between sessions. [`session_view`],
 //!   [`named_statements`]: what a session shows of itself.
 //! - [`measurements`]: what the process measures of itself.
@@ -17,8 +20,8 @@
 //! # Invariants
 //! - A plan holds for one catalog stamp and the settings it was planned under
 //!   ([`PlanContext::settings`]); the session plans again when either changes.
-//! - Everything non-deterministic a statement may see is in the [`ExecContext`]: its time, its randomness,
-//!   its sequences. `now()` is the start of this try of the transaction.
+//! - Everything non-deterministic a statement may see is in the [`ExecContext`]: its time, its
+//!   randomness, its sequences. `now()` is the start of this try of the transaction.
 //!
 //! # On failure
 //! Errors of planning and execution carry PostgreSQL's SQLSTATE and reach the client as they are.
@@ -129,7 +132,8 @@ pub struct ExecContext {
     pub configured: Arc<ConfigQueue>,
     /// Where records are kept of what functions do beyond the transaction.
     pub audit: Option<Arc<dyn audit::Audit>>,
-    /// Whether its transaction may only read because somebody said so, not because the statement only reads.
+    /// Whether its transaction may only read because somebody said so, not because the statement
+    /// only reads.
     pub only_reads: bool,
     /// Whether the statement is being cancelled; look at it every batch of rows.
     pub cancel: CancelToken,
@@ -155,7 +159,8 @@ pub struct ExecContext {
     pub channels: Arc<Channels>,
     /// Who plans statements inside this one.
     pub planner: Arc<dyn Planner>,
-    /// Whether the statement is a curator's decision and nothing else: only then may one be carried out.
+    /// Whether the statement is a curator's decision and nothing else: only then may one be carried
+    /// out.
     pub decides: bool,
     /// What each index takes, once the statement has measured it.
     pub space: Arc<std::sync::OnceLock<Arc<telesto_txn::Space>>>,
@@ -198,8 +203,8 @@ impl ExecContext {
     }
 }
 
-/// Plans and runs one statement inside another one's transaction, catalog and cancellation, as definitions do to
-/// check or fill a table. The statement has no parameters.
+/// Plans and runs one statement inside another one's transaction, catalog and cancellation, as
+/// definitions do to check or fill a table. The statement has no parameters.
 ///
 /// # Errors
 /// Those of planning and execution.

@@ -1,8 +1,9 @@
-//! What the process that serves a session measures of itself, for `telesto_metrics` and `telesto_history`.
+//! What the process that serves a session measures of itself, for `telesto_metrics` and
+//! `telesto_history`.
 //!
 //! # Purpose
-//! The registry of metrics belongs to the outermost layer; SQL shows what is in it. A server tells the engine where to ask
-//! ([`Measured::by`]); a process without one has no rows to show.
+//! The registry of metrics belongs to the outermost layer; SQL shows what is in it. A server tells
+//! the engine where to ask ([`Measured::by`]); a process without one has no rows to show.
 //!
 //! # Invariants
 //! Asking waits for nothing but a lock.
@@ -83,7 +84,8 @@ pub struct Probed {
     pub operations: (u64, u64),
     /// The others: unreachable, timed out, rejected, wrong, not begun.
     pub failures: [u64; 5],
-    /// Milliseconds: p50, p90, p99, p99.9 and the longest; `None`: unknown, or so many failed that there is none.
+    /// Milliseconds: p50, p90, p99, p99.9 and the longest; `None`: unknown, or so many failed that
+    /// there is none.
     pub latency_ms: [Option<f64>; 5],
     /// Share that succeeded in time, and its number of nines.
     pub availability: (Option<f64>, Option<f64>),

@@ -1,9 +1,10 @@
 //! What `pg_prepared_statements` shows: a session's prepared statements that have names.
 //!
 //! # Invariants
-//! - The session enters and removes them as it names and forgets statements; its own queries read them when they are planned.
-//! - A plan counts as generic where it was made for any values of the parameters, and as custom where it is made anew for each
-//!   execution.
+//! - The session enters and removes them as it names and forgets statements; its own queries read
+//!   them when they are planned.
+//! - A plan counts as generic where it was made for any values of the parameters, and as custom
+//!   where it is made anew for each execution.
 //!
 //! # On failure
 //! Nothing fails.

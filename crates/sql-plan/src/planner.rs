@@ -1,7 +1,8 @@
 //! Who plans statements, and what a plan can do.
 //!
 //! # Invariants
-//! - A plan serves many executions at once, and what it learns from one changes no answer of another.
+//! - A plan serves many executions at once, and what it learns from one changes no answer of
+//!   another.
 //! - Executors ask the [`Planner`] for statements inside theirs and never each other.
 //!
 //! # On failure
@@ -131,8 +132,8 @@ pub trait Planner: Debug + Send + Sync {
     /// Errors of the statement: unknown names, types that do not fit, …
     async fn plan(&self, statement: &Statement, context: &mut PlanContext<'_>) -> Result<Plan>;
 
-    /// Plans a query for the executor of whole queries, with untyped literals and parameters in its select list of the
-    /// types `wanted`, by position.
+    /// Plans a query for the executor of whole queries, with untyped literals and parameters in its
+    /// select list of the types `wanted`, by position.
     ///
     /// # Errors
     /// As [`Planner::plan`].
@@ -153,7 +154,8 @@ pub trait Planner: Debug + Send + Sync {
         context: &mut PlanContext<'_>,
     ) -> Result<Vec<ResultColumn>>;
 
-    /// The columns that `*` stands for over a FROM clause; behind them those of the aliases of USING.
+    /// The columns that `*` stands for over a FROM clause; behind them those of the aliases of
+    /// USING.
     ///
     /// # Errors
     /// Errors of the clause.
@@ -169,10 +171,12 @@ pub trait Planner: Debug + Send + Sync {
     /// XX001 for the first difference.
     async fn check_table(&self, context: &ExecContext, table: u32) -> Result<u64>;
 
-    /// Writes what waits for a curator, or with `rejected` (and perhaps a reason) drops it; the number of rows.
+    /// Writes what waits for a curator, or with `rejected` (and perhaps a reason) drops it; the
+    /// number of rows.
     ///
     /// # Errors
-    /// 42501 for who is no curator; 42704 and 55000 for what does not wait; 23xxx and 55000 for what cannot be written.
+    /// 42501 for who is no curator; 42704 and 55000 for what does not wait; 23xxx and 55000 for
+    /// what cannot be written.
     async fn decide(
         &self,
         context: &ExecContext,

@@ -30,7 +30,8 @@ pub struct ResultColumn {
     pub table_oid: u32,
     /// Its attnum there; 0 for an expression.
     pub attnum: u16,
-    /// Whether it is the row of a table, which is sent as text: by itself it is no such value as within a statement.
+    /// Whether it is the row of a table, which is sent as text: by itself it is no such value as
+    /// within a statement.
     pub whole_row: bool,
 }
 
@@ -137,8 +138,8 @@ pub enum StatementResult {
         columns: Arc<[ResultColumn]>,
         /// The rows.
         rows: Rows,
-        /// First word of the command tag: `SELECT`, `INSERT 0`, `UPDATE`, …; the receiver appends the
-        /// number of rows it sent.
+        /// First word of the command tag: `SELECT`, `INSERT 0`, `UPDATE`, …; the receiver appends
+        /// the number of rows it sent.
         tag: &'static str,
     },
     /// No rows.
@@ -187,11 +188,13 @@ pub trait ResultSink: Send {
     /// ([`CopyInTarget::finish`] included), before it returns.
     async fn result(&mut self, result: StatementResult) -> Result<()>;
 
-    /// The next statement begins: the one before was executed, whatever becomes of their transaction. After the last result of a
-    /// query the commit may still fail: only when the query has ended without an error is that statement done.
+    /// The next statement begins: the one before was executed, whatever becomes of their
+    /// transaction. After the last result of a query the commit may still fail: only when the query
+    /// has ended without an error is that statement done.
     fn begins(&mut self) {}
 
-    /// Whether the rows of the next result are to be sent in binary: they are fetched from a cursor declared BINARY.
+    /// Whether the rows of the next result are to be sent in binary: they are fetched from a cursor
+    /// declared BINARY.
     fn binary(&mut self, _binary: bool) {}
 
     /// The settings that the next result is to be written under.

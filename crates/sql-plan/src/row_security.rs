@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //! - A table without it costs one look at a flag of the catalog.
-//! - Without a permissive policy no row passes. Of the permissive ones one must hold, of the restrictive ones each; NULL does
-//!   not hold.
-//! - Rows are hidden by a filter that runs before anything of the user's that may fail: where an executor cannot say so, it
-//!   does not take the table.
+//! - Without a permissive policy no row passes. Of the permissive ones one must hold, of the
+//!   restrictive ones each; NULL does not hold.
+//! - Rows are hidden by a filter that runs before anything of the user's that may fail: where an
+//!   executor cannot say so, it does not take the table.
 //!
 //! # On failure
 //! 42501 where `row_security` is off and a policy would hide rows.
@@ -22,7 +22,8 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 /// Name of a setting that no client can set: it has no NUL to send.
 const WITHOUT: &str = "\0without_policies";
 
-/// Settings under which no policy hides rows: for queries of the engine's own that check a constraint.
+/// Settings under which no policy hides rows: for queries of the engine's own that check a
+/// constraint.
 #[must_use]
 pub fn without(settings: &Arc<Settings>) -> Arc<Settings> {
     let mut settings = Arc::clone(settings);
@@ -190,7 +191,8 @@ fn add(table: &Table, actor: &Actor, command: PolicyCommand, out: &mut Condition
             out.push((policy.called.clone(), expr));
         }
     }
-    // Policies made before and after a rename call the table differently: a condition is over one name.
+    // Policies made before and after a rename call the table differently: a condition is over one
+    // name.
     let mut any: Vec<(String, Expr)> = Vec::new();
     for policy in permissive {
         // One without USING shows nothing.
@@ -220,7 +222,8 @@ fn together(any: Vec<(String, Expr)>) -> Result<Option<(String, Expr)>> {
     Ok(all)
 }
 
-/// What new rows of an INSERT must fulfil; `reads`: the statement gives them back, or looks for others like them.
+/// What new rows of an INSERT must fulfil; `reads`: the statement gives them back, or looks for
+/// others like them.
 ///
 /// # Errors
 /// As [`conditions`].
@@ -236,8 +239,8 @@ pub fn update_checks(table: &Table, actor: &Actor, reads: bool) -> Result<Vec<Ro
     checks(table, actor, PolicyCommand::Update, reads)
 }
 
-/// What a row that is there must fulfil for ON CONFLICT DO UPDATE and MERGE, which find it in another way than by the policies of
-/// `command`: it may be read, and updated or deleted.
+/// What a row that is there must fulfil for ON CONFLICT DO UPDATE and MERGE, which find it in
+/// another way than by the policies of `command`: it may be read, and updated or deleted.
 ///
 /// # Errors
 /// As [`conditions`].
@@ -321,7 +324,8 @@ pub fn refused(table: &str, policy: Option<&str>, judged: Judged) -> Error {
     )
 }
 
-/// Every expression of the policies that a statement of this role may run, for the check of what they read.
+/// Every expression of the policies that a statement of this role may run, for the check of what
+/// they read.
 ///
 /// # Errors
 /// As [`conditions`].

@@ -1,11 +1,12 @@
 //! The random numbers of a session that has called `setseed`.
 //!
 //! # Invariants
-//! The same numbers as PostgreSQL 15's `random()` gives after the same seed: xoroshiro128**, whose state splitmix64 makes of the seed,
-//! and 52 bits of each number.
+//! The same numbers as PostgreSQL 15's `random()` gives after the same seed: xoroshiro128**, whose
+//! state splitmix64 makes of the seed, and 52 bits of each number.
 //!
 //! # Limits
-//! A block that is executed again after a conflict goes on with the sequence: it does not begin it anew.
+//! A block that is executed again after a conflict goes on with the sequence: it does not begin it
+//! anew.
 
 use parking_lot::Mutex;
 

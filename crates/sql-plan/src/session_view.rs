@@ -60,9 +60,11 @@ pub struct SessionView {
     pub measured: Arc<Measured>,
     /// What the process notices of its own work.
     pub watch: Arc<Watch>,
-    /// What operators that are kept for later executions may take, for all sessions of the process; `None`: none are kept.
+    /// What operators that are kept for later executions may take, for all sessions of the process;
+    /// `None`: none are kept.
     pub kept_plans: Option<Arc<MemoryBudget>>,
-    /// It executes a statement of a session in another region: what belongs to a session, a node or a region is not here.
+    /// It executes a statement of a session in another region: what belongs to a session, a node or
+    /// a region is not here.
     pub visits: bool,
 }
 

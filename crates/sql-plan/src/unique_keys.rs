@@ -1,8 +1,8 @@
 //! Keys of deferrable UNIQUE and PRIMARY KEY constraints that rows may share for a while.
 //!
 //! # Invariants
-//! Data only: the executor notes the keys that written rows have, and looks at them when the rows are there
-//! ([`crate::deferred`] for those that wait for the commit).
+//! Data only: the executor notes the keys that written rows have, and looks at them when the rows
+//! are there ([`crate::deferred`] for those that wait for the commit).
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
 //! The table below a view: whose rows INSERT, UPDATE and DELETE of the view write.
 //!
 //! # Invariants
-//! As PostgreSQL 15 tells views that are updatable by themselves: one table or such a view in FROM; no WITH, DISTINCT, GROUP BY,
-//! HAVING, set operation, LIMIT or OFFSET; no aggregate, window or set-returning function in the select list. A column of
-//! the view that is none of the table's is computed: it can be read, not written.
+//! As PostgreSQL 15 tells views that are updatable by themselves: one table or such a view in FROM;
+//! no WITH, DISTINCT, GROUP BY, HAVING, set operation, LIMIT or OFFSET; no aggregate, window or
+//! set-returning function in the select list. A column of the view that is none of the table's is
+//! computed: it can be read, not written.
 //!
 //! # Limits
 //! A column of the table that a view has twice can be written by the first of its names only.

@@ -1,13 +1,13 @@
 //! What earlier parts of a statement leave for later ones: `WITH x AS (INSERT … RETURNING …)`.
 //!
 //! # Protocol
-//! Planning knows the parts by [`Earlier`]: the WITH list that later parts see, in which each part that writes is
-//! `SELECT * FROM` a relation of a name no user can write ([`part_name`]). Execution puts the rows of each part into
-//! [`Parts`], from which that relation reads them.
+//! Planning knows the parts by [`Earlier`]: the WITH list that later parts see, in which each part
+//! that writes is `SELECT * FROM` a relation of a name no user can write ([`part_name`]). Execution
+//! puts the rows of each part into [`Parts`], from which that relation reads them.
 //!
 //! # Invariants
-//! - All parts read the state at the statement's start (a view of the transaction); a later part does not write a row
-//!   that an earlier one wrote.
+//! - All parts read the state at the statement's start (a view of the transaction); a later part
+//!   does not write a row that an earlier one wrote.
 //! - Foreign keys are settled once, when all parts have written.
 //!
 //! # On failure
@@ -26,8 +26,8 @@ use telesto_sql_expr::fold;
 use telesto_sql_parser::sqlparser::ast::{self, Query, With};
 use telesto_sql_types::Row;
 
-/// Begin of the names of relations that parts of a statement leave. No client can send it: the protocol's strings end
-/// at a NUL.
+/// Begin of the names of relations that parts of a statement leave. No client can send it: the
+/// protocol's strings end at a NUL.
 const PREFIX: &str = "\0part ";
 
 /// The name of the relation that part `number` leaves.
@@ -36,8 +36,8 @@ pub fn part_name(number: usize) -> String {
     format!("{PREFIX}{number}")
 }
 
-/// How often each WITH query is named by those behind it and by the query that the list stands before. One pass over all of it: a list
-/// of a thousand is no work.
+/// How often each WITH query is named by those behind it and by the query that the list stands
+/// before. One pass over all of it: a list of a thousand is no work.
 #[must_use]
 pub fn uses(query: &Query, with: &With) -> Vec<usize> {
     let mut places = BTreeMap::new();

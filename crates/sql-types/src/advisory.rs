@@ -1,8 +1,8 @@
 //! What an advisory lock is called and how it is held.
 //!
 //! # Purpose
-//! The words that the functions (`pg_advisory_lock` and its kin), the session that holds a lock and the registry of the
-//! process speak of a lock with.
+//! The words that the functions (`pg_advisory_lock` and its kin), the session that holds a lock and
+//! the registry of the process speak of a lock with.
 //!
 //! # Limits
 //! Data only: who holds and who waits is the registry's.

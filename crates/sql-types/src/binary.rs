@@ -195,7 +195,8 @@ impl Datum {
         if r.bytes.is_empty() { Ok(datum) } else { Err(bad(ty)) }
     }
 
-    /// As [`Datum::from_binary`], but what is of a user's type stays text (in an array, too): its labels are the catalog's.
+    /// As [`Datum::from_binary`], but what is of a user's type stays text (in an array, too): its
+    /// labels are the catalog's.
     ///
     /// # Errors
     /// As [`Datum::from_binary`].
@@ -291,8 +292,9 @@ fn read_vector(r: &mut Reader<'_>, ty: &SqlType, element: &SqlType) -> Result<Da
     Ok(Datum::Array(Arc::new(ArrayValue::vector(element.clone(), array.elements.clone()))))
 }
 
-/// Whether the OIDs of types say that what was sent is of another type than what is wanted. Those of users' types do not: they differ
-/// from one database to the next. The values are read as the wanted type all the same.
+/// Whether the OIDs of types say that what was sent is of another type than what is wanted. Those
+/// of users' types do not: they differ from one database to the next. The values are read as the
+/// wanted type all the same.
 pub(crate) fn are_different(sent: u32, wanted: u32) -> bool {
     /// Those below are the same everywhere.
     const FIRST_NOT_FIXED: u32 = 10_000;

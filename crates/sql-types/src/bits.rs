@@ -1,13 +1,14 @@
 //! Bit strings: the values of `bit(n)` and `bit varying(n)`.
 //!
 //! # Invariants
-//! - The first bit is the highest one of the first byte. Bits behind the last one are zero, so that equal strings have
-//!   equal bytes.
-//! - The order is PostgreSQL's: byte by byte, and where one is the beginning of the other by the count of bits.
+//! - The first bit is the highest one of the first byte. Bits behind the last one are zero, so that
+//!   equal strings have equal bytes.
+//! - The order is PostgreSQL's: byte by byte, and where one is the beginning of the other by the
+//!   count of bits.
 //!
 //! # On failure
-//! What PostgreSQL answers: 22P02 for digits that are none, 22026 and 22001 for lengths that do not fit, 22011 and 2202E for
-//! places outside.
+//! What PostgreSQL answers: 22P02 for digits that are none, 22026 and 22001 for lengths that do not
+//! fit, 22011 and 2202E for places outside.
 //!
 //! # Limits
 //! At most [`MAX_BITS`] bits.
@@ -342,8 +343,8 @@ impl BitString {
         self.bytes.iter().map(|byte| i64::from(byte.count_ones())).sum()
     }
 
-    /// Bytes that are ordered as the values are: the bytes with `00` written as `00 FF`, `00`, and how many bits of the last
-    /// byte count (0 without any, else 1 to 8).
+    /// Bytes that are ordered as the values are: the bytes with `00` written as `00 FF`, `00`, and
+    /// how many bits of the last byte count (0 without any, else 1 to 8).
     #[must_use]
     pub fn order_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.bytes.len() + 4);
@@ -379,7 +380,8 @@ impl BitString {
         Self::whole(&bytes, length)
     }
 
-    /// The bits of `bytes`, which hold exactly `length` of them and zeros behind; `None` when they do not.
+    /// The bits of `bytes`, which hold exactly `length` of them and zeros behind; `None` when they
+    /// do not.
     #[must_use]
     pub fn whole(bytes: &[u8], length: usize) -> Option<Self> {
         if length > MAX_BITS as usize || length.div_ceil(8) != bytes.len() {

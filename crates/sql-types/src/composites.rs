@@ -1,16 +1,19 @@
-//! Composite types: the fields of a row under one name, and how such a type is named in stored definitions.
+//! Composite types: the fields of a row under one name, and how such a type is named in stored
+//! definitions.
 //!
 //! # Invariants
-//! - A field has a **number** that is never given to another field of the type. Stored values name their fields by it, so
-//!   that adding, dropping and renaming fields rewrites no row: a number that a value does not have is NULL, one that the
-//!   type does not have any more is skipped.
-//! - A type is its OID: two [`CompositeType`]s of one OID are equal, whatever fields they know. Fields come from the catalog
-//!   of the statement that uses them.
-//! - A value is held as the text of its fields ([`crate::record`]), each in the form that no setting changes (ISO dates, UTC,
-//!   all digits of floating point numbers); [`shown`] writes it as a session shows it.
+//! - A field has a **number** that is never given to another field of the type. Stored values name
+//!   their fields by it, so that adding, dropping and renaming fields rewrites no row: a number
+//!   that a value does not have is NULL, one that the type does not have any more is skipped.
+//! - A type is its OID: two [`CompositeType`]s of one OID are equal, whatever fields they know.
+//!   Fields come from the catalog of the statement that uses them.
+//! - A value is held as the text of its fields ([`crate::record`]), each in the form that no
+//!   setting changes (ISO dates, UTC, all digits of floating point numbers); [`shown`] writes it as
+//!   a session shows it.
 //!
 //! # Limits
-//! Fields of domains and of regclass and its kin are refused where a type is defined. A table's row type is no such type.
+//! Fields of domains and of regclass and its kin are refused where a type is defined. A table's row
+//! type is no such type.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -141,7 +144,8 @@ fn malformed(text: &str, detail: &str) -> Error {
     .detail(detail.to_owned())
 }
 
-/// The texts of the fields in a literal from outside, as PostgreSQL's `record_in` reads them; `None` is NULL.
+/// The texts of the fields in a literal from outside, as PostgreSQL's `record_in` reads them;
+/// `None` is NULL.
 fn literal(text: &str, fields: usize) -> Result<Vec<Option<String>>> {
     let wrong = |detail: &str| malformed(text, detail);
     let space = |c: char| c.is_ascii_whitespace() || c == '\u{b}';

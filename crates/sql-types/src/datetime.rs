@@ -1,7 +1,8 @@
 //! Dates, times and time zones: calendar arithmetic and text output.
 //!
 //! # Invariants
-//! - The proleptic Gregorian calendar, 4713 BC to 294276 AD as PostgreSQL; a day has 86 400 seconds.
+//! - The proleptic Gregorian calendar, 4713 BC to 294276 AD as PostgreSQL; a day has 86 400
+//!   seconds.
 //! - Days count from 2000-01-01, microseconds from its midnight.
 
 use std::fmt::Write;
@@ -32,8 +33,9 @@ impl Default for TimeZone {
 }
 
 impl TimeZone {
-    /// Parses a zone as texts of timestamps (`iso`: abbreviations, and ISO offsets that are positive to the east) or SET
-    /// TIME ZONE name it (hours to the east, or a name, or POSIX's form that is positive to the west).
+    /// Parses a zone as texts of timestamps (`iso`: abbreviations, and ISO offsets that are
+    /// positive to the east) or SET TIME ZONE name it (hours to the east, or a name, or POSIX's
+    /// form that is positive to the west).
     #[must_use]
     pub fn parse(text: &str, iso: bool) -> Option<Self> {
         let text = text.trim();
@@ -46,7 +48,8 @@ impl TimeZone {
         Self::of_hours(text).or_else(|| Self::named(text))
     }
 
-    /// Parses what AT TIME ZONE and its kin name: an abbreviation, or a zone by its full name or in POSIX's form.
+    /// Parses what AT TIME ZONE and its kin name: an abbreviation, or a zone by its full name or in
+    /// POSIX's form.
     #[must_use]
     pub fn parse_name(text: &str) -> Option<Self> {
         abbreviated(text).or_else(|| Self::named(text))
@@ -62,7 +65,8 @@ impl TimeZone {
         (seconds.abs() <= 167.0 * 3600.0).then_some(Self::Fixed(seconds as i32))
     }
 
-    /// A zone by its full name, or in POSIX's form without daylight saving time (`UTC-2`, `<+05>-5`, `+03:30`).
+    /// A zone by its full name, or in POSIX's form without daylight saving time (`UTC-2`,
+    /// `<+05>-5`, `+03:30`).
     fn named(text: &str) -> Option<Self> {
         let known =
             chrono_tz::TZ_VARIANTS.iter().find(|zone| zone.name().eq_ignore_ascii_case(text));
@@ -109,7 +113,8 @@ impl TimeZone {
         }
     }
 
-    /// What the zone is called at a UTC instant (microseconds since 2000): `CEST`; `None` for fixed offsets.
+    /// What the zone is called at a UTC instant (microseconds since 2000): `CEST`; `None` for fixed
+    /// offsets.
     #[must_use]
     pub fn abbreviation_at_utc(&self, micros: i64) -> Option<String> {
         let Self::Named(zone) = self else { return None };
@@ -127,8 +132,9 @@ impl TimeZone {
         Some(offset.abbreviation().map_or_else(by_offset, str::to_owned))
     }
 
-    /// Seconds east of UTC for a local time (microseconds since 2000, as if UTC). An ambiguous time takes the
-    /// first (daylight) offset's successor, a skipped one the offset before the gap, as PostgreSQL does.
+    /// Seconds east of UTC for a local time (microseconds since 2000, as if UTC). An ambiguous time
+    /// takes the first (daylight) offset's successor, a skipped one the offset before the gap, as
+    /// PostgreSQL does.
     #[must_use]
     pub fn offset_at_local(&self, micros: i64) -> i32 {
         let Self::Named(zone) = self else {
@@ -163,8 +169,8 @@ impl TimeZone {
     }
 }
 
-/// Every zone with what it is called, its offset in seconds and whether it has daylight saving time, at a UTC instant
-/// (microseconds since 2000).
+/// Every zone with what it is called, its offset in seconds and whether it has daylight saving
+/// time, at a UTC instant (microseconds since 2000).
 pub fn zones_at(micros: i64) -> impl Iterator<Item = (&'static str, String, i32, bool)> {
     let at = moment(micros).unwrap_or_default();
     chrono_tz::TZ_VARIANTS.iter().map(move |zone| {
@@ -178,8 +184,9 @@ pub fn zones_at(micros: i64) -> impl Iterator<Item = (&'static str, String, i32,
 /// The last year whose rules the database of zones has one by one.
 const LAST_LISTED_YEAR: i64 = 2096;
 
-/// A moment (microseconds since 2000, as if UTC) as the database of zones takes it. It ends with this century; its last rules go
-/// on for ever, so that a later moment has the offset of the year within 28 that has the same calendar.
+/// A moment (microseconds since 2000, as if UTC) as the database of zones takes it. It ends with
+/// this century; its last rules go on for ever, so that a later moment has the offset of the year
+/// within 28 that has the same calendar.
 fn moment(micros: i64) -> Option<chrono::NaiveDateTime> {
     let mut days = micros.div_euclid(DAY_MICROS);
     let year = civil_from_days(days).0;
@@ -230,8 +237,8 @@ pub(crate) fn parse_offset(text: &str) -> Option<i32> {
     Some(if negative { -seconds } else { seconds })
 }
 
-/// Days since 2000-01-01 of a civil date (year 0 is 1 BC). Howard Hinnant, "chrono-Compatible Low-Level
-/// Date Algorithms".
+/// Days since 2000-01-01 of a civil date (year 0 is 1 BC). Howard Hinnant, "chrono-Compatible
+/// Low-Level Date Algorithms".
 #[must_use]
 pub fn days_from_civil(year: i64, month: u32, day: u32) -> i64 {
     let y = if month <= 2 { year - 1 } else { year };

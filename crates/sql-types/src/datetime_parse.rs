@@ -1,9 +1,10 @@
 //! Text input of dates, times and timestamps.
 //!
 //! # Limits
-//! ISO forms and what drivers send: `2024-02-29`, `20240229`, `2024-02-29T12:00:00.5Z`, `Feb 29 2024`, `29 Feb 2024`,
-//! `2/29/2024` (month first), `12:00 PM`, zone names and offsets, `BC`, `infinity`, `now`, `today`, `epoch`, …
-//! PostgreSQL's Julian days and week forms are not read (22007).
+//! ISO forms and what drivers send: `2024-02-29`, `20240229`, `2024-02-29T12:00:00.5Z`,
+//! `Feb 29 2024`, `29 Feb 2024`, `2/29/2024` (month first), `12:00 PM`, zone names and offsets,
+//! `BC`, `infinity`, `now`, `today`, `epoch`, … PostgreSQL's Julian days and week forms are not
+//! read (22007).
 
 use std::ops::Range;
 
@@ -351,8 +352,8 @@ pub fn parse_time_of_day(text: &str, style: &TextStyle) -> Result<i64> {
     }
 }
 
-/// Parses a time of day with its offset: the one in the text, or the session's zone's (on that day, if the text has one, or
-/// today).
+/// Parses a time of day with its offset: the one in the text, or the session's zone's (on that day,
+/// if the text has one, or today).
 ///
 /// # Errors
 /// 22007 and 22008 as PostgreSQL.
@@ -374,8 +375,9 @@ pub fn parse_zoned_time(text: &str, style: &TextStyle) -> Result<ZonedTime> {
     ZonedTime::new(time, -east).ok_or_else(|| overflow(text))
 }
 
-/// Parses a timestamp: microseconds since 2000. With `with_zone` a timestamptz (UTC), in the session's
-/// zone when the text names none; without, a zone in the text is ignored, as PostgreSQL does.
+/// Parses a timestamp: microseconds since 2000. With `with_zone` a timestamptz (UTC), in the
+/// session's zone when the text names none; without, a zone in the text is ignored, as PostgreSQL
+/// does.
 ///
 /// # Errors
 /// 22007 and 22008 as PostgreSQL.
@@ -412,8 +414,8 @@ pub fn parse_timestamp(text: &str, with_zone: bool, style: &TextStyle) -> Result
         })
 }
 
-/// Days and microseconds of `2024-02-29`, `2024-02-29 12:00:00` and `2024-02-29 12:00:00.5`, which is what is read most; `None`: it is written
-/// in another way, or wrong.
+/// Days and microseconds of `2024-02-29`, `2024-02-29 12:00:00` and `2024-02-29 12:00:00.5`, which
+/// is what is read most; `None`: it is written in another way, or wrong.
 fn iso(text: &[u8]) -> Option<(i64, i64)> {
     let number = |range: Range<usize>| {
         text.get(range)?.iter().try_fold(0, |sum: u32, byte| {
@@ -458,7 +460,8 @@ mod tests {
     use crate::datetime::{date_text, time_text, timestamp_text};
 
     proptest! {
-        /// The short way for the usual form gives what the long one gives, and nothing where that gives an error.
+        /// The short way for the usual form gives what the long one gives, and nothing where that
+        /// gives an error.
         #[test]
         fn iso_forms_mean_what_all_forms_mean(
             (year, month, day) in (0_u32..12_000, 0_u32..14, 0_u32..33),

@@ -1,8 +1,9 @@
 //! Values.
 //!
 //! # Invariants
-//! - A datum does not know its full type: `Text` serves text, varchar, char and name; `Oid` serves the
-//!   reg* types. Where the difference matters (blank padding), the caller passes the [`SqlType`].
+//! - A datum does not know its full type: `Text` serves text, varchar, char and name; `Oid` serves
+//!   the reg* types. Where the difference matters (blank padding), the caller passes the
+//!   [`SqlType`].
 //! - A `char(n)` value is stored padded; comparison of `char(n)` ignores trailing blanks.
 
 use std::cmp::Ordering;
@@ -147,7 +148,8 @@ impl Datum {
         Self::Text(value.into())
     }
 
-    /// A real; what is not a number has one form, without a sign, so that all of it is equal wherever bits are compared.
+    /// A real; what is not a number has one form, without a sign, so that all of it is equal
+    /// wherever bits are compared.
     #[must_use]
     pub const fn float4(value: f32) -> Self {
         Self::Float4(if value.is_nan() { f32::NAN } else { value })
@@ -291,7 +293,8 @@ impl Datum {
         }
     }
 
-    /// Compares as [`Datum::cmp_values`], knowing the type: trailing blanks of `char(n)` do not count.
+    /// Compares as [`Datum::cmp_values`], knowing the type: trailing blanks of `char(n)` do not
+    /// count.
     #[must_use]
     pub fn cmp_typed(&self, other: &Self, ty: &SqlType) -> Ordering {
         match (ty, self, other) {
@@ -357,8 +360,8 @@ fn cmp_float(a: f64, b: f64) -> Ordering {
     }
 }
 
-/// PostgreSQL's jsonb order: Object > Array > Boolean > Number > String > Null; containers by size first.
-/// Keys are compared as texts where they stand: values of jsonb have theirs in order.
+/// PostgreSQL's jsonb order: Object > Array > Boolean > Number > String > Null; containers by size
+/// first. Keys are compared as texts where they stand: values of jsonb have theirs in order.
 #[must_use]
 pub fn cmp_jsonb(a: &serde_json::Value, b: &serde_json::Value) -> Ordering {
     use serde_json::Value;

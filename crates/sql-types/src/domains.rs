@@ -1,12 +1,14 @@
 //! Domains: a type under another name, with constraints.
 //!
 //! # Invariants
-//! - A value of a domain is a value of its base type; expressions and results have the base type. The domain itself is the
-//!   target of a cast, which checks its constraints, and is noted beside a column's type (`Column::domain`).
+//! - A value of a domain is a value of its base type; expressions and results have the base type.
+//!   The domain itself is the target of a cast, which checks its constraints, and is noted beside a
+//!   column's type (`Column::domain`).
 //! - It is never stored as a type: catalog objects name domains by OID.
 //!
 //! # Limits
-//! No arrays of domains. `pg_typeof` knows the domain of a column and of a cast, not of what a subquery gives.
+//! No arrays of domains. `pg_typeof` knows the domain of a column and of a cast, not of what a
+//! subquery gives.
 
 use std::any::Any;
 use std::fmt;

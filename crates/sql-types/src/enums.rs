@@ -1,11 +1,12 @@
 //! Enum types: labels, their order, and how a type is named in stored definitions.
 //!
 //! # Invariants
-//! - Every label has an OID of its own, which rows hold, and **order bytes**, which keys hold: of two labels the one
-//!   declared first has the lesser bytes. Between any two order bytes there are others ([`between`]), so a label added in
-//!   the middle never moves one that is there, and no key is ever rewritten.
-//! - A type is its OID: two [`EnumType`]s of one OID are equal, whatever labels they know. Labels come from the catalog
-//!   of the statement that uses them.
+//! - Every label has an OID of its own, which rows hold, and **order bytes**, which keys hold: of
+//!   two labels the one declared first has the lesser bytes. Between any two order bytes there are
+//!   others ([`between`]), so a label added in the middle never moves one that is there, and no key
+//!   is ever rewritten.
+//! - A type is its OID: two [`EnumType`]s of one OID are equal, whatever labels they know. Labels
+//!   come from the catalog of the statement that uses them.
 //! - Definitions hold the OID only; the catalog puts the labels back when it is read
 //!   (`telesto_sql_catalog::types`).
 //!
@@ -144,8 +145,8 @@ pub fn deserialize<'de, D: Deserializer<'de>>(
     u32::deserialize(input).map(|oid| Arc::new(EnumType::unlinked(oid)))
 }
 
-/// Order bytes between two neighbours: greater than `low` and less than `high`. None ends in 0, so that there is always
-/// room below.
+/// Order bytes between two neighbours: greater than `low` and less than `high`. None ends in 0, so
+/// that there is always room below.
 #[must_use]
 pub fn between(low: Option<&[u8]>, high: Option<&[u8]>) -> Vec<u8> {
     let mut out = Vec::new();

@@ -284,7 +284,8 @@ pub struct Conflict {
     pub other: TxnId,
     /// The key both touched.
     pub key: Bytes,
-    /// What was to be added to the row at `key` was refused: nobody need have been in the way, and `other` is `txn`.
+    /// What was to be added to the row at `key` was refused: nobody need have been in the way, and
+    /// `other` is `txn`.
     pub refused: bool,
 }
 
@@ -309,13 +310,15 @@ pub struct Fields {
     pub data_type: Option<String>,
     /// Constraint violated.
     pub constraint: Option<String>,
-    /// PostgreSQL's function that raises it, of an error by which drivers tell it from others of its code.
+    /// PostgreSQL's function that raises it, of an error by which drivers tell it from others of
+    /// its code.
     pub routine: Option<&'static str>,
     /// Set when another transaction came first and the work may be executed again.
     pub conflict: Option<Conflict>,
     /// Set when something is not in this region, to be read here: the regions that have all of it.
     pub placed_in: Option<Vec<RegionId>>,
-    /// Set when another region found that a constraint does not hold: the key, and whether something was to be there.
+    /// Set when another region found that a constraint does not hold: the key, and whether
+    /// something was to be there.
     pub unexpected: Option<(bytes::Bytes, bool)>,
 }
 
@@ -388,7 +391,8 @@ impl Error {
         &mut self.0.fields
     }
 
-    /// The regions in which what failed can be run as it is, since they have what this one lacks; none: it did not fail for that.
+    /// The regions in which what failed can be run as it is, since they have what this one lacks;
+    /// none: it did not fail for that.
     #[must_use]
     pub fn placed_in(&self) -> &[RegionId] {
         self.0.fields.placed_in.as_deref().unwrap_or_default()

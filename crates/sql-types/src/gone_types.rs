@@ -1,4 +1,5 @@
-//! Types of which nothing is left but the name: another session dropped a user's type that something temporary is of.
+//! Types of which nothing is left but the name: another session dropped a user's type that
+//! something temporary is of.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use crate::enums::EnumType;
 use crate::sql_type::SqlType;
 
 impl SqlType {
-    /// The name of the user's type that it is made of and that is dropped: nothing is known of it but that.
+    /// The name of the user's type that it is made of and that is dropped: nothing is known of it
+    /// but that.
     #[must_use]
     pub fn gone(&self) -> Option<&str> {
         match self {

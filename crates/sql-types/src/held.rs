@@ -1,9 +1,10 @@
 //! The memory of the values that a statement makes: arrays, documents, long texts.
 //!
 //! # Purpose
-//! Operators of DataFusion and buffers of rows reserve what they hold. A value that one call makes is held by none of them: an array
-//! of 16 million elements, a document of 40 MB. Whoever makes such a value says so ([`charge`]) before it does, wherever it is, without
-//! being handed the budget: it is found as `crate::interrupt` finds its flags.
+//! Operators of DataFusion and buffers of rows reserve what they hold. A value that one call makes
+//! is held by none of them: an array of 16 million elements, a document of 40 MB. Whoever makes
+//! such a value says so ([`charge`]) before it does, wherever it is, without being handed the
+//! budget: it is found as `crate::interrupt` finds its flags.
 //!
 //! ```text
 //! batch, or row ── scope() ──> functions ── charge(elements, bytes) ──> budget of all statements ── full: 53200
@@ -11,14 +12,16 @@
 //! ```
 //!
 //! # Invariants
-//! - What is charged within a [`Scope`] is given back when it ends; without one, when the statement does.
+//! - What is charged within a [`Scope`] is given back when it ends; without one, when the statement
+//!   does.
 //! - Values of less than 64 KiB cost nothing: they are of the size of the rows, which others count.
 //!
 //! # On failure
 //! 53200, before the value is made.
 //!
 //! # Limits
-//! An estimate: pieces of a sort that are computed at once may give back what another was charged. What outlives its scope is counted by whoever keeps it.
+//! An estimate: pieces of a sort that are computed at once may give back what another was charged.
+//! What outlives its scope is counted by whoever keeps it.
 
 use crate::Datum;
 use crate::error::{Error, Result, SqlState};

@@ -3,8 +3,8 @@
 //! Invariant: what is written is read back as the same name or string by PostgreSQL and by us.
 //! Nothing here fails.
 
-/// An identifier, quoted when it has to be: it is not in lower case or holds other characters, or it is a key word that
-/// is not always a name (PostgreSQL's `quote_identifier`).
+/// An identifier, quoted when it has to be: it is not in lower case or holds other characters, or
+/// it is a key word that is not always a name (PostgreSQL's `quote_identifier`).
 #[must_use]
 pub fn quote_ident(name: &str) -> String {
     let plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
@@ -24,7 +24,8 @@ pub fn quote_literal(value: &str) -> String {
     }
 }
 
-/// PostgreSQL 15's key words that it quotes (`pg_get_keywords()`, all but the unreserved), in order.
+/// PostgreSQL 15's key words that it quotes (`pg_get_keywords()`, all but the unreserved), in
+/// order.
 #[rustfmt::skip]
 const KEY_WORDS: &[&str] = &[
     "all", "analyse", "analyze", "and", "any", "array", "as", "asc", "asymmetric", "authorization", "between",

@@ -1,9 +1,10 @@
 //! The look that computing code takes at the limits of its statement.
 //!
 //! # Purpose
-//! A statement waits in many places and computes in more. What waits is dropped where it waits; what computes
-//! has to look by itself. [`check`] is that look: whoever loops as often as data or a constant says calls it, wherever
-//! it is (functions, casts, operators of DataFusion), without being handed anything.
+//! A statement waits in many places and computes in more. What waits is dropped where it waits;
+//! what computes has to look by itself. [`check`] is that look: whoever loops as often as data or a
+//! constant says calls it, wherever it is (functions, casts, operators of DataFusion), without
+//! being handed anything.
 //!
 //! ```text
 //! session ── scoped(future) ──> each poll:  thread-local := this session ── check() ──> cancelled? timed out? ended?
@@ -13,22 +14,25 @@
 //! # How to use
 //! - [`check`] at least once a millisecond of work; it costs a few nanoseconds.
 //! - [`Steps`] in a loop of cheap steps: it looks once in a thousand.
-//! - [`check_long`] before a step that itself takes milliseconds: it looks at the clock and the socket every time.
+//! - [`check_long`] before a step that itself takes milliseconds: it looks at the clock and the
+//!   socket every time.
 //! - [`sort`] in the place of a sort of as many values as data says.
 //! - [`pace`] in a loop that may await: it looks and, now and then, gives way to other tasks.
-//! - [`computes`] before what may compute for long, from async code: the statement goes on where that holds up nobody.
+//! - [`computes`] before what may compute for long, from async code: the statement goes on where
+//!   that holds up nobody.
 //!
 //! # Invariants
 //! - Outside of a statement every look succeeds.
-//! - The thread-local is set only while the statement's own code runs on the thread, and put back by every way out, a
-//!   panic included.
+//! - The thread-local is set only while the statement's own code runs on the thread, and put back
+//!   by every way out, a panic included.
 //!
 //! # On failure
 //! 57014 for a cancelled or timed-out statement, 57P01 or 08006 when the session is to end.
 //!
 //! # Limits
-//! Time and the client's socket are looked at every fourth look. Tasks that a library spawns by itself
-//! inherit the statement where they are made [`inheriting`]; else nothing of length may run there.
+//! Time and the client's socket are looked at every fourth look. Tasks that a library spawns by
+//! itself inherit the statement where they are made [`inheriting`]; else nothing of length may run
+//! there.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -342,7 +346,8 @@ pub fn check() -> Result<()> {
     looked.unwrap_or(Ok(()))
 }
 
-/// [`check`] before a step that takes milliseconds: the clock and the socket are looked at each time.
+/// [`check`] before a step that takes milliseconds: the clock and the socket are looked at each
+/// time.
 ///
 /// # Errors
 /// Those of [`check`].
@@ -358,7 +363,8 @@ pub fn check_long() -> Result<()> {
     looked.unwrap_or(Ok(()))
 }
 
-/// Takes `bytes` for values of the statement that this thread runs. Outside of a statement nothing is counted.
+/// Takes `bytes` for values of the statement that this thread runs. Outside of a statement nothing
+/// is counted.
 pub fn charge(bytes: u64) -> telesto_common::Result<()> {
     with_shared(|shared| match &shared.values {
         Some(values) => {
@@ -464,8 +470,8 @@ impl Steps {
     }
 }
 
-/// [`check`] for loops that may await: gives way to other tasks as tokio's budget says. A statement that takes many turns
-/// goes on where it may compute.
+/// [`check`] for loops that may await: gives way to other tasks as tokio's budget says. A statement
+/// that takes many turns goes on where it may compute.
 ///
 /// # Errors
 /// Those of [`check`].
@@ -486,8 +492,8 @@ pub async fn pace() -> Result<()> {
     Ok(())
 }
 
-/// What follows may compute for long: the statement gives way once and is polled from then on, until it ends, where that
-/// holds up nobody.
+/// What follows may compute for long: the statement gives way once and is polled from then on,
+/// until it ends, where that holds up nobody.
 pub async fn computes() {
     let changed = CURRENT.with_borrow(|current| match current {
         Some(shared) if !shared.is_computing() => {
@@ -534,8 +540,8 @@ pub async fn scoped<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     .await
 }
 
-/// `future` as a part of the statement under way, for a library that spawns it. When the statement is to end it is not polled any more:
-/// whoever waits for it is dropped too, and drops it.
+/// `future` as a part of the statement under way, for a library that spawns it. When the statement
+/// is to end it is not polled any more: whoever waits for it is dropped too, and drops it.
 pub fn inheriting<T: Send + 'static>(mut future: BoxFuture<'static, T>) -> BoxFuture<'static, T> {
     // A thread that ends runs no statement.
     let current = CURRENT.try_with(|current| current.borrow().clone()).ok().flatten();

@@ -47,7 +47,8 @@ pub fn interval_text(value: &Interval) -> String {
     out
 }
 
-/// Text in the form of ISO 8601 (IntervalStyle iso_8601): `P1Y2M3DT4H5M6.7S`. Each part has its own sign.
+/// Text in the form of ISO 8601 (IntervalStyle iso_8601): `P1Y2M3DT4H5M6.7S`. Each part has its own
+/// sign.
 #[must_use]
 pub fn iso_interval_text(value: &Interval) -> String {
     let mut out = "P".to_owned();

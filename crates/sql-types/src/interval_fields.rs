@@ -1,7 +1,8 @@
 //! The fields and precision of an interval type: `interval day to minute`, `interval second(2)`.
 //!
 //! # Invariants
-//! They say what a bare number and `a:b` mean in a text, and what is kept of a value, as in PostgreSQL.
+//! They say what a bare number and `a:b` mean in a text, and what is kept of a value, as in
+//! PostgreSQL.
 //!
 //! # Limits
 //! A column's interval type keeps neither: casts and literals do.

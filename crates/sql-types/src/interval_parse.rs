@@ -1,8 +1,10 @@
-//! Intervals read from text, as PostgreSQL 15 reads them: `ParseDateTime`, `DecodeInterval` and `DecodeISO8601Interval`.
+//! Intervals read from text, as PostgreSQL 15 reads them: `ParseDateTime`, `DecodeInterval` and
+//! `DecodeISO8601Interval`.
 //!
 //! # Invariants
-//! The text is cut into fields, read from the last to the first, so that a unit is known before its number. Marks that mean
-//! nothing (`{2}`) only part fields. A unit given twice is refused; fractions flow into the smaller units.
+//! The text is cut into fields, read from the last to the first, so that a unit is known before its
+//! number. Marks that mean nothing (`{2}`) only part fields. A unit given twice is refused;
+//! fractions flow into the smaller units.
 //!
 //! # On failure
 //! 22007 for what is no interval, 22015 for what no interval holds.
@@ -54,7 +56,8 @@ enum Unit {
 }
 
 impl Unit {
-    /// The unit's place among the fields that were given; a fraction of a second counts as its parts, too.
+    /// The unit's place among the fields that were given; a fraction of a second counts as its
+    /// parts, too.
     fn mask(self, fraction: bool) -> u32 {
         let parts = 1 << (Self::Micro as u32) | 1 << (Self::Milli as u32);
         match self {
@@ -122,7 +125,8 @@ impl Cursor<'_> {
     }
 }
 
-/// Words that a number may follow without a blank: those of dates that are units of intervals, too (`1h30m`).
+/// Words that a number may follow without a blank: those of dates that are units of intervals, too
+/// (`1h30m`).
 fn before_digits(word: &str) -> bool {
     matches!(word, "d" | "dec" | "h" | "m" | "mon" | "s" | "y")
 }
@@ -333,8 +337,9 @@ fn fraction(text: &str) -> Parsed<f64> {
     }
 }
 
-/// Microseconds of `hours:minutes[:seconds]`, or of `minutes:seconds.fraction`, negated: so that the smallest interval there is
-/// can be read back from its own text, which PostgreSQL writes and does not read.
+/// Microseconds of `hours:minutes[:seconds]`, or of `minutes:seconds.fraction`, negated: so that
+/// the smallest interval there is can be read back from its own text, which PostgreSQL writes and
+/// does not read.
 fn clock_negated(text: &str, minutes_first: bool) -> Parsed<i64> {
     let (mut hours, rest) = whole(text)?;
     let rest = rest.strip_prefix(':').ok_or(Fault::Format)?;
@@ -566,7 +571,8 @@ pub fn parse_interval(text: &str) -> Result<Interval> {
     parse_interval_of(text, None)
 }
 
-/// [`parse_interval`] of a type with these fields, which say what a bare number is. What the type does not keep is still there.
+/// [`parse_interval`] of a type with these fields, which say what a bare number is. What the type
+/// does not keep is still there.
 ///
 /// # Errors
 /// As [`parse_interval`].

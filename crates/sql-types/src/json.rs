@@ -1,15 +1,17 @@
 //! json and jsonb: checking, canonical form, text.
 //!
 //! # Invariants
-//! Numbers in jsonb are numeric, as in PostgreSQL: every digit is kept, also zeros at the end, and they are held as numeric
-//! shows them (no exponent, no negative zero).
+//! Numbers in jsonb are numeric, as in PostgreSQL: every digit is kept, also zeros at the end, and
+//! they are held as numeric shows them (no exponent, no negative zero).
 //!
 //! # Limits
-//! Numbers of jsonb are in numeric's range (22003). Arrays and objects stand [`MAX_DEPTH`] deep at most (54001).
+//! Numbers of jsonb are in numeric's range (22003). Arrays and objects stand [`MAX_DEPTH`] deep at
+//! most (54001).
 //!
 //! # Why not `serde_json`'s own reading of a `Value`
-//! It takes objects whose first key is one of its own for numbers (`$serde_json::private::Number`), and such a document may come
-//! from any client. It checks texts here; what is valid is read by [`document`].
+//! It takes objects whose first key is one of its own for numbers (`$serde_json::private::Number`),
+//! and such a document may come from any client. It checks texts here; what is valid is read by
+//! [`document`].
 
 use std::borrow::Cow;
 
@@ -105,7 +107,8 @@ pub fn shallow(value: &Value) -> Result<()> {
     if within(value, MAX_DEPTH) { Ok(()) } else { Err(too_deep()) }
 }
 
-/// What a value of a document takes beside its text, and a field beside its value: its place, and the heads of allocations, bytes.
+/// What a value of a document takes beside its text, and a field beside its value: its place, and
+/// the heads of allocations, bytes.
 const VALUE_BYTES: usize = 72;
 
 struct Reader<'t> {

@@ -13,14 +13,17 @@
 //! A text is its UTF-8 with `00` written as `00 FF`, then `00 01`.
 //!
 //! # Invariants
-//! - The bytes compare as [`crate::datum::cmp_jsonb`] does, and no value's are the beginning of another's.
+//! - The bytes compare as [`crate::datum::cmp_jsonb`] does, and no value's are the beginning of
+//!   another's.
 //! - Fields stand in jsonb's own order (shorter keys first), and come back so.
 //!
 //! # On failure
-//! `None` for bytes that are not of a value: not whole, nested too deep, or with something behind them.
+//! `None` for bytes that are not of a value: not whole, nested too deep, or with something behind
+//! them.
 //!
 //! # Limits
-//! The scale of numbers is lost: `1.0` and `1.00` have the same bytes. [`MAX_DEPTH`] levels are read.
+//! The scale of numbers is lost: `1.0` and `1.00` have the same bytes. [`MAX_DEPTH`] levels are
+//! read.
 
 use serde_json::{Map, Number, Value};
 

@@ -1,18 +1,21 @@
-//! SQL types and their values: identity, text and binary forms, comparison; errors; the look at a statement's limits.
+//! SQL types and their values: identity, text and binary forms, comparison; errors; the look at a
+//! statement's limits.
 //!
 //! # Purpose
-//! The floor that all of SQL stands on: what a value is ([`Datum`], [`SqlType`]), what an error says ([`Error`],
-//! [`SqlState`]), how names and strings are written ([`identifier`]), and how code that computes notices that
-//! its statement is to end ([`interrupt`]). It knows neither syntax nor catalog nor DataFusion.
+//! The floor that all of SQL stands on: what a value is ([`Datum`], [`SqlType`]), what an error
+//! says ([`Error`], [`SqlState`]), how names and strings are written ([`identifier`]), and how code
+//! that computes notices that its statement is to end ([`interrupt`]). It knows neither syntax nor
+//! catalog nor DataFusion.
 //!
 //! # Invariants
-//! - Text and binary forms are those of PostgreSQL 15 with DateStyle ISO and IntervalStyle postgres.
+//! - Text and binary forms are those of PostgreSQL 15 with DateStyle ISO and IntervalStyle
+//!   postgres.
 //! - [`Datum::cmp_values`] is a total order on non-null values of one type, the order of
 //!   PostgreSQL's default btree operator class (text by bytes, collation "C").
 //!
 //! # On failure
-//! Every error carries an SQLSTATE and PostgreSQL's message where it has one; nothing panics on what a client or a stored
-//! byte says.
+//! Every error carries an SQLSTATE and PostgreSQL's message where it has one; nothing panics on
+//! what a client or a stored byte says.
 
 pub mod advisory;
 pub mod array_text;

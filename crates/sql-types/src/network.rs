@@ -1,9 +1,11 @@
 //! Network addresses: the values of inet and cidr.
 //!
 //! # Invariants
-//! - Text and binary forms are those of PostgreSQL 15: inet leaves out the length of a whole address, cidr never does.
-//! - The order is that of PostgreSQL's `network_ops`: IPv4 before IPv6, then the network, its length, the address. It is the order of
-//!   [`Network::order_bytes`], too, which keys and DataFusion's batches hold.
+//! - Text and binary forms are those of PostgreSQL 15: inet leaves out the length of a whole
+//!   address, cidr never does.
+//! - The order is that of PostgreSQL's `network_ops`: IPv4 before IPv6, then the network, its
+//!   length, the address. It is the order of [`Network::order_bytes`], too, which keys and
+//!   DataFusion's batches hold.
 //! - Bits behind the length are kept (inet); a cidr has none, which is checked where one is made.
 //!
 //! # On failure

@@ -1,8 +1,9 @@
 //! Bytes of numbers that are ordered as the numbers are.
 //!
-//! One byte of class (0 -inf, 1 negative, 2 zero, 3 positive, 4 +inf, 5 NaN); for 1 and 3: the exponent, i32 with flipped sign
-//! bit, big endian, of `0.d1d2… × 10^exponent`; then the digits in pairs, each + 1 (1 to 100), trailing zeros dropped. Of
-//! negatives everything after the class is inverted and closed with `FF`.
+//! One byte of class (0 -inf, 1 negative, 2 zero, 3 positive, 4 +inf, 5 NaN); for 1 and 3: the
+//! exponent, i32 with flipped sign bit, big endian, of `0.d1d2… × 10^exponent`; then the digits in
+//! pairs, each + 1 (1 to 100), trailing zeros dropped. Of negatives everything after the class is
+//! inverted and closed with `FF`.
 //!
 //! # Limits
 //! The scale is lost: `1.0` and `1.00` have the same bytes.
@@ -80,7 +81,8 @@ pub fn from_order_bytes(bytes: &[u8]) -> Option<Numeric> {
     })
 }
 
-/// Appends the bytes of a number, closed so that more may follow: positive ones with `00`, which is below every digit.
+/// Appends the bytes of a number, closed so that more may follow: positive ones with `00`, which is
+/// below every digit.
 pub fn put(value: &Numeric, out: &mut Vec<u8>) {
     out.extend_from_slice(&order_bytes(value));
     if matches!(value, Numeric::Finite { unscaled, .. } if unscaled.sign() == Sign::Plus) {

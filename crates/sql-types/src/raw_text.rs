@@ -32,7 +32,8 @@ pub(crate) fn parse_bytea(text: &str) -> Result<Vec<u8>> {
     escaped_bytes(text)
 }
 
-/// Reads the bytes of a text in the format `escape`: a backslash stands before another, or before three octal digits.
+/// Reads the bytes of a text in the format `escape`: a backslash stands before another, or before
+/// three octal digits.
 ///
 /// # Errors
 /// 22P02.

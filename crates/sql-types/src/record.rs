@@ -1,8 +1,8 @@
 //! Rows as values: PostgreSQL's anonymous `record`, held in its text form `(1,"a b",)`.
 //!
 //! # Invariants
-//! - The text is what PostgreSQL shows; it is made by the server alone (no text from outside becomes a record), so every
-//!   field reads back as its type.
+//! - The text is what PostgreSQL shows; it is made by the server alone (no text from outside
+//!   becomes a record), so every field reads back as its type.
 //! - The types of the fields are the [`SqlType::Record`]'s, not the value's.
 //!
 //! # Limits
@@ -28,7 +28,8 @@ enum Names {
     Differing,
 }
 
-/// The fields of a [`SqlType::Record`]. Types differ where names do, so that no call over one is taken for a call over the other.
+/// The fields of a [`SqlType::Record`]. Types differ where names do, so that no call over one is
+/// taken for a call over the other.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecordType {
     types: Arc<[SqlType]>,
@@ -43,7 +44,8 @@ impl RecordType {
         Self { types, names: Names::Numbered, of_table: false }
     }
 
-    /// The row of a relation; `of_table`: PostgreSQL's type of it is called after a table or a view.
+    /// The row of a relation; `of_table`: PostgreSQL's type of it is called after a table or a
+    /// view.
     #[must_use]
     pub fn named(types: Arc<[SqlType]>, names: Arc<[String]>, of_table: bool) -> Self {
         Self { types, names: Names::Of(names), of_table }
@@ -97,7 +99,8 @@ impl Deref for RecordType {
     }
 }
 
-/// The type of a value that is of one or of the other type, which are alike but for what rows in them call their fields.
+/// The type of a value that is of one or of the other type, which are alike but for what rows in
+/// them call their fields.
 #[must_use]
 pub fn one_of_two(one: &SqlType, two: &SqlType) -> SqlType {
     match (one, two) {
@@ -249,7 +252,8 @@ fn rows(text: &str, row: &SqlType) -> Result<Datum> {
 
 /// PostgreSQL's `record_send`: the number of fields, and of each its type's OID and its value.
 pub(crate) fn to_binary(text: &str, types: &[SqlType], out: &mut BytesMut) {
-    // The server made the text, of these types. Were one not to read back, every field would go as the text it is: no field is left out.
+    // The server made the text, of these types. Were one not to read back, every field would go as
+    // the text it is: no field is left out.
     let texts = || -> Vec<(Datum, SqlType)> {
         let texts = split(text).into_iter();
         texts.map(|text| (text.map_or(Datum::Null, Datum::text), SqlType::Text)).collect()

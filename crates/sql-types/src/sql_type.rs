@@ -90,7 +90,8 @@ pub enum SqlType {
     RegType,
     /// regproc: an oid shown as a function's name
     RegProc,
-    /// regprocedure: an oid shown as a function's name and the types of its arguments; expressions only, it is never stored
+    /// regprocedure: an oid shown as a function's name and the types of its arguments; expressions
+    /// only, it is never stored
     #[serde(skip)]
     RegProcedure,
     /// regnamespace: an oid shown as a schema's name
@@ -101,8 +102,8 @@ pub enum SqlType {
     Enum(#[serde(with = "enums")] Arc<EnumType>),
     /// A composite type of the user's.
     Composite(#[serde(with = "composites")] Arc<CompositeType>),
-    /// A domain, as the target of a cast and as what a column is declared with. Values have its base type; it is never
-    /// stored.
+    /// A domain, as the target of a cast and as what a column is declared with. Values have its
+    /// base type; it is never stored.
     #[serde(skip)]
     Domain(Arc<DomainType>),
     /// An array of a scalar type.
@@ -111,7 +112,8 @@ pub enum SqlType {
     Int2Vector,
     /// oidvector: OIDs of the system tables, an array counted from 0
     OidVector,
-    /// A row as a value, with the types of its fields where they are known ([`crate::record`]); never stored.
+    /// A row as a value, with the types of its fields where they are known ([`crate::record`]);
+    /// never stored.
     #[serde(skip)]
     Record(Option<Arc<RecordType>>),
     /// The result of a function that returns nothing.
@@ -316,13 +318,15 @@ impl SqlType {
         }
     }
 
-    /// Whether values are read, and shown, by what the catalog knows of the user's type: an enum or a composite type.
+    /// Whether values are read, and shown, by what the catalog knows of the user's type: an enum or
+    /// a composite type.
     #[must_use]
     pub fn is_in_catalog(&self) -> bool {
         matches!(self, Self::Enum(_) | Self::Composite(_))
     }
 
-    /// The types of the fields, if it is a row whose fields are known: a record's or a composite type's.
+    /// The types of the fields, if it is a row whose fields are known: a record's or a composite
+    /// type's.
     #[must_use]
     pub fn row_fields(&self) -> Option<&Arc<[Self]>> {
         match self {
@@ -468,8 +472,8 @@ impl SqlType {
         self.is_oid_like() && *self != Self::Oid
     }
 
-    /// The type that values have when the names of objects in them are written out: text, or an array of it. `None`: there are no
-    /// such names in them.
+    /// The type that values have when the names of objects in them are written out: text, or an
+    /// array of it. `None`: there are no such names in them.
     #[must_use]
     pub fn with_names(&self) -> Option<Self> {
         match self {

@@ -113,7 +113,8 @@ fn parse_bool(text: &str) -> Option<bool> {
     }
 }
 
-/// `limit` characters of `text`; an error when more than blanks would be lost (or never with `silent`).
+/// `limit` characters of `text`; an error when more than blanks would be lost (or never with
+/// `silent`).
 pub(crate) fn fit_length(
     text: &str,
     limit: u32,
@@ -179,7 +180,8 @@ fn internal_char(text: &str) -> u8 {
 }
 
 impl Datum {
-    /// Parses the text form of a value of `ty` and applies the type's modifier as an assignment would.
+    /// Parses the text form of a value of `ty` and applies the type's modifier as an assignment
+    /// would.
     ///
     /// # Errors
     /// 22P02, 22003, 22007, 22001, … as PostgreSQL.
@@ -283,8 +285,8 @@ impl Datum {
         })
     }
 
-    /// The text form of a non-null value of `ty`. `Oid` values of reg* types come out as numbers: names
-    /// need the catalog.
+    /// The text form of a non-null value of `ty`. `Oid` values of reg* types come out as numbers:
+    /// names need the catalog.
     #[must_use]
     pub fn to_text(&self, ty: &SqlType, style: &TextStyle) -> String {
         match self {

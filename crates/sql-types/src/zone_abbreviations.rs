@@ -1,8 +1,8 @@
 //! Abbreviations of time zones that PostgreSQL knows by default.
 //!
 //! # Invariants
-//! Sorted. An abbreviation has one offset, whatever the season; those whose offset has changed with the years stand for the
-//! zone they are of.
+//! Sorted. An abbreviation has one offset, whatever the season; those whose offset has changed with
+//! the years stand for the zone they are of.
 //!
 //! # Limits
 //! `timezone_abbreviations` is `Default`.

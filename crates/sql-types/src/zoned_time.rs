@@ -1,8 +1,8 @@
 //! Times of day with an offset from UTC: PostgreSQL's `time with time zone`.
 //!
 //! # Invariants
-//! Ordered by the moment of a day in UTC; of two that are the same moment the one with the lesser offset west is first,
-//! so that equal values are the same.
+//! Ordered by the moment of a day in UTC; of two that are the same moment the one with the lesser
+//! offset west is first, so that equal values are the same.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,5 @@
-//! Ranges and multiranges: binary forms as PostgreSQL sends them, and operators beside sets of numbers.
+//! Ranges and multiranges: binary forms as PostgreSQL sends them, and operators beside sets of
+//! numbers.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +64,8 @@ fn binary_forms_are_those_of_postgres() {
     assert_eq!(refused.code().to_string(), "22000");
 }
 
-/// The numbers from -8 to 8 that are in a range; its bounds are between -6 and 6, so that infinity shows at the ends.
+/// The numbers from -8 to 8 that are in a range; its bounds are between -6 and 6, so that infinity
+/// shows at the ends.
 fn members(parts: &[Range]) -> BTreeSet<i32> {
     (-8..=8).filter(|at| parts.iter().any(|part| part.has(&Datum::Int4(*at)))).collect()
 }

@@ -1,7 +1,8 @@
 //! What the fuzz targets call of what is private to this crate.
 //!
 //! # Invariants
-//! For any bytes at all: no panic; memory within a small multiple of the input; what decodes encodes to what decodes to the same.
+//! For any bytes at all: no panic; memory within a small multiple of the input; what decodes
+//! encodes to what decodes to the same.
 //!
 //! # On failure
 //! A function here panics: that is the finding.

@@ -1,7 +1,8 @@
 //! What the bucket's jobs cost, for spend caps of the database.
 //!
 //! # Purpose
-//! A node that serves HTTP alone, or folds and compacts for others, has no statement by which it would learn of caps, or count.
+//! A node that serves HTTP alone, or folds and compacts for others, has no statement by which it
+//! would learn of caps, or count.
 //!
 //! # Invariants
 //! - The caps that there are when the node starts count what it spends from then on.

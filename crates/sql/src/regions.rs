@@ -1,11 +1,14 @@
 //! What replication between regions must know of tables, and the regions that the catalog names.
 //!
 //! # Invariants
-//! - Rows are read by the definitions at the snapshot they are applied at; definitions are kept by their stamp.
-//! - Index entries that follow from a row are those that a writer here would have put ([`CompiledTable::entry`]).
-//! - A row that an index cannot have an entry of (its expression fails, its key is too long) stops nobody while that index is being
-//!   filled: the row comes, and with it this region's word that its part has failed. No whole index meets one: whoever sent the
-//!   row fills its own part, and fails too.
+//! - Rows are read by the definitions at the snapshot they are applied at; definitions are kept by
+//!   their stamp.
+//! - Index entries that follow from a row are those that a writer here would have put
+//!   ([`CompiledTable::entry`]).
+//! - A row that an index cannot have an entry of (its expression fails, its key is too long) stops
+//!   nobody while that index is being filled: the row comes, and with it this region's word that
+//!   its part has failed. No whole index meets one: whoever sent the row fills its own part, and
+//!   fails too.
 //!
 //! # On failure
 //! What cannot be read is told as text; whoever applies tries again.
@@ -58,9 +61,9 @@ impl RegionDefinitions {
         Arc::new(Self { database, catalogs, newest: Mutex::default() })
     }
 
-    /// Whether a region that joined has what the others had for it: their definitions, up to where they name this region, and
-    /// all rows that were to be sent before. `passed`: everything of each region up to these times is here. What is missing,
-    /// if something is.
+    /// Whether a region that joined has what the others had for it: their definitions, up to where
+    /// they name this region, and all rows that were to be sent before. `passed`: everything of
+    /// each region up to these times is here. What is missing, if something is.
     ///
     /// # Errors
     /// Those of the database.
@@ -86,7 +89,8 @@ impl RegionDefinitions {
             let defining = catalog.region_name(defining);
             return Ok(Some(format!("region {defining} to name this one")));
         };
-        // A region sends its rows before it says that it has heard of this one. The defining one's saying is the filled stream itself.
+        // A region sends its rows before it says that it has heard of this one. The defining one's
+        // saying is the filled stream itself.
         for region in catalog.regions().filter(|region| region.id != me.0) {
             let key = acknowledgement_key(DEFAULT_DATABASE_ID, RegionId(region.id));
             let said = txn.get(&key, ReadFor::Query).await?;
@@ -205,8 +209,8 @@ impl TableMeaning {
 }
 
 impl TableMeaning {
-    /// The word that this region's part of a build has failed. It is told when it is said again: what comes from another region
-    /// is sent to nobody.
+    /// The word that this region's part of a build has failed. It is told when it is said again:
+    /// what comes from another region is sent to nobody.
     fn failed(&self, table: &Table, index: u32, error: &Error) -> Result<DerivedEntry> {
         let task = Task::Fill(table.id, index);
         let key = word_key(self.catalog.database, self.catalog.me(), task);
@@ -258,7 +262,8 @@ impl Meaning for TableMeaning {
     }
 
     fn is_later(&self, range: &KeyRange) -> bool {
-        // A table's range begins with its database and number alone; its first key has an index, too.
+        // A table's range begins with its database and number alone; its first key has an index,
+        // too.
         let mut first = range.start.to_vec();
         first.resize(first.len().max(PREFIX_BYTES), 0);
         self.standing(&first) == Standing::NotYet
@@ -378,8 +383,9 @@ impl Meaning for TableMeaning {
     }
 }
 
-/// Rows that are placed by the names of regions may bear those of regions that have come. A region that comes under the name of one that is
-/// gone takes its rows over: by number the rule names nobody.
+/// Rows that are placed by the names of regions may bear those of regions that have come. A region
+/// that comes under the name of one that is gone takes its rows over: by number the rule names
+/// nobody.
 fn name_values(
     change: &mut CatalogChange,
     catalog: &CatalogSnapshot,
@@ -411,8 +417,8 @@ fn name_values(
 }
 
 impl SqlEngine {
-    /// Makes the catalog name these regions: number, name and address. Those of `kept` stay named if they are, and are not named if they are
-    /// not. Does nothing when it does.
+    /// Makes the catalog name these regions: number, name and address. Those of `kept` stay named
+    /// if they are, and are not named if they are not. Does nothing when it does.
     ///
     /// # Errors
     /// 25006 in a region that does not make definitions; those of the database.
@@ -426,8 +432,9 @@ impl SqlEngine {
         }
     }
 
-    /// Forgets of moves and gains of tables what all regions have heard of, where definitions are made; elsewhere begins what is this
-    /// region's part of an index build or of a drop. Called now and then.
+    /// Forgets of moves and gains of tables what all regions have heard of, where definitions are
+    /// made; elsewhere begins what is this region's part of an index build or of a drop. Called now
+    /// and then.
     ///
     /// # Errors
     /// Those of the database.
@@ -501,8 +508,8 @@ impl SqlEngine {
         Ok(catalog.defining())
     }
 
-    /// Has this region make the definitions in the place of `lost`, of which nothing can come any more; does nothing when that one does not
-    /// make them.
+    /// Has this region make the definitions in the place of `lost`, of which nothing can come any
+    /// more; does nothing when that one does not make them.
     ///
     /// # Errors
     /// Those of the database.

@@ -69,8 +69,8 @@ async fn waiting(session: &mut Session, count: usize) {
     }
 }
 
-/// What `sql` gives as soon as it gives `expected`: giving a lock up at the end of a session or transaction reaches
-/// the bucket a little later.
+/// What `sql` gives as soon as it gives `expected`: giving a lock up at the end of a session or
+/// transaction reaches the bucket a little later.
 async fn until(session: &mut Session, sql: &str, expected: &[&str]) {
     while run(session, sql).await != expected {
         tokio::task::yield_now().await;

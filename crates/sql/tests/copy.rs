@@ -98,7 +98,8 @@ async fn copy_in_with_a_missing_column_names_the_line() {
     assert_eq!(error.fields().context.as_deref(), Some("COPY t, line 2: \"2\ttwo\""));
 }
 
-/// Runs statements one by one in one session; results of queries as `a|b` lines, errors as code, message, context.
+/// Runs statements one by one in one session; results of queries as `a|b` lines, errors as code,
+/// message, context.
 async fn script(steps: &[(&str, &'static [u8])]) -> Vec<String> {
     let env = telesto_runtime::env();
     let database = Arc::new(MemoryDatabase::new(env.clone()));
@@ -399,7 +400,8 @@ async fn binary_copied_out_and_in_again_is_the_same() {
     assert_eq!((none.copied, none.output.len()), (0, 11 + 8 + 2), "header and end mark");
 }
 
-/// What a TRUNCATE left is deleted in the background: whoever is under way meanwhile does not fail for it.
+/// What a TRUNCATE left is deleted in the background: whoever is under way meanwhile does not fail
+/// for it.
 #[tokio::test]
 async fn load_after_truncate_is_not_failed_by_the_sweep_of_what_was_there() {
     let env = telesto_runtime::env();

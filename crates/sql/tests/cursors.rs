@@ -1,4 +1,5 @@
-//! Cursors through sessions over the reference database: tags, execution again after a conflict, levels, parameters.
+//! Cursors through sessions over the reference database: tags, execution again after a conflict,
+//! levels, parameters.
 
 use std::sync::Arc;
 
@@ -205,8 +206,9 @@ async fn rows_that_the_protocol_reads_of_a_cursor_are_not_read_again_after_a_con
     assert_eq!(run(&mut b, "select v from w order by id").await, ["77", "0", "SELECT 2"]);
 }
 
-/// At READ COMMITTED a query was told what was there as it ran: that there is something else when the block is executed again,
-/// because others made a table meanwhile, is no conflict. What the block itself has changed is compared as at any level.
+/// At READ COMMITTED a query was told what was there as it ran: that there is something else when
+/// the block is executed again, because others made a table meanwhile, is no conflict. What the
+/// block itself has changed is compared as at any level.
 #[tokio::test]
 async fn queries_before_the_first_change_bind_nothing_at_read_committed() {
     let engine = engine().await;
@@ -242,8 +244,9 @@ async fn queries_before_the_first_change_bind_nothing_at_read_committed() {
     }
 }
 
-/// A block at a level with one snapshot does not see tables that others have made since; it is executed again where its client
-/// cannot tell, and told of a conflict where it can: that the table is not there would be told again and again.
+/// A block at a level with one snapshot does not see tables that others have made since; it is
+/// executed again where its client cannot tell, and told of a conflict where it can: that the table
+/// is not there would be told again and again.
 #[tokio::test]
 async fn tables_made_since_the_snapshot_are_found_or_a_conflict() {
     let engine = engine().await;
@@ -267,7 +270,8 @@ async fn tables_made_since_the_snapshot_are_found_or_a_conflict() {
     }
 }
 
-/// A block that was said to only read keeps its snapshot, its savepoints and its cursors, whatever is not there yet.
+/// A block that was said to only read keeps its snapshot, its savepoints and its cursors, whatever
+/// is not there yet.
 #[tokio::test]
 async fn block_that_only_reads_keeps_its_snapshot_when_something_is_missing() {
     let engine = engine().await;
@@ -286,7 +290,8 @@ async fn block_that_only_reads_keeps_its_snapshot_when_something_is_missing() {
     assert_eq!(run(&mut a, "commit").await, ["COMMIT"]);
 }
 
-/// A lock that a query takes, wherever in it, is held to the end of its block also where the block is executed again.
+/// A lock that a query takes, wherever in it, is held to the end of its block also where the block
+/// is executed again.
 #[tokio::test]
 async fn locks_of_queries_are_kept_when_a_block_of_read_committed_is_executed_again() {
     let engine = engine().await;

@@ -1,4 +1,5 @@
-//! Deferred foreign and unique keys while other sessions commit: blocks are executed again, and what they leave holds.
+//! Deferred foreign and unique keys while other sessions commit: blocks are executed again, and
+//! what they leave holds.
 
 use std::sync::Arc;
 
@@ -129,7 +130,8 @@ async fn many_rows_whose_parents_come_last_are_loaded() {
     assert_eq!(run(&mut a, "select count(*) from child").await, ["2999"]);
 }
 
-/// A constraint must hold for the rows there are when it is committed, not only for those its block saw.
+/// A constraint must hold for the rows there are when it is committed, not only for those its block
+/// saw.
 #[tokio::test]
 async fn constraint_that_another_session_breaks_before_the_commit_fails_it() {
     const FOREIGN: &str = "alter table plain add foreign key (p) references parent";
@@ -167,7 +169,8 @@ async fn lists(how: &str) -> (Session, Session) {
     (a, b)
 }
 
-/// Two blocks that each write a key once, and would share it: whoever commits second fails, at every level.
+/// Two blocks that each write a key once, and would share it: whoever commits second fails, at
+/// every level.
 #[tokio::test]
 async fn keys_that_two_sessions_write_at_a_time_are_not_both_committed() {
     for how in ["initially deferred", "initially immediate"] {

@@ -1,8 +1,9 @@
 //! Types and values of expressions, compared with the answers of a real PostgreSQL 15.
 //!
-//! `tests/data/expressions.expected` is written by `tests/data/regenerate.sh`; pairs of lines: the expression, then
-//! `type | value` or `!SQLSTATE`. `tests/data/expressions.differences` lists the expressions whose answer is known to
-//! differ, each with the answer given here; an entry that no longer differs fails the test, so the list only shrinks.
+//! `tests/data/expressions.expected` is written by `tests/data/regenerate.sh`; pairs of lines: the
+//! expression, then `type | value` or `!SQLSTATE`. `tests/data/expressions.differences` lists the
+//! expressions whose answer is known to differ, each with the answer given here; an entry that no
+//! longer differs fails the test, so the list only shrinks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

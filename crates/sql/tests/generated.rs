@@ -1,12 +1,15 @@
-//! Statements made at random, on Telesto and on a real PostgreSQL 15: equal answers, or a difference that
-//! `tests/data/generated.differences` knows with its reason.
+//! Statements made at random, on Telesto and on a real PostgreSQL 15: equal answers, or a
+//! difference that `tests/data/generated.differences` knows with its reason.
 //!
-//! One seed makes one sequence of rounds. A round makes tables, fills them, and goes on with queries, changes, definitions
-//! and transactions; both sides run every statement, and values, column types, numbers of rows and SQLSTATEs are compared.
-//! A change that gave different answers ends its round: what follows would only repeat the difference.
+//! One seed makes one sequence of rounds. A round makes tables, fills them, and goes on with
+//! queries, changes, definitions and transactions; both sides run every statement, and values,
+//! column types, numbers of rows and SQLSTATEs are compared. A change that gave different answers
+//! ends its round: what follows would only repeat the difference.
 //!
-//! `TELESTO_GENERATED_SEED=7 TELESTO_GENERATED_STATEMENTS=100000 cargo test --workspace --test generated` looks further;
-//! `TELESTO_GENERATED_ROUND=12` runs one round of the seed.
+//! ```text
+//! TELESTO_GENERATED_SEED=7 TELESTO_GENERATED_STATEMENTS=100000 cargo test --workspace --test generated
+//! ```
+//! looks further; `TELESTO_GENERATED_ROUND=12` runs one round of the seed.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test is an outermost layer: it talks to a real server through tokio"
@@ -134,8 +137,8 @@ async fn on_postgres(client: &tokio_postgres::Client, sql: &str) -> Outcome {
     }
 }
 
-/// float4 and float8: sums depend on the order of rows, so the last digits may differ. numeric in groups: which of several equal values
-/// (1.0, 1.00) a group shows is anybody's choice.
+/// float4 and float8: sums depend on the order of rows, so the last digits may differ. numeric in
+/// groups: which of several equal values (1.0, 1.00) a group shows is anybody's choice.
 fn near(oid: u32, left: &str, right: &str, grouped: bool) -> bool {
     if oid != 700 && oid != 701 && (oid != 1700 || !grouped) {
         return false;
@@ -174,7 +177,8 @@ fn same(sql: &str, ours: &Outcome, theirs: &Outcome, ordered: bool) -> bool {
     }
 }
 
-/// A difference that is known: what its statement and the two answers look like, and why it is there.
+/// A difference that is known: what its statement and the two answers look like, and why it is
+/// there.
 struct Known {
     pattern: Regex,
     reason: &'static str,
@@ -215,7 +219,8 @@ struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// Runs a query once more, through DataFusion: what the key path answered must be what it answers.
+    /// Runs a query once more, through DataFusion: what the key path answered must be what it
+    /// answers.
     async fn run_again(&mut self, sql: &str, ordered: bool, theirs: &Outcome) {
         on_telesto(&mut self.session, "set telesto.executor = datafusion").await;
         let ours = on_telesto(&mut self.session, sql).await;
@@ -361,7 +366,8 @@ async fn round(pair: &mut Pair<'_>, grammar: &Grammar, rng: &mut StdRng) {
     }
 }
 
-/// Runs a test on the stack of a server's thread: without optimisation the binder's frames are large.
+/// Runs a test on the stack of a server's thread: without optimisation the binder's frames are
+/// large.
 fn on_a_large_stack<F: Future<Output = ()> + 'static>(test: fn() -> F) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -1,8 +1,8 @@
-//! No statement aborts the process, and none is told a limit as something else: long lists and chains, deep nesting, huge
-//! constants, runaway functions, joins and recursions, made from a seed.
+//! No statement aborts the process, and none is told a limit as something else: long lists and
+//! chains, deep nesting, huge constants, runaway functions, joins and recursions, made from a seed.
 //!
-//! Each input runs in a child process of this test (the test program itself, told by [`CHILD`]), because what is looked for is
-//! an abort: it would take the test with it.
+//! Each input runs in a child process of this test (the test program itself, told by [`CHILD`]),
+//! because what is looked for is an abort: it would take the test with it.
 //!
 //! # Invariants
 //! Every input ends with an answer or an SQLSTATE that is neither XX000 nor XX001.
@@ -34,8 +34,9 @@ fn nested(open: &str, inner: &str, close: &str, levels: usize) -> String {
     format!("{}{inner}{}", open.repeat(levels), close.repeat(levels))
 }
 
-/// An input and what it must give: `None`: anything that is no abort and no internal error; `Some("57014")` and the like: that
-/// SQLSTATE; anything else: that text in the first column of the first row.
+/// An input and what it must give: `None`: anything that is no abort and no internal error;
+/// `Some("57014")` and the like: that SQLSTATE; anything else: that text in the first column of the
+/// first row.
 type Input = (String, Option<&'static str>);
 
 /// Composite types in each other, each with two fields of the one below it.

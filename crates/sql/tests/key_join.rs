@@ -1,4 +1,5 @@
-//! Key joins: the same answers as the other executor, requests level by level, phantoms as conflicts.
+//! Key joins: the same answers as the other executor, requests level by level, phantoms as
+//! conflicts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -450,7 +451,8 @@ async fn level_of_a_join_makes_one_batch_of_requests() {
     let nothing = cost("select 1").await;
     assert_eq!(nothing, (1, nothing.1, 0, 0, 0));
     let stamp = nothing.1;
-    // Forward: one scan of 50 rows of c (their keys are the primary one), one batch of their parents.
+    // Forward: one scan of 50 rows of c (their keys are the primary one), one batch of their
+    // parents.
     let forward = "select c.id, p.a from c join p on p.id = c.p where c.id between 1 and 50";
     assert_eq!(cost(forward).await, (50, stamp, 1, 50, 1));
     // Twice the same parents are asked for once.
@@ -554,7 +556,8 @@ async fn rows_made_of_entries_are_the_rows() {
     }
 }
 
-/// One session reads `query` in a transaction and writes; another commits `change` in between. What the first is told.
+/// One session reads `query` in a transaction and writes; another commits `change` in between. What
+/// the first is told.
 async fn interleaved(level: &str, query: &str, change: &str) -> Result<Vec<String>, String> {
     let engine = engine(Arc::new(MemoryDatabase::new(telesto_runtime::env()))).await;
     let (mut first, mut second) = (open(&engine).await, open(&engine).await);
@@ -567,8 +570,8 @@ async fn interleaved(level: &str, query: &str, change: &str) -> Result<Vec<Strin
     ask(&mut first, "commit").await
 }
 
-/// What is read of entries alone conflicts with changes of what they hold, and with no others. A block that drew a random number cannot be
-/// executed again without a word.
+/// What is read of entries alone conflicts with changes of what they hold, and with no others. A
+/// block that drew a random number cannot be executed again without a word.
 #[tokio::test]
 async fn rows_made_of_entries_conflict_by_what_entries_hold() {
     let alone = "select random(); select count(*), min(placed) from orders where customer_id = 1";
@@ -796,7 +799,8 @@ fn random_joins_answer_as_the_other_executor() {
     assert!(taken * 3 > asked, "the key path took only {taken} of {asked} joins");
 }
 
-/// What DataFusion joins is read by the keys of the smaller side, wherever it stands, and with the answers of a whole scan.
+/// What DataFusion joins is read by the keys of the smaller side, wherever it stands, and with the
+/// answers of a whole scan.
 #[tokio::test]
 async fn join_by_datafusion_reads_what_the_keys_of_its_smaller_side_lead_to() {
     let counts = Arc::new(Counts::default());
@@ -871,7 +875,8 @@ async fn join_by_datafusion_reads_what_the_keys_of_its_smaller_side_lead_to() {
     }
 }
 
-/// Every country leads to every address: that is read whole, and not address by address; few countries lead to few.
+/// Every country leads to every address: that is read whole, and not address by address; few
+/// countries lead to few.
 #[tokio::test]
 async fn join_by_datafusion_looks_nothing_up_where_the_keys_are_most_of_a_foreign_keys() {
     let counts = Arc::new(Counts::default());
@@ -911,7 +916,8 @@ async fn join_by_datafusion_looks_nothing_up_where_the_keys_are_most_of_a_foreig
     }
 }
 
-/// What the primary key behind an index's entries, a list over a value, and an order known before a join save.
+/// What the primary key behind an index's entries, a list over a value, and an order known before a
+/// join save.
 #[tokio::test]
 async fn conditions_and_orders_read_only_the_entries_they_need() {
     let counts = Arc::new(Counts::default());
@@ -987,7 +993,8 @@ async fn conditions_and_orders_read_only_the_entries_they_need() {
         assert_eq!(rows, must(&mut s, &hidden).await, "{executor}: {sql}");
         assert!(!rows.is_empty(), "{sql}");
     }
-    // What the filter rejects is read in larger and larger steps, not row by row as the limit would have it.
+    // What the filter rejects is read in larger and larger steps, not row by row as the limit would
+    // have it.
     must(&mut s, "set telesto.executor = key").await;
     counts.batches.store(0, Ordering::Relaxed);
     let found =

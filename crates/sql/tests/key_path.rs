@@ -300,7 +300,8 @@ async fn two_sessions(options: SqlOptions) -> (Session, Session) {
     (a, b)
 }
 
-/// A block that runs again runs its queries deep inside COMMIT: on a stack as large as a server's threads have.
+/// A block that runs again runs its queries deep inside COMMIT: on a stack as large as a server's
+/// threads have.
 #[test]
 fn two_workers_that_skip_locked_rows_never_both_take_one() {
     let runs = || {

@@ -1,4 +1,5 @@
-//! SQL in three regions, over the simulated network, in virtual time: tables that every region writes, and tables whose home moves.
+//! SQL in three regions, over the simulated network, in virtual time: tables that every region
+//! writes, and tables whose home moves.
 #![allow(
     missing_docs,
     clippy::disallowed_methods,
@@ -108,7 +109,8 @@ impl Sites {
         std::array::from_fn(|region| self.at(region).engine.applied().0)
     }
 
-    /// On `timestamp` everything of others behind `begun` in a region's log stands there by its label: first time, then region.
+    /// On `timestamp` everything of others behind `begun` in a region's log stands there by its
+    /// label: first time, then region.
     async fn check_order(&self, begun: [Lsn; REGIONS]) {
         for region in (0..REGIONS).filter(|region| self.planes[*region] == "timestamp") {
             let (mut from, mut last) = (begun[region].next(), None);
@@ -435,7 +437,8 @@ fn seeds_and(found: &[u64]) -> Vec<u64> {
     seeds().chain(found).collect()
 }
 
-/// Writes of one row in several regions at once: afterwards the rows are the same, and each region's own index entries fit them.
+/// Writes of one row in several regions at once: afterwards the rows are the same, and each
+/// region's own index entries fit them.
 #[test]
 fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhere() {
     for seed in seeds() {
@@ -476,7 +479,8 @@ fn table_that_every_region_writes_has_the_same_rows_and_fitting_indexes_everywhe
     }
 }
 
-/// Indexes over texts whose form obeys settings: each region computes the entries of rows that others wrote under settings of their own.
+/// Indexes over texts whose form obeys settings: each region computes the entries of rows that
+/// others wrote under settings of their own.
 #[test]
 fn entries_of_rows_fit_in_every_region_whatever_form_their_writer_gives_values() {
     World::run(1, false, async |world| {
@@ -507,7 +511,8 @@ fn entries_of_rows_fit_in_every_region_whatever_form_their_writer_gives_values()
     });
 }
 
-/// The home of a table with a unique column moves while every region tries to write: what was acknowledged is there, once, and unique.
+/// The home of a table with a unique column moves while every region tries to write: what was
+/// acknowledged is there, once, and unique.
 #[test]
 fn home_that_moves_keeps_unique_keys_and_loses_nothing() {
     let (mut refused, mut written) = (0, [0; REGIONS]);
@@ -557,7 +562,8 @@ fn home_that_moves_keeps_unique_keys_and_loses_nothing() {
     assert!(refused > 0 && written.iter().all(|count| *count > 0), "{refused}, {written:?}");
 }
 
-/// What is defined in the first region is there in the others, behind what came before it; they define nothing themselves.
+/// What is defined in the first region is there in the others, behind what came before it; they
+/// define nothing themselves.
 #[test]
 fn definitions_placement_sequences_and_sessions() {
     World::run(1, false, async |world| {
@@ -681,7 +687,8 @@ fn definitions_placement_sequences_and_sessions() {
         let early = format!("{set}; SELECT v FROM a WHERE id = 99");
         let seen = run(&mut sites.session(2).await, &early).await.expect("reads");
         assert_eq!(seen, vec![vec![Some("several".to_owned())]]);
-        // A token stands for what was shown in transactions that ended otherwise, or have not ended, too.
+        // A token stands for what was shown in transactions that ended otherwise, or have not
+        // ended, too.
         for (id, (begin, end)) in (100..).zip([
             ("BEGIN; SELECT v FROM a WHERE id = $id", "ROLLBACK"),
             ("BEGIN; SELECT v FROM a WHERE id = $id", "SELECT 1"),
@@ -748,8 +755,9 @@ fn conflict_is_listed_in_both_terms() {
     });
 }
 
-/// Counters that every region adds to, with cuts and kills: every acknowledged increment counts, the greatest and the least value stay, and
-/// where rows are deleted meanwhile the regions still agree.
+/// Counters that every region adds to, with cuts and kills: every acknowledged increment counts,
+/// the greatest and the least value stay, and where rows are deleted meanwhile the regions still
+/// agree.
 #[test]
 fn columns_that_merge_lose_no_increment_and_agree_under_deletes() {
     let mut met = 0;
@@ -767,7 +775,8 @@ fn columns_that_merge_lose_no_increment_and_agree_under_deletes() {
             }
             sites.quiet().await;
             sites.net.set_weather(Weather { delay: Duration::from_millis(40), ..Weather::FOUL });
-            // Rows 1 to 4 are never deleted: what is counted of them is known. Row 9 comes by upserts alone.
+            // Rows 1 to 4 are never deleted: what is counted of them is known. Row 9 comes by
+            // upserts alone.
             let mut expected: BTreeMap<u64, (u64, i64, u64, i64)> =
                 (1..=4).map(|id| (id, (10, 150, 0, 0))).collect();
             for _ in 0..100 {
@@ -861,7 +870,8 @@ fn merging_columns_are_defined_where_they_can_keep_their_promise() {
             sites.must(1, "SELECT count(*) FROM telesto_conflicts").await[0][0],
             Some("0".to_owned())
         );
-        // A later increment keeps a row that another region deletes, without what was counted before the delete.
+        // A later increment keeps a row that another region deletes, without what was counted
+        // before the delete.
         sites.net.cut("us", "eu");
         sites.net.cut("eu", "us");
         sites.must(0, "DELETE FROM m WHERE id = 1").await;
@@ -954,7 +964,8 @@ async fn hits(sites: &Sites, region: usize, id: u64) -> u64 {
     rows[0][0].as_ref().expect("a number").parse().expect("a number")
 }
 
-/// All count in a row at once, so that no other region's copy bears the label of what `of` wrote, nor what others write what it counted.
+/// All count in a row at once, so that no other region's copy bears the label of what `of` wrote,
+/// nor what others write what it counted.
 async fn count_last(sites: &Sites, of: usize) {
     let (one, other) = ((of + 1) % REGIONS, (of + 2) % REGIONS);
     let apart = [(of, one), (one, of), (of, other), (other, of)];
@@ -980,8 +991,9 @@ async fn count_last(sites: &Sites, of: usize) {
     sites.quiet().await;
 }
 
-/// A region's bucket is put back to an older state while all count, and it goes on, also while the others cannot be reached: everything
-/// that any of the others had had of it counts, and all that it counted since.
+/// A region's bucket is put back to an older state while all count, and it goes on, also while the
+/// others cannot be reached: everything that any of the others had had of it counts, and all that
+/// it counted since.
 #[test]
 fn counters_of_a_region_that_lost_commits_are_taken_back_and_added_up() {
     for seed in seeds() {

@@ -1,4 +1,5 @@
-//! What roles may do and what they may not: ways in which an ordinary role tries to reach another's data, or more power.
+//! What roles may do and what they may not: ways in which an ordinary role tries to reach another's
+//! data, or more power.
 
 #[path = "curated/mod.rs"]
 mod curated;

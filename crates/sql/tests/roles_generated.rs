@@ -1,8 +1,10 @@
-//! Roles, grants, revokes, policies and statements under them, made at random from a seed: Telesto and a real PostgreSQL 15 give the same
-//! answers and the same SQLSTATEs, and keep the same access control lists.
+//! Roles, grants, revokes, policies and statements under them, made at random from a seed: Telesto
+//! and a real PostgreSQL 15 give the same answers and the same SQLSTATEs, and keep the same access
+//! control lists.
 //!
-//! `TELESTO_ROLES_SEED=7 TELESTO_ROLES_ROUNDS=100 cargo test --workspace --test roles_generated` looks further: a round is 200 statements.
-//! A round ends at its first difference: what follows would repeat it.
+//! `TELESTO_ROLES_SEED=7 TELESTO_ROLES_ROUNDS=100 cargo test --workspace --test roles_generated`
+//! looks further: a round is 200 statements. A round ends at its first difference: what follows
+//! would repeat it.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test is an outermost layer: it talks to a real server through tokio"

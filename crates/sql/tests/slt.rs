@@ -1,7 +1,7 @@
 //! The sqllogictest files of `tests/slt`, through a session over an in-memory database.
 //!
-//! The files of `tests/slt/pg` hold answers of PostgreSQL 15; the same runner takes them to a real one as well, so that
-//! the files themselves are known to be right.
+//! The files of `tests/slt/pg` hold answers of PostgreSQL 15; the same runner takes them to a real
+//! one as well, so that the files themselves are known to be right.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test is an outermost layer: it talks to a real server through tokio"
@@ -77,7 +77,8 @@ async fn session() -> Result<Telesto, Error> {
     support::session().await.map(Telesto)
 }
 
-/// A session that runs each text as a known one, from its first time on, by operators for any values.
+/// A session that runs each text as a known one, from its first time on, by operators for any
+/// values.
 async fn knowing_session() -> Result<Telesto, Error> {
     let mut session = support::session().await?;
     for sql in ["SET telesto.text_cache = eager", "SET plan_cache_mode = force_generic_plan"] {

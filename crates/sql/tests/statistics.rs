@@ -225,7 +225,8 @@ async fn large_tables_are_sampled_from_all_of_their_keys() {
 #[tokio::test]
 async fn rows_of_long_groups_are_counted_behind_what_is_read_of_them() {
     let (_, mut s) = opened().await;
-    // 50,000 are counted, and five groups of 3,000 lie behind them: a block ends within its first group.
+    // 50,000 are counted, and five groups of 3,000 lie behind them: a block ends within its first
+    // group.
     let fill = "insert into t select i / 3000, i % 3000 from generate_series(0, 65999) i";
     check(
         &mut s,
@@ -337,7 +338,8 @@ async fn an_index_is_walked_for_the_first_rows_where_few_of_its_rows_are_refused
     run(&mut s, &format!("{from} {}", cases[0].0)).await;
     let read = read_of(&mut s, "author").await.1 - before.1;
     assert!(read <= 600, "all authors were looked up: {read}");
-    // Whether a row has a match at all is not known: all are looked at before, not one after the other.
+    // Whether a row has a match at all is not known: all are looked at before, not one after the
+    // other.
     let exists = "explain select b.id from book b where exists (select from author a where a.id = b.author and a.name = 'A7') order by b.title limit 5";
     let plan = run(&mut s, exists).await;
     assert!(!plan.contains("Key path"), "{plan}");
@@ -374,7 +376,8 @@ async fn keys_of_joins_lead_to_the_rows_of_large_tables() {
     run(&mut s, setup).await;
     // (query, its answer, the table whose rows are looked up, rows of it at most)
     let cases = [
-        // Both columns together: each of the 40 pairs has a few rows, not all of one with all of the other.
+        // Both columns together: each of the 40 pairs has a few rows, not all of one with all of
+        // the other.
         (
             "select count(*), sum(b.v) from pairs p join big b on b.c = p.c and b.d = p.d",
             "big",
@@ -432,7 +435,8 @@ async fn pairs_of_a_join_go_with_conditions_on_further_columns() {
         insert into k4 select x, (x * 37) % 500, x % 20 from generate_series(1, 97) x;
         set telesto.executor = datafusion; select count(*) from l3; select count(*) from l4";
     run(&mut s, setup).await;
-    // Without statistics and with them: 97 pairs, not 97 values of the one with twenty of the other.
+    // Without statistics and with them: 97 pairs, not 97 values of the one with twenty of the
+    // other.
     for known in [false, true] {
         if known {
             run(&mut s, "analyze").await;

@@ -1,4 +1,5 @@
-//! `pg_proc` lists what can be called: each function binds with arguments of the types it lists, which `pg_type` has.
+//! `pg_proc` lists what can be called: each function binds with arguments of the types it lists,
+//! which `pg_type` has.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test is an outermost layer: it starts processes, threads and tasks of its own"

@@ -1,4 +1,5 @@
-//! Temporary tables with columns of types that another session drops: whoever has them is told which type is gone.
+//! Temporary tables with columns of types that another session drops: whoever has them is told
+//! which type is gone.
 #![allow(clippy::disallowed_methods, reason = "the support serves sessions on the real runtime")]
 
 mod support;

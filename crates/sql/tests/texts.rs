@@ -1,7 +1,9 @@
-//! Statements made at random, beside a session that plans each anew: those that are known answer the same, to the letter.
+//! Statements made at random, beside a session that plans each anew: those that are known answer
+//! the same, to the letter.
 //!
-//! The generators are those of `generated.rs`. `TELESTO_GENERATED_SEED=7 TELESTO_TEXT_ROUNDS=40 cargo test --workspace --test texts`
-//! looks further.
+//! The generators are those of `generated.rs`.
+//! `TELESTO_GENERATED_SEED=7 TELESTO_TEXT_ROUNDS=40 cargo test --workspace --test texts` looks
+//! further.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test is an outermost layer: it runs a session on a runtime of its own"
@@ -146,7 +148,8 @@ async fn compare(parse: bool) {
     for number in 0..setting("TELESTO_TEXT_ROUNDS", 4) {
         let mut known = support::session().await.expect("a session");
         simple(&mut known, "SET telesto.text_cache = eager").await;
-        // Operators of DataFusion are made for any values, and those of the text's time before run again.
+        // Operators of DataFusion are made for any values, and those of the text's time before run
+        // again.
         simple(&mut known, "SET plan_cache_mode = force_generic_plan").await;
         let mut anew = support::session().await.expect("a session");
         simple(&mut anew, "SET telesto.text_cache = off").await;
@@ -170,7 +173,8 @@ async fn compare(parse: bool) {
     assert!(failed * 2 < statements, "{failed} of {statements} statements failed");
 }
 
-/// Runs a test on the stack of a server's thread: without optimisation the binder's frames are large.
+/// Runs a test on the stack of a server's thread: without optimisation the binder's frames are
+/// large.
 fn on_a_large_stack<F: Future<Output = ()> + 'static>(test: impl FnOnce() -> F + Send + 'static) {
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -3,8 +3,8 @@
 //! ```text
 //! cargo run -p telesto --example two_processes [BUCKET_URL]
 //! ```
-//! The first process makes a table, starts itself again as the second, and both transfer money between
-//! the same accounts at the same time. In the end not a cent may be missing.
+//! The first process makes a table, starts itself again as the second, and both transfer money
+//! between the same accounts at the same time. In the end not a cent may be missing.
 
 use std::process::Command;
 

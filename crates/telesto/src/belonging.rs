@@ -1,5 +1,6 @@
-//! Which database a node's folder belongs to. What the folder has of the log, and what it says of loglets that have ended, is about that one:
-//! beside another database it would be taken for that one's.
+//! Which database a node's folder belongs to. What the folder has of the log, and what it says of
+//! loglets that have ended, is about that one: beside another database it would be taken for that
+//! one's.
 //!
 //! ```text
 //! at the start, before anything is written:   folder/database is the writer of the chain's first version?    no ──> refused
@@ -9,7 +10,8 @@
 //! `database`: lines of text as in [`crate::node`], with a checksum.
 //!
 //! # Invariants
-//! - The first version of a chain stays for ever, and its writer's token is random: a copy of a bucket is the same database, another one never.
+//! - The first version of a chain stays for ever, and its writer's token is random: a copy of a
+//!   bucket is the same database, another one never.
 //! - Refusing changes nothing, in the bucket and in the folder.
 //!
 //! # Limits

@@ -1,5 +1,5 @@
-//! A node's part in its region where several nodes of a cluster could carry the streams to and from other regions: one does, the
-//! others stand by.
+//! A node's part in its region where several nodes of a cluster could carry the streams to and from
+//! other regions: one does, the others stand by.
 //!
 //! ```text
 //! start ─► stands by ◄── another one is named by the row ── carries
@@ -7,16 +7,19 @@
 //!              └── nobody has carried for SILENT, and the row names me now ──┘
 //! ```
 //! # Invariants
-//! - A node that stands by does not listen for other regions: they find the one that carries by trying its region's addresses.
+//! - A node that stands by does not listen for other regions: they find the one that carries by
+//!   trying its region's addresses.
 //! - Sessions of a node that stands by reach other regions through the node that carries.
 //! - A region that has not got everything yet opens SQL on no node.
 //!
 //! # On failure
-//! When the node that carries is gone, another one goes on after about [`SILENT`] and [`LOOK`]: what others send goes on where the region's
-//! rows say, what is sent goes on where the others say. A node that cannot listen gives its reason in the log and lets others try.
+//! When the node that carries is gone, another one goes on after about [`SILENT`] and [`LOOK`]:
+//! what others send goes on where the region's rows say, what is sent goes on where the others say.
+//! A node that cannot listen gives its reason in the log and lets others try.
 //!
 //! # Limits
-//! A node that lives and that other regions do not reach goes on carrying; `telesto_regions` shows that.
+//! A node that lives and that other regions do not reach goes on carrying; `telesto_regions` shows
+//! that.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,7 +44,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const SILENT: Duration = Duration::from_secs(2);
 /// How long a node that could not carry leaves it to others.
 const FAILED: Duration = Duration::from_secs(5);
-/// How long a node waits at its start for what its region has not got yet, and how often it says so.
+/// How long a node waits at its start for what its region has not got yet, and how often it says
+/// so.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const SAID: Duration = Duration::from_secs(10);
 
@@ -78,7 +82,8 @@ struct Silence {
 }
 
 impl Carrying {
-    /// Carries the streams at `listen`, or stands by where another node of the cluster does; waits for what the region has not got yet.
+    /// Carries the streams at `listen`, or stands by where another node of the cluster does; waits
+    /// for what the region has not got yet.
     ///
     /// # Errors
     /// [`Error::Region`].
@@ -189,8 +194,8 @@ impl Shared {
         Ok(self.claims.carrier(named.map(|claim| claim.node)).await)
     }
 
-    /// Nobody carries: whether the row names this process now. Where it named another one that one is given time, for it may only be
-    /// about to begin.
+    /// Nobody carries: whether the row names this process now. Where it named another one that one
+    /// is given time, for it may only be about to begin.
     async fn may_take(&self, silence: &mut Silence) -> Result<bool> {
         let named = self.claims.named().await.map_err(wrong)?;
         let now = self.env.clock.monotonic();
@@ -232,8 +237,8 @@ impl Shared {
         }
     }
 
-    /// Ends the streams when another node's have taken their place, and starts them anew when another node has taken something in
-    /// before it had read that this one carries.
+    /// Ends the streams when another node's have taken their place, and starts them anew when
+    /// another node has taken something in before it had read that this one carries.
     async fn stand_by_if_told(&self) -> Result<()> {
         if self.claims.is_mine().await.map_err(wrong)? {
             let carrier = self.carrier.lock().await;

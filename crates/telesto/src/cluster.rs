@@ -1,14 +1,17 @@
-//! A node's part in a cluster: its copies of the log, its place among the others, its connections to them.
+//! A node's part in a cluster: its copies of the log, its place among the others, its connections
+//! to them.
 //!
 //! ```text
 //! listen ─► token ─► certificate ─► copies of the log ─► join ─► serve others ─► open the engine (needs a majority) ─► serve clients
 //! ```
 //! # Invariants
 //! - What other nodes need of this one is served before the database is opened.
-//! - Connections between nodes are encrypted, and both sides show certificates made from the cluster's token.
+//! - Connections between nodes are encrypted, and both sides show certificates made from the
+//!   cluster's token.
 //!
 //! # On failure
-//! [`Error::Cluster`] says what to do. A majority that cannot be reached is waited for, up to [`PATIENCE`].
+//! [`Error::Cluster`] says what to do. A majority that cannot be reached is waited for, up to
+//! [`PATIENCE`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -62,8 +65,9 @@ pub struct ClusterOptions {
     pub replicas: usize,
     /// A file with the secret that all nodes share; `None`: one that is kept in the bucket.
     pub token_file: Option<PathBuf>,
-    /// Nobody asked for a cluster. Where the port of `listen` is taken, any other one is as good; the log of a new database in a bucket
-    /// elsewhere is in the bucket, for a node that stays alone.
+    /// Nobody asked for a cluster. Where the port of `listen` is taken, any other one is as good;
+    /// the log of a new database in a bucket elsewhere is in the bucket, for a node that stays
+    /// alone.
     pub automatic: bool,
     /// A bucket that was copied from a cluster's is a database of its own.
     pub accept_copy: bool,
@@ -205,7 +209,8 @@ pub(crate) async fn join(
         pid: who.pid,
         program: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    // A folder is on one machine, whose disk the nodes share; elsewhere a log on fewer disks would be less than one in the bucket.
+    // A folder is on one machine, whose disk the nodes share; elsewhere a log on fewer disks would
+    // be less than one in the bucket.
     let on_disks_from = if bucket.url().starts_with("file:") { 1 } else { options.replicas };
     let on_disks_from = Some(on_disks_from);
     let settings = Settings { replicas: options.replicas, on_disks_from, ..Settings::default() };
@@ -225,7 +230,8 @@ pub(crate) async fn join(
     Ok(Joined { member, address, took_in, serving })
 }
 
-/// Several nodes of one machine that are told nothing want the same port; the bucket says which one each of them got.
+/// Several nodes of one machine that are told nothing want the same port; the bucket says which one
+/// each of them got.
 async fn listen(options: &ClusterOptions) -> Result<tokio::net::TcpListener> {
     let (at, automatic) = (options.listen, options.automatic);
     let listener = match tokio::net::TcpListener::bind(at).await {
@@ -294,7 +300,8 @@ pub(crate) async fn open_engine(
     }
 }
 
-/// Who is waited for, when a majority of those who keep the newest part of the log does not answer; `None`: it is something else.
+/// Who is waited for, when a majority of those who keep the newest part of the log does not answer;
+/// `None`: it is something else.
 async fn missing(env: &Env, bucket: &Arc<dyn Bucket>, joined: &Joined) -> Option<String> {
     let by = env.deadline(SOON);
     let chain = telesto_log::newest_chain(Arc::clone(bucket), env.clone(), SHARD, by);
@@ -337,8 +344,8 @@ pub(crate) async fn keep_in_bucket(env: &Env, engine: &Engine) -> Result<()> {
     Ok(log.stays_in_bucket(why, LeavesBucket::OnRequest, by).await.map_err(TxnError::from)?)
 }
 
-/// A log whose newest part this node has kept alone goes through the bucket: its files were not made to be kept for others.
-/// Whether it did.
+/// A log whose newest part this node has kept alone goes through the bucket: its files were not
+/// made to be kept for others. Whether it did.
 async fn take_in(
     env: &Env,
     bucket: &Arc<dyn Bucket>,
@@ -371,10 +378,12 @@ async fn take_in(
     Ok(true)
 }
 
-/// Lets a log whose servers are lost for good go on in the bucket, with what the nodes' folders `survivors` have left of it.
+/// Lets a log whose servers are lost for good go on in the bucket, with what the nodes' folders
+/// `survivors` have left of it.
 ///
 /// # Errors
-/// [`Error::DataDir`] when a process uses one of the folders, [`Error::Database`] as [`telesto_log::forsake_majority`].
+/// [`Error::DataDir`] when a process uses one of the folders, [`Error::Database`] as
+/// [`telesto_log::forsake_majority`].
 pub async fn recover(
     env: &Env,
     bucket: &Arc<OpenBucket>,

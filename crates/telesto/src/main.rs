@@ -13,7 +13,8 @@ fn main() -> std::process::ExitCode {
 
 #[cfg(test)]
 mod tests {
-    /// A name or a value that jemalloc does not know is passed over with no more than a line on standard error.
+    /// A name or a value that jemalloc does not know is passed over with no more than a line on
+    /// standard error.
     #[test]
     fn the_allocator_has_the_options_meant() {
         assert!(tikv_jemalloc_ctl::opt::background_thread::read().expect("known"));

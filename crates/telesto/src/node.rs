@@ -1,17 +1,19 @@
 //! A node's local folder: who it is, and that it is in use once only.
 //!
 //! # Stored form
-//! `identity`: the text `telesto node 2`, the node id (32 hexadecimal digits), the incarnation and the CRC-32C
-//! of these three lines (8 hexadecimal digits), one a line. `log-life`: the same with the header `telesto log life 1` and the number of
-//! lives that the log server's files have begun, of a node of a cluster. The form before it, `telesto node 1`, had no checksum. `lock`: held locked by the process that uses the folder. `log/`: the log server's files.
-//! `temp/`: spilled data, emptied at start. `seen`: [`crate::witness`]. `database`: [`crate::belonging`].
+//! `identity`: the text `telesto node 2`, the node id (32 hexadecimal digits), the incarnation and
+//! the CRC-32C of these three lines (8 hexadecimal digits), one a line. `log-life`: the same with
+//! the header `telesto log life 1` and the number of lives that the log server's files have begun,
+//! of a node of a cluster. The form before it, `telesto node 1`, had no checksum. `lock`: held
+//! locked by the process that uses the folder. `log/`: the log server's files. `temp/`: spilled
+//! data, emptied at start. `seen`: [`crate::witness`]. `database`: [`crate::belonging`].
 //!
 //! # Invariants
 //! - One process uses a folder at a time; the system frees the lock when it dies.
 //! - A folder that is made here is its user's alone (mode 700).
 //! - Every start has a greater incarnation than the one before, on disk before it is used.
-//! - A life of the log server counts once its own files say so: a start that ends before that (an address in use, a kill) is no
-//!   life of theirs, and they stay believed.
+//! - A life of the log server counts once its own files say so: a start that ends before that (an
+//!   address in use, a kill) is no life of theirs, and they stay believed.
 //!
 //! # On failure
 //! [`Error::DataDir`] names the folder and the reason.
@@ -175,7 +177,8 @@ fn parse(text: &str) -> Option<(NodeId, u64)> {
     match lines[..] {
         [HEADER, id, incarnation, _] => {
             let (id, incarnation) = (id.parse().ok()?, incarnation.parse().ok()?);
-            // Compared whole: the numbers have one form only, and no byte is outside of the checksum.
+            // Compared whole: the numbers have one form only, and no byte is outside of the
+            // checksum.
             (form(id, Incarnation(incarnation)) == text).then_some((id, incarnation))
         }
         [OLD_HEADER, id, incarnation] => Some((id.parse().ok()?, incarnation.parse().ok()?)),
@@ -196,7 +199,8 @@ pub(crate) fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     }
 }
 
-/// Makes a folder, and those above it that are missing, for this user alone (mode 700); one that others may look into is told.
+/// Makes a folder, and those above it that are missing, for this user alone (mode 700); one that
+/// others may look into is told.
 ///
 /// # Errors
 /// What the system says.
@@ -212,7 +216,8 @@ pub fn own_folder(folder: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The mode of a file or folder that everybody on this machine may read or write; `None`: they may not.
+/// The mode of a file or folder that everybody on this machine may read or write; `None`: they may
+/// not.
 #[must_use]
 pub fn reach_of_others(path: &Path) -> Option<u32> {
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;

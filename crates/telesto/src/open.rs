@@ -1,8 +1,10 @@
 //! Opening a database: bucket, local folder, engine, SQL.
 //!
 //! # Invariants
-//! - Whether the database is encrypted, and whether the keys are right, is settled before anything is written.
-//! - A remote store that holds no database yet is probed for working put-if-absent before one is made.
+//! - Whether the database is encrypted, and whether the keys are right, is settled before anything
+//!   is written.
+//! - A remote store that holds no database yet is probed for working put-if-absent before one is
+//!   made.
 //!
 //! # Limits
 //! One LIST is spent on a remote store to see whether it is empty.
@@ -38,15 +40,18 @@ pub struct Options {
     pub bucket: String,
     /// Store settings by their `object_store` names; they win over the environment.
     pub store_settings: Vec<(String, String)>,
-    /// The file with the key-encryption keys of an encrypted database. A database that is made is encrypted if one is given.
+    /// The file with the key-encryption keys of an encrypted database. A database that is made is
+    /// encrypted if one is given.
     pub encryption_key_file: Option<PathBuf>,
-    /// Opens the database although this node has seen more of it than there is: it was restored on purpose.
+    /// Opens the database although this node has seen more of it than there is: it was restored on
+    /// purpose.
     pub accept_older_bucket: bool,
     /// A price sheet: a name or a file; `None` chooses by the URL.
     pub prices: Option<String>,
     /// Whether slow reads of the bucket are asked for a second time.
     pub hedging: Hedging,
-    /// Requests may take minutes: for commands that move large objects over links of any speed, and that nobody waits for.
+    /// Requests may take minutes: for commands that move large objects over links of any speed, and
+    /// that nobody waits for.
     pub patient: bool,
     /// Kind of log of a database that is made; `None`: quorum on a folder, bucket elsewhere.
     pub log: Option<LogKind>,
@@ -124,7 +129,8 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Ends background work, leaves the bucket in order, and writes down what the node has seen of the log.
+    /// Ends background work, leaves the bucket in order, and writes down what the node has seen of
+    /// the log.
     ///
     /// # Errors
     /// Those of the engine; what was committed is safe all the same.
@@ -144,8 +150,8 @@ pub async fn open_bucket(env: &Env, options: &Options) -> Result<Arc<OpenBucket>
     Ok(unlocked(env, options, NoRing::Refuse).await?.0)
 }
 
-/// [`open_bucket`], where the bucket may be empty: a database that will be made there is encrypted if a key file is given, whose key ring is made
-/// now.
+/// [`open_bucket`], where the bucket may be empty: a database that will be made there is encrypted
+/// if a key file is given, whose key ring is made now.
 ///
 /// # Errors
 /// [`Error::Bucket`].
@@ -174,8 +180,8 @@ pub fn key_service(env: &Env, file: &Path) -> Result<Arc<dyn KeyService>> {
     Ok(Arc::new(read.map_err(telesto_bucket::Error::from)?.with_kms(kms(env))))
 }
 
-/// A client of the key management service. `AWS_ENDPOINT_URL`, which many set for a bucket of their own, does not count: keys are not sent
-/// to whoever that is.
+/// A client of the key management service. `AWS_ENDPOINT_URL`, which many set for a bucket of their
+/// own, does not count: keys are not sent to whoever that is.
 #[must_use]
 pub fn kms(env: &Env) -> Arc<dyn Kms> {
     let endpoint = std::env::var("AWS_ENDPOINT_URL_KMS").ok().filter(|url| !url.is_empty());
@@ -239,8 +245,8 @@ fn price_sheet(name: &str) -> Result<PriceSheet> {
     })
 }
 
-/// Where goes what does not fit in memory. Rows of tables with a key are in clear in what is spilled, so it is `encrypted` wherever
-/// there are any keys.
+/// Where goes what does not fit in memory. Rows of tables with a key are in clear in what is
+/// spilled, so it is `encrypted` wherever there are any keys.
 fn scratch(env: &Env, folder: &Path, encrypted: bool) -> Scratch {
     match encrypted {
         true => Scratch::encrypted(folder, &*env.random),
@@ -277,7 +283,8 @@ fn witness_of(
     Ok(Some(Arc::new(witness)))
 }
 
-/// What `node` knows of the database before it is opened: itself, if what it knows lasts, and what it has seen.
+/// What `node` knows of the database before it is opened: itself, if what it knows lasts, and what
+/// it has seen.
 ///
 /// # Errors
 /// That the bucket has another database, or an earlier state of this one.
@@ -314,7 +321,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
             telesto_bucket::probe_conditional_put(&*bucket, env).await?;
         }
     }
-    // A node that nobody made one of a cluster may stay alone, and its disk is not the only place for what it has acknowledged.
+    // A node that nobody made one of a cluster may stay alone, and its disk is not the only place
+    // for what it has acknowledged.
     let on_disks = local || options.cluster.as_ref().is_some_and(|cluster| !cluster.automatic);
     let log = options.log.unwrap_or(if on_disks { LogKind::Quorum } else { LogKind::Bucket });
     let (node, temporary) = local_folder(env, options)?;
@@ -400,7 +408,8 @@ pub async fn open(env: &Env, options: &Options) -> Result<Opened> {
 /// What a process does for its region.
 #[derive(Debug)]
 pub enum RegionPart {
-    /// Nothing: the database is no region, or another process carries the streams that this one does not reach.
+    /// Nothing: the database is no region, or another process carries the streams that this one
+    /// does not reach.
     None,
     /// It is no node of a cluster, and carries the streams.
     Carries(Carrier),
@@ -423,8 +432,9 @@ impl RegionPart {
     }
 }
 
-/// This process's part in its region: it carries the streams where it is told to listen, or stands by in a cluster, and waits for what the
-/// others have; else, as a node of a cluster, it reaches other regions through the node that does. `me` is who it is in a cluster.
+/// This process's part in its region: it carries the streams where it is told to listen, or stands
+/// by in a cluster, and waits for what the others have; else, as a node of a cluster, it reaches
+/// other regions through the node that does. `me` is who it is in a cluster.
 async fn reach_regions(
     env: &Env,
     options: &Options,

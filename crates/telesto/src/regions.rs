@@ -6,17 +6,19 @@
 //!        └──────────────── taken in ◄───────────────────────────┘  … or others
 //! ```
 //! # Invariants
-//! - A database is opened as the region that its bucket's registry says, whether this node carries the streams or not.
-//! - A region that has joined opens SQL only when the definitions of the others are there, and the rows that were to be sent before:
-//!   it never makes a catalog of its own, and never answers from half a table.
-//! - The catalog names the regions that the defining region's registry has, and rows are placed by it. Where that one is lost, the region
-//!   that all others were told of takes over what it did.
+//! - A database is opened as the region that its bucket's registry says, by every node.
+//! - A region that has joined opens SQL only when the definitions of the others are there, and the
+//!   rows that were to be sent before: it never makes a catalog of its own, and never answers from
+//!   half a table.
+//! - The catalog names the regions that the defining region's registry has, and rows are placed by
+//!   it. Where that one is lost, the region that all others were told of takes over what it did.
 //!
 //! # On failure
-//! [`Error::Region`] says what to do. What goes wrong later is in `telesto_regions` and is tried again.
+//! [`Error::Region`] says what to do. Later failures are in `telesto_regions` and tried again.
 //!
 //! # Limits
-//! One node of a region carries its streams at a time ([`crate::carrying`]). A changed registry is seen within [`LOOK`].
+//! One node of a region carries its streams at a time ([`crate::carrying`]). A changed registry is
+//! seen within [`LOOK`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -48,8 +50,8 @@ const LOOK: Duration = Duration::from_secs(2);
 /// How long a region that has joined waits for what the others have.
 const PATIENCE: Duration = Duration::from_secs(3600);
 const AGAIN: Duration = Duration::from_millis(200);
-/// How long a start waits for peers to say where they stand in what this region may have lost; for what it has lost to be taken back it waits
-/// [`TAKING_BACK`].
+/// How long a start waits for peers to say where they stand in what this region may have lost; for
+/// what it has lost to be taken back it waits [`TAKING_BACK`].
 const HEARING: Duration = Duration::from_secs(10);
 /// For how long a node that does not carry the streams looks for one that does.
 const UNCARRIED: Duration = Duration::from_secs(5);
@@ -140,8 +142,8 @@ pub(crate) async fn region_of(bucket: &Arc<dyn Bucket>) -> Result<RegionId> {
     Ok(registry.map_or(RegionId::default(), |(_, registry)| registry.me()))
 }
 
-/// Lets sessions of a node that does not carry its region's streams reach other regions through the one that does; nothing where the
-/// database is no region.
+/// Lets sessions of a node that does not carry its region's streams reach other regions through the
+/// one that does; nothing where the database is no region.
 ///
 /// # Errors
 /// [`Error::Region`].
@@ -158,8 +160,9 @@ pub(crate) async fn through(
     Ok(Some(Through::start(env, engine, stamp)))
 }
 
-/// Waits, on a node that does not carry the streams, until the one that does lets clients write: what the region may have lost is to be
-/// taken back before that. Where nobody carries them, columns that merge are counted apart.
+/// Waits, on a node that does not carry the streams, until the one that does lets clients write:
+/// what the region may have lost is to be taken back before that. Where nobody carries them,
+/// columns that merge are counted apart.
 ///
 /// # Errors
 /// [`Error::Region`].
@@ -192,7 +195,7 @@ pub(crate) async fn may_open(env: &Env, engine: &Arc<Engine>, me: Claim) -> Resu
     }
 }
 
-/// Refuses to open SQL in a region that has joined and has not got everything yet, on a node that does not get it.
+/// Refuses SQL in a region that joined and has not got all, on a node that does not get it.
 ///
 /// # Errors
 /// [`Error::Region`].
@@ -268,7 +271,8 @@ impl Carrier {
         )
     }
 
-    /// Waits for what the other regions have for one that has joined them; the first region waits for nothing. `waiting` says for what.
+    /// Waits for what the other regions have for one that has joined them; the first region waits
+    /// for nothing. `waiting` says for what.
     ///
     /// # Errors
     /// [`Error::Region`] when it does not come.
@@ -306,9 +310,10 @@ impl Carrier {
         Ok(())
     }
 
-    /// Waits, for a while, until the peers that can be reached have said where they stand; and when this region has lost something, until it
-    /// was taken back: a definition that is made before would take the place of one that was lost. What columns that merge count without
-    /// that is counted apart.
+    /// Waits, for a while, until the peers that can be reached have said where they stand; and when
+    /// this region has lost something, until it was taken back: a definition that is made before
+    /// would take the place of one that was lost. What columns that merge count without that is
+    /// counted apart.
     ///
     /// # Errors
     /// [`Error::Region`].
@@ -344,7 +349,8 @@ impl Carrier {
         self.shared.opened.store(true, Ordering::Release);
     }
 
-    /// Whether the streams do not take anything in any more: another process has, or they were to be started anew and that failed.
+    /// Whether the streams do not take anything in any more: another process has, or they were to
+    /// be started anew and that failed.
     pub(crate) fn is_superseded(&self) -> bool {
         let running = self.shared.running.lock();
         running.as_ref().map_or_else(
@@ -364,7 +370,8 @@ impl Carrier {
         }
     }
 
-    /// Takes in what regions have said of themselves and of others, and what a command has changed in the registry.
+    /// Takes in what regions have said of themselves and of others, and what a command has changed
+    /// in the registry.
     async fn learn(&self, looked: &mut Deadline) -> Result<()> {
         let shared = &self.shared;
         let said: Vec<_> = {
@@ -423,7 +430,8 @@ impl Shared {
         let missing = self.definitions.missing(&running.passed()).await?;
         // What names this region comes behind the rows that were to be sent before.
         let whole = running.has_past_of(self.definitions.stamp()).await.map_err(wrong)?;
-        // What is written here before its stream to another region has begun goes there as rows of a snapshot, before its causes.
+        // What is written here before its stream to another region has begun goes there as rows of
+        // a snapshot, before its causes.
         let silent = running.status().peers.into_iter().find(|peer| !peer.connected);
         let silent =
             silent.map(|peer| format!("region {}, to take what is written here", peer.name));
@@ -471,8 +479,9 @@ impl Shared {
         if self.engine.region() != defining && !self.take_over(sql, defining).await? {
             return Ok(());
         }
-        // A region that was left out stays named until those that stay have what they can have of it: a new home of its tables must not write
-        // before. What is named no more stays so: when all have closed it, and it is only not known now whether they have.
+        // A region that was left out stays named until those that stay have what they can have of
+        // it: a new home of its tables must not write before. What is named no more stays so: when
+        // all have closed it, and it is only not known now whether they have.
         let running = self.running.lock().clone();
         let closed = match running {
             Some(running) => running.lost_are_closed().await.unwrap_or(false),
@@ -537,7 +546,8 @@ impl Shared {
         }
     }
 
-    /// Takes in what regions have said of themselves and of others; `opening`: this region has nothing yet.
+    /// Takes in what regions have said of themselves and of others; `opening`: this region has
+    /// nothing yet.
     async fn take_in(&self, said: &[Introduction], opening: bool) -> Result<()> {
         for tries in 1.. {
             let loaded = Registry::load(&self.bucket).await.map_err(wrong)?;

@@ -1,4 +1,5 @@
-//! What a node has seen of the log, kept in its folder: so that a bucket that was put back to an earlier state is noticed.
+//! What a node has seen of the log, kept in its folder: so that a bucket that was put back to an
+//! earlier state is noticed.
 //!
 //! ```text
 //! every REMEMBERED seconds and at the stop: bucket, chain version and its writer, newest entry applied and its hash ──> folder/seen
@@ -10,16 +11,18 @@
 //!
 //! # Invariants
 //! - Remembered is only what the node has applied: everybody was told of it, or will be.
-//! - A log that ends before what was seen is accepted only where the chain goes on from what was seen and says so itself: a loglet that
-//!   came later begins at or below it (`telesto cluster recover --accept-loss`).
-//! - Refusing changes nothing, in the bucket and in the folder, but that the node has started once more (its record, the life of its log server).
+//! - A log that ends before what was seen is accepted only where the chain goes on from what was
+//!   seen and says so itself: a loglet that came later begins at or below it
+//!   (`telesto cluster recover --accept-loss`).
+//! - Refusing changes nothing, in the bucket and in the folder, but that the node has started once
+//!   more (its record, the life of its log server).
 //!
 //! # On failure
 //! [`Error::RolledBack`]. A file that cannot be written is told, and the database goes on.
 //!
 //! # Limits
-//! What the node saw in its last [`REMEMBERED`] seconds before a crash is not in the file. A node without a lasting folder notices nothing. An
-//! entry that the log has trimmed is not compared.
+//! What the node saw in its last [`REMEMBERED`] seconds before a crash is not in the file. A node
+//! without a lasting folder notices nothing. An entry that the log has trimmed is not compared.
 
 use std::fs;
 use std::path::PathBuf;
@@ -78,7 +81,8 @@ pub struct Witness {
     env: Env,
     file: PathBuf,
     bucket: String,
-    /// What was seen in an earlier life; `None`: nothing of this bucket, or it is not to be compared.
+    /// What was seen in an earlier life; `None`: nothing of this bucket, or it is not to be
+    /// compared.
     before: Option<Seen>,
     /// What was seen before counts no more.
     accepts: bool,
@@ -87,7 +91,8 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Of the node whose folder this is. `accept`: whatever the bucket is like, it is what is to be.
+    /// Of the node whose folder this is. `accept`: whatever the bucket is like, it is what is to
+    /// be.
     ///
     /// # Errors
     /// [`Error::DataDir`] when the file is damaged.
@@ -107,7 +112,8 @@ impl Witness {
         Ok(Self { env, file, bucket, before, accepts: accept, active: OnceLock::new() })
     }
 
-    /// Before the database is opened: whether the chain is the one that was seen, or goes on from it.
+    /// Before the database is opened: whether the chain is the one that was seen, or goes on from
+    /// it.
     ///
     /// # Errors
     /// [`Error::RolledBack`], and those of the bucket.
@@ -155,8 +161,8 @@ impl Witness {
         };
         let log = engine.log();
         let chain = log.chain();
-        // Whoever gave entries up has written so into the chain: a loglet that came after what was seen begins above it otherwise. Others may
-        // have followed since.
+        // Whoever gave entries up has written so into the chain: a loglet that came after what was
+        // seen begins above it otherwise. Others may have followed since.
         let known = self.active.get().copied().unwrap_or(u64::MAX);
         let later = was_cut(chain.loglets.iter().map(|own| (own.id, own.start)), known, seen.lsn);
         let (applied, _) = engine.applied();
@@ -240,7 +246,8 @@ impl Witness {
     }
 }
 
-/// Whether a loglet (its id and its begin) that came after loglet `known` begins at or below an entry that was seen.
+/// Whether a loglet (its id and its begin) that came after loglet `known` begins at or below an
+/// entry that was seen.
 fn was_cut(mut loglets: impl Iterator<Item = (u64, Lsn)>, known: u64, seen: Lsn) -> bool {
     loglets.any(|(id, start)| id > known && start <= seen)
 }

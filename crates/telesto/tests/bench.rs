@@ -1,4 +1,5 @@
-//! `telesto bench` against a real node: its report adds up with what the node counted. And the commands that went to the demos.
+//! `telesto bench` against a real node: its report adds up with what the node counted. And the
+//! commands that went to the demos.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "real processes, real time")]
 
@@ -67,7 +68,8 @@ fn nobody_at_the_address_is_said_with_what_to_do() {
     assert!(!output.status.success() && said.contains("telesto start"), "{said}");
 }
 
-/// Whoever knows the demos' commands from this program is told where they are, and not what was given with them.
+/// Whoever knows the demos' commands from this program is told where they are, and not what was
+/// given with them.
 #[test]
 fn command_of_the_demos_says_where_it_is_and_is_a_usage_error() {
     let secret = "postgres://telesto:hush@127.0.0.1/telesto";

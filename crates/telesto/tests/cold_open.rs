@@ -43,7 +43,8 @@ fn row(id: i64) -> Vec<Datum> {
     vec![Datum::Int8(id), Datum::text(format!("row number {id} of a table with a million rows"))]
 }
 
-/// A table of [`ROWS`] rows, written below SQL's executor: a million INSERTs are not what is measured here.
+/// A table of [`ROWS`] rows, written below SQL's executor: a million INSERTs are not what is
+/// measured here.
 async fn fill(options: &Options) {
     let env = telesto_runtime::env();
     let opened = open(&env, options).await.expect("opens");

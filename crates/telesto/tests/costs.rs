@@ -67,7 +67,8 @@ async fn session(opened: &Opened) -> Session {
     opened.sql.session(SessionOptions::default()).await.expect("session")
 }
 
-/// Runs a statement and compares what the session says of it with what the bucket counted meanwhile.
+/// Runs a statement and compares what the session says of it with what the bucket counted
+/// meanwhile.
 async fn exact(opened: &Opened, session: &mut Session, sql: &str) -> (Vec<String>, Cost) {
     let meter = Arc::clone(opened.bucket.meter());
     let before = meter.snapshot();

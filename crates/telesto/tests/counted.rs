@@ -1,8 +1,9 @@
-//! An S3 server that counts what reaches it, and fails as real ones do, agrees with the meter to the request and the byte.
+//! An S3 server that counts what reaches it, and fails as real ones do, agrees with the meter to
+//! the request and the byte.
 //!
 //! # Limits
-//! As much of S3 as Telesto uses, in memory. Hedged requests are off: of one that lost nobody knows how much of its answer
-//! was on the way.
+//! As much of S3 as Telesto uses, in memory. Hedged requests are off: of one that lost nobody knows
+//! how much of its answer was on the way.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "a real runtime, real time")]
 

@@ -1,5 +1,5 @@
-//! One byte changed in any stored object or file of a real database: right answers, or an error that names the object and says
-//! what to do. Never a wrong row, a panic or a wait without end.
+//! One byte changed in any stored object or file of a real database: right answers, or an error
+//! that names the object and says what to do. Never a wrong row, a panic or a wait without end.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,8 +1,11 @@
-//! Isolation as SQL shows it: one test for each anomaly and level, and cycles looked for in random transactions while definitions change.
+//! Isolation as SQL shows it: one test for each anomaly and level, and cycles looked for in random
+//! transactions while definitions change.
 //!
-//! Two engines on one bucket, each with its own tail and caches, stand for two processes. Every anomaly is tried inside one of them and across both, and with
-//! either executor. Where a level allows an anomaly, the test demands that it shows inside one process: so the scripts are known to be able to find it. Across
-//! processes a transaction that is not strict may begin with an older snapshot, and then the anomaly need not show.
+//! Two engines on one bucket, each with its own tail and caches, stand for two processes. Every
+//! anomaly is tried inside one of them and across both, and with either executor. Where a level
+//! allows an anomaly, the test demands that it shows inside one process: so the scripts are known
+//! to be able to find it. Across processes a transaction that is not strict may begin with an older
+//! snapshot, and then the anomaly need not show.
 #![recursion_limit = "512"]
 #![allow(missing_docs, reason = "a test")]
 #![allow(
@@ -210,8 +213,9 @@ async fn write_skew_through_phantoms(t: &mut Try) -> bool {
     t.b.commit().await
 }
 
-/// Fekete, O'Neil and O'Neil, "A read-only transaction anomaly under snapshot isolation", SIGMOD Record 2004: two writers that alone would be
-/// serializable, and a reader that sees one of them only.
+/// Fekete, O'Neil and O'Neil, "A read-only transaction anomaly under snapshot isolation", SIGMOD
+/// Record 2004: two writers that alone would be serializable, and a reader that sees one of them
+/// only.
 async fn read_only_anomaly(t: &mut Try) -> bool {
     t.a.begin(t.level).await;
     t.a.rows("select v from t where id in (1, 2)").await.expect("reads");
@@ -295,8 +299,9 @@ anomalies! {
     read_only_anomalies: "read-only anomaly", [true, true, false];
 }
 
-/// A statement under READ COMMITTED goes by the definitions of its moment, but what the block wrote before was written by older ones: a new index
-/// has no entries of it. The block reads it whole, or is told that it conflicts.
+/// A statement under READ COMMITTED goes by the definitions of its moment, but what the block wrote
+/// before was written by older ones: a new index has no entries of it. The block reads it whole, or
+/// is told that it conflicts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_block_wrote_is_not_read_by_a_definition_made_since() {
     let definitions = [
@@ -338,7 +343,8 @@ async fn what_a_block_wrote_is_not_read_by_a_definition_made_since() {
     }
 }
 
-/// An error tells of what is in the database as much as rows do: it must not deny what another process was told is committed.
+/// An error tells of what is in the database as much as rows do: it must not deny what another
+/// process was told is committed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_hold_across_processes() {
     for level in LEVELS {
@@ -411,7 +417,8 @@ fn list(rows: &[Vec<Datum>]) -> Vec<u64> {
         .collect()
 }
 
-/// A transaction of reads and appends; the ways to the row change, and with them the plan and the executor.
+/// A transaction of reads and appends; the ways to the row change, and with them the plan and the
+/// executor.
 async fn transact(
     client: &mut Client,
     run: &Run,

@@ -1,4 +1,5 @@
-//! `telesto log switch --url` on a live node under load: nothing acknowledged is lost, nothing is done twice.
+//! `telesto log switch --url` on a live node under load: nothing acknowledged is lost, nothing is
+//! done twice.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "real processes, real time")]
 
@@ -32,8 +33,8 @@ fn chain(bucket: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Appends to the writer's own list and counts up a row all share, one transaction each; every error is one
-/// too many.
+/// Appends to the writer's own list and counts up a row all share, one transaction each; every
+/// error is one too many.
 async fn write(node: &Node, writer: i64, stop: Arc<AtomicBool>, acknowledged: Arc<AtomicI64>) {
     let mut client = node.connect().await.expect("connects");
     let mut position = 0_i64;

@@ -1,4 +1,5 @@
-//! LISTEN and NOTIFY through a driver: one process and two on a bucket, transactions, kills, a log that is switched.
+//! LISTEN and NOTIFY through a driver: one process and two on a bucket, transactions, kills, a log
+//! that is switched.
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::disallowed_methods, reason = "real processes, real time")]
 
@@ -100,7 +101,8 @@ async fn notification_is_part_of_its_transaction() {
     ];
     assert_eq!(ear.until("own").await, expected);
 
-    // In a block nothing is told; LISTEN, too, waits for the commit, and hears what its own transaction says.
+    // In a block nothing is told; LISTEN, too, waits for the commit, and hears what its own
+    // transaction says.
     ear.client
         .batch_execute("BEGIN; LISTEN later; NOTIFY later, 'own, at once'")
         .await
@@ -210,7 +212,8 @@ async fn of_a_killed_process_everything_committed_is_heard_and_nothing_else() {
         }
         doomed.kill();
         next = speaks.await.expect("ends");
-        // The tail of the log is looked at before this commits: what the dead process committed comes before it.
+        // The tail of the log is looked at before this commits: what the dead process committed
+        // comes before it.
         setup
             .batch_execute("SELECT count(*) FROM said; NOTIFY news, 'end'")
             .await

@@ -1,6 +1,7 @@
 //! Indexes built while others write, builds that fail or are stopped, and what drops leave behind.
 //!
-//! Two engines on one bucket, each with its own tail and caches, stand for two processes. `telesto_check_table` compares rows and entries.
+//! Two engines on one bucket, each with its own tail and caches, stand for two processes.
+//! `telesto_check_table` compares rows and entries.
 #![recursion_limit = "512"]
 #![allow(missing_docs, reason = "a test")]
 #![allow(
@@ -115,8 +116,9 @@ async fn write(mut client: Client, seed: u64, next: Arc<AtomicI64>, stop: Arc<At
         };
         match client.rows(&sql).await {
             Ok(_) => changes += 1,
-            // Only where two rows have one value for a moment may a unique index refuse. A machine too slow for the fold tells
-            // writers to come again (57P03); the builder is told so only if folds stand still.
+            // Only where two rows have one value for a moment may a unique index refuse. A machine
+            // too slow for the fold tells writers to come again (57P03); the builder is told so
+            // only if folds stand still.
             Err((code, _))
                 if ["40001", "57P03"].contains(&code.as_str()) || kind == 7 && code == "23505" =>
             {
@@ -424,8 +426,8 @@ async fn rows_swept_by_two_processes_are_read_as_of_before_the_drop() {
     assert_eq!((keys(&third, table).await, keys(&third, kept).await), (0, 5000));
 }
 
-/// What was dropped and is much is not deleted key by key: it is there until no snapshot can ask for it, then a merge leaves it out. Nobody
-/// commits anything meanwhile.
+/// What was dropped and is much is not deleted key by key: it is there until no snapshot can ask
+/// for it, then a merge leaves it out. Nobody commits anything meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn much_that_was_dropped_leaves_when_it_cannot_be_asked_for_any_more() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -464,7 +466,8 @@ async fn much_that_was_dropped_leaves_when_it_cannot_be_asked_for_any_more() {
     assert_eq!(keys(&opened, kept).await, 5000);
 }
 
-/// A process knows what it has applied; which indexes there are to build again it must know as of now.
+/// A process knows what it has applied; which indexes there are to build again it must know as of
+/// now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn reindex_is_about_the_indexes_as_another_process_left_them() {
     let dir = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,5 @@
-//! Workers that take jobs off one queue with FOR UPDATE SKIP LOCKED, and NOWAIT: each job is done once, and nobody conflicts.
+//! Workers that take jobs off one queue with FOR UPDATE SKIP LOCKED, and NOWAIT: each job is done
+//! once, and nobody conflicts.
 #![recursion_limit = "512"]
 #![allow(missing_docs, reason = "a test")]
 #![allow(

@@ -70,7 +70,8 @@ async fn close(opened: Opened) {
     telesto_txn::Database::shutdown(&*opened.engine).await.expect("closed");
 }
 
-/// What accounts and jobs hold beside what the bucket counted, computing apart: that goes on as one looks.
+/// What accounts and jobs hold beside what the bucket counted, computing apart: that goes on as one
+/// looks.
 fn books(opened: &Opened) -> (Charge, Charge, Charge) {
     let without_cpu =
         |charge: Charge| charge - Charge::of(Resource::Cpu, charge.get(Resource::Cpu));
@@ -267,7 +268,8 @@ async fn cap_refuses_writes_and_cold_reads_and_lets_the_rest_go_on() {
     let puts = opened.bucket.meter().snapshot().requests(Class::Put);
     let done = spend_until_refused(&mut jobs).await;
     let puts = opened.bucket.meter().snapshot().requests(Class::Put) - puts;
-    // 100 PUTs less what reads of the tail cost; slices are PUTs of their own, not of this application's.
+    // 100 PUTs less what reads of the tail cost; slices are PUTs of their own, not of this
+    // application's.
     assert!((40..=100).contains(&done), "{done} writes, {puts} puts");
     let caps = "SELECT state, spent_dollars <= dollars + slice_dollars, refused_writes, granted_dollars = dollars FROM telesto_caps";
     assert_eq!(run(&mut admin, caps).await, [["refusing", "t", "1", "t"]]);
@@ -392,7 +394,8 @@ async fn what_a_node_spends_without_statements_counts_for_the_database() {
     let set = "SELECT telesto_cap_set('all', 'database', 'telesto', 0.001, 'hour', 'enforce')";
     run(&mut admin, set).await;
     run(&mut admin, "UPDATE t SET v = 1 WHERE id = 1").await;
-    // Another process, which no client of SQL uses: what it writes is in no session's scope, as over HTTP.
+    // Another process, which no client of SQL uses: what it writes is in no session's scope, as
+    // over HTTP.
     let second = database(folder.path()).await;
     for _ in 0..1000 {
         if second.sql.accounts().counts_for_caps() {
@@ -426,7 +429,8 @@ async fn what_a_node_spends_without_statements_counts_for_the_database() {
     close(second).await;
 }
 
-/// Two sessions of a capped role that has nothing left; the second one has become another role before.
+/// Two sessions of a capped role that has nothing left; the second one has become another role
+/// before.
 async fn bob_has_spent_all(opened: &Opened, admin: &mut Session) -> (Session, Session) {
     for sql in [
         "CREATE TABLE t (id int PRIMARY KEY, v int)",
@@ -557,7 +561,8 @@ async fn many_writes_of_one_transaction_set_aside_one_commit() {
     close(opened).await;
 }
 
-/// Whether the statement is done within ten seconds: what was refused a moment ago may be refused for some more.
+/// Whether the statement is done within ten seconds: what was refused a moment ago may be refused
+/// for some more.
 async fn soon(s: &mut Session, sql: &str) -> bool {
     for _ in 0..100 {
         match tried(s, sql).await {

@@ -1,5 +1,6 @@
-//! Tables with keys of their own: what leaves memory is sealed, also in a database without encryption; who has no key serves the other
-//! tables; what is dropped is gone; damage and exchange are noticed.
+//! Tables with keys of their own: what leaves memory is sealed, also in a database without
+//! encryption; who has no key serves the other tables; what is dropped is gone; damage and exchange
+//! are noticed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

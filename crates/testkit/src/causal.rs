@@ -1,25 +1,28 @@
 //! Causal consistency of sessions that move between regions.
 //!
 //! # What is checked
-//! Values are unique, so every read names the write it saw. Causal order is the order of each session and of every read after the
-//! write it saw, transitively. From it the bad patterns of Bouajjani et al., "On verifying causal consistency" (POPL 2017), for causal
-//! consistency, each told with the session guarantee it breaks when it breaks one (Terry et al. 1994):
+//! Values are unique, so every read names the write it saw. Causal order is the order of each
+//! session and of every read after the write it saw, transitively. From it the bad patterns of
+//! Bouajjani et al., "On verifying causal consistency" (POPL 2017), for causal consistency, each
+//! told with the session guarantee it breaks when it breaks one (Terry et al. 1994):
 //! - a read of a value nobody wrote;
 //! - a cycle: an effect before its cause;
 //! - a read of nothing although a write of the key is in its past;
 //! - a read of a write although another write of the key lies between the two in causal order.
 //!
-//! And one more where the system says how it orders versions of a key: a read of an older version than one in its past.
+//! And one more where the system says how it orders versions of a key: a read of an older version
+//! than one in its past.
 //!
 //! # Invariants
-//! A history of a causally consistent store is never reported, whatever the store's order of concurrent writes.
+//! A history of a causally consistent store is never reported, whatever the store's order of
+//! concurrent writes.
 //!
 //! # On failure
 //! Returns what it found as data; the first 16 violations.
 //!
 //! # Limits
-//! Single reads and writes. Convergence is not looked at here: compare the regions' states when all is quiet. Quadratic in the writes of
-//! one key.
+//! Single reads and writes. Convergence is not looked at here: compare the regions' states when all
+//! is quiet. Quadratic in the writes of one key.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -125,7 +128,8 @@ pub fn check(sessions: &[Vec<Event>]) -> Vec<CausalViolation> {
     check_with_versions(sessions, |_| None)
 }
 
-/// As [`check`], with the store's own order of the values of a key: greater is newer, where it says so.
+/// As [`check`], with the store's own order of the values of a key: greater is newer, where it says
+/// so.
 #[must_use]
 pub fn check_with_versions(
     sessions: &[Vec<Event>],

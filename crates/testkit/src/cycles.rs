@@ -61,8 +61,8 @@ impl Graph {
         })
     }
 
-    /// A shortest path that uses `allowed` dependencies; with `apart`, no two read-writes follow each
-    /// other and neither the first nor the last step is one.
+    /// A shortest path that uses `allowed` dependencies; with `apart`, no two read-writes follow
+    /// each other and neither the first nor the last step is one.
     fn path(
         &self,
         from: usize,
@@ -104,8 +104,9 @@ impl Graph {
         None
     }
 
-    /// A cycle whose steps are in `base` plus the read-writes that `read_writes` allows: the nodes in
-    /// order, each with the dependency that leads to it from the one before (the first: from the last).
+    /// A cycle whose steps are in `base` plus the read-writes that `read_writes` allows: the nodes
+    /// in order, each with the dependency that leads to it from the one before (the first: from the
+    /// last).
     pub(crate) fn cycle(
         &self,
         base: &[Dependency],
@@ -142,7 +143,8 @@ impl Graph {
         best
     }
 
-    /// Strongly connected components (Tarjan 1972, without recursion) over both sets of dependencies.
+    /// Strongly connected components (Tarjan 1972, without recursion) over both sets of
+    /// dependencies.
     fn components(&self, a: &[Dependency], b: &[Dependency]) -> Vec<usize> {
         let mut allowed = a.to_vec();
         allowed.extend(b);

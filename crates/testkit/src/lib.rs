@@ -11,8 +11,8 @@
 //! - [`bank`]: a conserved total.
 //!
 //! # Invariants
-//! A checker never reports a violation of a history that some correct execution could have produced:
-//! operations with unknown outcome may or may not have happened.
+//! A checker never reports a violation of a history that some correct execution could have
+//! produced: operations with unknown outcome may or may not have happened.
 //!
 //! # On failure
 //! Checkers return what they found as data; they do not panic on histories.

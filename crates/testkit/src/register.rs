@@ -2,8 +2,8 @@
 //!
 //! # Method
 //! Search for a legal order (Wing and Gong 1993) that takes operations in an order consistent with
-//! real time, with a memory of (operations taken, value) pairs already refuted (Lowe 2017). Keys are
-//! independent (Herlihy and Wing 1990: linearizability is local), so each is searched alone.
+//! real time, with a memory of (operations taken, value) pairs already refuted (Lowe 2017). Keys
+//! are independent (Herlihy and Wing 1990: linearizability is local), so each is searched alone.
 //!
 //! # Limits
 //! Exponential in the worst case; a search past [`STATE_LIMIT`] states is reported as undecided.

@@ -6,7 +6,8 @@
 //! - Read your writes: nor an older one than it wrote.
 //! - Monotonic writes: a session's writes are ordered as it made them, and whoever sees a later one
 //!   sees the earlier ones from then on.
-//! - Writes follow reads: whoever sees a write sees, from then on, what its session had read before.
+//! - Writes follow reads: whoever sees a write sees, from then on, what its session had read
+//!   before.
 //!
 //! # Limits
 //! Dependencies are followed over one session, not transitively over several (that is causal

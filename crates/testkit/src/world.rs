@@ -5,8 +5,9 @@
 //! - A killed process runs no further instruction of its own: its tasks are never polled again.
 //! - A frozen process is not polled until it is thawed, while its monotonic clock goes on, as
 //!   `CLOCK_BOOTTIME` does for a stopped process.
-//! - A paused process is not polled either, and its monotonic clock stands still, as that of a virtual
-//!   machine that its host has stopped; its wall clock catches up when it goes on, or stays behind.
+//! - A paused process is not polled either, and its monotonic clock stands still, as that of a
+//!   virtual machine that its host has stopped; its wall clock catches up when it goes on, or stays
+//!   behind.
 //!
 //! # On failure
 //! A world that makes no progress (a busy loop) panics after [`POLL_LIMIT`] polls, naming the seed.
@@ -66,8 +67,8 @@ pub struct World {
 }
 
 impl World {
-    /// Runs `body` in the world of `seed`, to its end, in virtual time. With `keep_events` the trace
-    /// is kept as text, not only as a hash.
+    /// Runs `body` in the world of `seed`, to its end, in virtual time. With `keep_events` the
+    /// trace is kept as text, not only as a hash.
     ///
     /// # Panics
     /// When the runtime cannot be built, and with whatever `body` panics.
@@ -240,15 +241,15 @@ impl Process {
         self.control.wake();
     }
 
-    /// How often it was frozen or paused so far: a call during which this changed may have lasted for
-    /// any time.
+    /// How often it was frozen or paused so far: a call during which this changed may have lasted
+    /// for any time.
     #[must_use]
     pub fn stops(&self) -> u64 {
         self.control.stops.load(Ordering::Relaxed)
     }
 
-    /// Resolves while the process runs: not while it is frozen or paused, and never once it is dead.
-    /// For what acts on behalf of the process past its [`Env`].
+    /// Resolves while the process runs: not while it is frozen or paused, and never once it is
+    /// dead. For what acts on behalf of the process past its [`Env`].
     pub async fn running(&self) {
         let control = Arc::clone(&self.control);
         std::future::poll_fn(move |context| {
@@ -281,8 +282,8 @@ impl Process {
         self.control.skew_micros.store(micros, Ordering::Relaxed);
     }
 
-    /// Runs `future` as a task of this process; resolves to its value, or to `None` when the process
-    /// died before.
+    /// Runs `future` as a task of this process; resolves to its value, or to `None` when the
+    /// process died before.
     pub fn run<T: Send + 'static>(
         &self,
         future: impl Future<Output = T> + Send + 'static,

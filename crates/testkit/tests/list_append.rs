@@ -204,7 +204,8 @@ fn weaker_level_permits_what_it_permits() {
     assert!(names(&never, StrictSerializable).is_empty(), "or never happen");
 }
 
-/// A transaction to come: its steps, how long before and after its point it begins and ends, its fate.
+/// A transaction to come: its steps, how long before and after its point it begins and ends, its
+/// fate.
 type Planned = (Vec<(bool, u64)>, u64, u64, u8);
 
 /// Runs transactions one after the other on real lists, each at a point inside its interval.

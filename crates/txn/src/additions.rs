@@ -1,24 +1,29 @@
 //! Additions: writes that say what is added to a row, not what it becomes.
 //!
 //! # Purpose
-//! Two transactions that each add to one row do not depend on the order in which they do. A write of the new value makes them
-//! conflict all the same: each rests on the value it has read. An addition rests on nothing but the row being there, and is
-//! carried out where commits are put in order (`commit::additions`), on the value that the row has by then.
+//! Two transactions that each add to one row do not depend on the order in which they do. A write
+//! of the new value makes them conflict all the same: each rests on the value it has read. An
+//! addition rests on nothing but the row being there, and is carried out where commits are put in
+//! order (`commit::additions`), on the value that the row has by then.
 //!
 //! # Invariants
-//! - While nothing of the transaction has read the row, its write is an addition; the buffer holds, for the transaction's own eyes, what it
-//!   comes to at the snapshot. As soon as the row is read, or written in another way, it becomes an ordinary write that rests on a read
-//!   at that snapshot, and it stays one.
-//! - Where the row is read by its key, and the transaction has read nothing that has changed, the snapshot moves first, and the addition is made on the
-//!   row as it is then: so a transaction that adds and then looks takes its turn, as one that looks first does.
+//! - While nothing of the transaction has read the row, its write is an addition; the buffer holds,
+//!   for the transaction's own eyes, what it comes to at the snapshot. As soon as the row is read,
+//!   or written in another way, it becomes an ordinary write that rests on a read at that snapshot,
+//!   and it stays one.
+//! - Where the row is read by its key, and the transaction has read nothing that has changed, the
+//!   snapshot moves first, and the addition is made on the row as it is then: so a transaction that
+//!   adds and then looks takes its turn, as one that looks first does.
 //! - What is undone by a rollback to a savepoint is not added.
 //!
 //! # On failure
-//! A row that is gone, or that would leave its bounds, refuses the whole transaction: [`crate::Error::NotAdded`]. Nothing was committed then, and
-//! the caller executes it again with ordinary reads and writes, which tell what is wrong.
+//! A row that is gone, or that would leave its bounds, refuses the whole transaction:
+//! [`crate::Error::NotAdded`]. Nothing was committed then, and the caller executes it again with
+//! ordinary reads and writes, which tell what is wrong.
 //!
 //! # Limits
-//! [`MAX_ROWS`] rows a transaction, [`MAX_STEPS`] additions each; what is beyond is an ordinary write.
+//! [`MAX_ROWS`] rows a transaction, [`MAX_STEPS`] additions each; what is beyond is an ordinary
+//! write.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -34,9 +39,11 @@ const MAX_ROWS: usize = 64;
 /// Additions to one row by one transaction.
 const MAX_STEPS: usize = 64;
 
-/// What the layer above knows of its rows and additions. The same bytes must give the same result on every node.
+/// What the layer above knows of its rows and additions. The same bytes must give the same result
+/// on every node.
 pub trait Additions: Debug + Send + Sync {
-    /// `row` with `addition` carried out; or why it cannot be: a bound, a missing value, bytes that are not understood.
+    /// `row` with `addition` carried out; or why it cannot be: a bound, a missing value, bytes that
+    /// are not understood.
     ///
     /// # Errors
     /// The reason, for the log of the node.
@@ -66,8 +73,8 @@ struct Row {
 pub(crate) struct Added {
     any: AtomicBool,
     rows: Mutex<BTreeMap<Bytes, Row>>,
-    /// Rows that were read after all, with the number of the write that then took the place of the additions, and the snapshot these
-    /// were made at.
+    /// Rows that were read after all, with the number of the write that then took the place of the
+    /// additions, and the snapshot these were made at.
     settled: Mutex<Vec<(u64, Bytes, Timestamp)>>,
 }
 
@@ -108,7 +115,8 @@ impl Added {
         }
     }
 
-    /// `key` is read, or written in another way: its write is an ordinary one from now on, made at the snapshot that this gives.
+    /// `key` is read, or written in another way: its write is an ordinary one from now on, made at
+    /// the snapshot that this gives.
     pub fn touch(&self, key: &[u8]) -> Option<Timestamp> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -126,7 +134,8 @@ impl Added {
         touched.into_iter().map(|(key, row)| (key, row.since)).collect()
     }
 
-    /// The writes from number `savepoint` on are undone. Gives the keys whose additions are their writes again, made at these snapshots.
+    /// The writes from number `savepoint` on are undone. Gives the keys whose additions are their
+    /// writes again, made at these snapshots.
     pub fn rolled_back(&self, savepoint: u64) -> Vec<(Bytes, Timestamp)> {
         let undone = |settled: &mut (u64, Bytes, Timestamp)| settled.0 >= savepoint;
         let again = self.settled.lock().extract_if(.., undone).collect::<Vec<_>>();

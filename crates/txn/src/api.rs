@@ -9,8 +9,9 @@
 //! | `Session` | reads: monotonic reads, read your writes, monotonic writes, writes follow reads; no look at the log's tail while what is here is recent |
 //! | `Eventual` | reads: whatever this process has; no look at the log's tail while that is recent |
 //!
-//! Below `Serializable` what is seen may miss what other processes have committed since this one last knew all there was. How long ago that
-//! may be is said by [`TxnOptions::staleness`]: by itself half the log's retention.
+//! Below `Serializable` what is seen may miss what other processes have committed since this one
+//! last knew all there was. How long ago that may be is said by [`TxnOptions::staleness`]: by
+//! itself half the log's retention.
 //!
 //! # Invariants
 //! - A transaction's writes become visible together, at one timestamp, or not at all.
@@ -36,6 +37,7 @@ use crate::additions::Additions;
 use crate::away::{Away, Elsewhere, WriteIn};
 use crate::error::Result;
 use crate::holds::Hold;
+pub use crate::levels::{Durability, Level, TxnOptions};
 use crate::outgoing::Placed;
 use crate::peers::Peers;
 use crate::reading::Reader;
@@ -43,96 +45,18 @@ use crate::regions::RegionControl;
 use crate::staleness::Staleness;
 use crate::view::ClusterView;
 
-/// Consistency level of a transaction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Level {
-    /// Strict serializability (default).
-    #[default]
-    Serializable,
-    /// Snapshot isolation, PostgreSQL's REPEATABLE READ.
-    Snapshot,
-    /// READ COMMITTED.
-    ReadCommitted,
-    /// The same as `ReadCommitted` under the name of PostgreSQL's READ UNCOMMITTED, which is no weaker there either.
-    ReadUncommitted,
-    /// Session guarantees, for reads (read-only transactions).
-    Session,
-    /// Cached data within a time to live ([`TxnOptions::staleness`]), for reads (read-only transactions).
-    Eventual,
-}
-
-impl Level {
-    /// Whether each statement has a snapshot of its own.
-    #[must_use]
-    pub fn is_by_statement(self) -> bool {
-        matches!(self, Self::ReadCommitted | Self::ReadUncommitted)
-    }
-}
-
-/// When a commit is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Durability {
-    /// When it is in the bucket.
-    Bucket,
-    /// When a majority of the log servers has it on disk; the same as `Bucket` on a bucket loglet.
-    Quorum,
-}
-
-/// How to begin a transaction.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct TxnOptions {
-    /// Consistency level.
-    pub level: Level,
-    /// Refuses writes; makes strict reads cost one shared look at the tail at the start.
-    pub read_only: bool,
-    /// Reads at this past timestamp (implies read-only).
-    pub as_of: Option<Timestamp>,
-    /// `None`: the database's default.
-    pub durability: Option<Durability>,
-    /// The greatest label the session has seen; `Session` reads are at least that new.
-    pub session: Label,
-    /// How old may be what is seen, at levels below `Serializable`; whatever is read of the past is as old as that.
-    pub staleness: Staleness,
-    /// Bound on each wait for the bucket or the log; `None`: the database's default.
-    pub timeout: Option<Duration>,
-    /// Refuses a write of a key that is known to have been changed after the snapshot, whose commit would fail,
-    /// instead of leaving that to the commit. For callers that never take such a write back to commit the rest.
-    pub fail_early: bool,
-    /// How often its work was begun before and ended in a conflict. Of those that wait for the same row in this process,
-    /// the one with the most goes first: else it would queue behind everybody else each time, and lose again.
-    pub attempt: u32,
-}
-
-impl TxnOptions {
-    /// To read what this process knows, as far as the session has seen it, however old that is: it asks nobody.
-    #[must_use]
-    pub fn passing(self) -> Self {
-        Self { level: Level::Session, read_only: true, staleness: Staleness::default(), ..self }
-    }
-
-    /// How old what it sees may be.
-    pub(crate) fn allowed(&self) -> Staleness {
-        match self.level {
-            // The newest at its begin, or validated at its end.
-            Level::Serializable => Staleness::default(),
-            // What is past is the same for every reader.
-            _ if self.as_of.is_some() => Staleness::default(),
-            _ => self.staleness,
-        }
-    }
-}
-
 /// Whether a read is validated at commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadFor {
     /// As the level says: validated under `Serializable`, not under weaker ones.
     #[default]
     Query,
-    /// Of rows that are asked for to be locked: always validated, and otherwise a query's read (which of a statement's own writes it
-    /// sees).
+    /// Of rows that are asked for to be locked: always validated, and otherwise a query's read
+    /// (which of a statement's own writes it sees).
     Locked,
-    /// Of rows that may be passed over: never validated, and otherwise a query's read. What is made of them must not depend on
-    /// which of them are there; those that are used are read again as `Locked`.
+    /// Of rows that may be passed over: never validated, and otherwise a query's read. What is made
+    /// of them must not depend on which of them are there; those that are used are read again as
+    /// `Locked`.
     Passing,
     /// Always validated: uniqueness, foreign keys, the catalog version. Under weaker levels too the
     /// commit fails with `Conflict` if what was read here has changed since.
@@ -142,19 +66,21 @@ pub enum ReadFor {
 /// What became of a claim that does not wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TryClaim {
-    /// Taken, until the transaction ends. What this transaction's snapshot says of the key is the newest that this process knows.
+    /// Taken, until the transaction ends. What this transaction's snapshot says of the key is the
+    /// newest that this process knows.
     Taken,
     /// Another transaction of this process has it.
     Held,
-    /// Nobody has it, and it was changed after this transaction's snapshot: changing it would end in a conflict.
+    /// Nobody has it, and it was changed after this transaction's snapshot: changing it would end
+    /// in a conflict.
     Changed,
 }
 
 /// What is known of keys that rows to be inserted will have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Looked {
-    /// None of them has a version at this snapshot or ever had one. Nothing is remembered of that: it is validated with the writes
-    /// that name it ([`Put::absent`]).
+    /// None of them has a version at this snapshot or ever had one. Nothing is remembered of that:
+    /// it is validated with the writes that name it ([`Put::absent`]).
     Absent(Timestamp),
     /// Their values, in order, remembered as [`Transaction::get_many`] does.
     Values(Vec<Option<Bytes>>),
@@ -235,15 +161,15 @@ pub enum Outcome {
     Committed(Timestamp),
     /// It did not commit and never will.
     Aborted,
-    /// Nothing is known of it: it ran longer ago than outcomes are kept, or never tried to commit here,
-    /// or may still be under way.
+    /// Nothing is known of it: it ran longer ago than outcomes are kept, or never tried to commit
+    /// here, or may still be under way.
     Unknown,
 }
 
 /// Hears what committed transactions say ([`Transaction::tell`]).
 pub trait MessageSink: Debug + Send + Sync {
-    /// The messages of one transaction. Called in commit order, when its writes can be read; before its commit is
-    /// acknowledged where that happens in this process. Must not wait.
+    /// The messages of one transaction. Called in commit order, when its writes can be read; before
+    /// its commit is acknowledged where that happens in this process. Must not wait.
     fn messages(&self, messages: &[Bytes]);
 
     /// This process has passed over a part of the log: messages may have been missed.
@@ -268,24 +194,28 @@ pub trait Database: Debug + Send + Sync {
     /// What became of a transaction, as known after a look at the tail.
     async fn outcome(&self, txn: TxnId) -> Result<Outcome>;
 
-    /// Messages of transactions that this process applies from now on go to `sink` too, as long as it is there. What others
-    /// commit is applied when something looks at the log's tail: a commit, a strict read, nothing else.
+    /// Messages of transactions that this process applies from now on go to `sink` too, as long as
+    /// it is there. What others commit is applied when something looks at the log's tail: a commit,
+    /// a strict read, nothing else.
     fn hear(&self, sink: Weak<dyn MessageSink>);
 
-    /// Additions ([`Transaction::add`]) are carried out by `additions` on this node. Until it is told, and where a database ignores it,
-    /// commits that add are refused. Only what is told first counts.
+    /// Additions ([`Transaction::add`]) are carried out by `additions` on this node. Until it is
+    /// told, and where a database ignores it, commits that add are refused. Only what is told first
+    /// counts.
     fn add_with(&self, additions: Arc<dyn Additions>) {
         let _ = additions;
     }
 
-    /// By `placed` it is decided how much of a transaction goes to other regions: what is more than passes at once is refused
-    /// ([`crate::Error::Outgoing`]). Until it is told, and where a database ignores it, nothing is. Only what is told first counts.
+    /// By `placed` it is decided how much of a transaction goes to other regions: what is more than
+    /// passes at once is refused ([`crate::Error::Outgoing`]). Until it is told, and where a
+    /// database ignores it, nothing is. Only what is told first counts.
     fn place_by(&self, placed: Arc<dyn Placed>) {
         let _ = placed;
     }
 
-    /// Has commits of other transactions of this process wait that write what `hold` is of, until it is lifted or over. A hint:
-    /// what the holder reads is validated in any case. Where a database ignores it nobody waits.
+    /// Has commits of other transactions of this process wait that write what `hold` is of, until
+    /// it is lifted or over. A hint: what the holder reads is validated in any case. Where a
+    /// database ignores it nobody waits.
     fn hold(&self, hold: Hold) {
         let _ = hold;
     }
@@ -304,8 +234,9 @@ pub trait Database: Debug + Send + Sync {
     /// Those of reading the checkpoint.
     async fn space(&self) -> Result<Space>;
 
-    /// Says which keys nobody reads any more but snapshots from before they were dropped: merges of the checkpoint leave them out, if this
-    /// process makes them. Each call says all that are gone. `None`: they have to be deleted one by one.
+    /// Says which keys nobody reads any more but snapshots from before they were dropped: merges of
+    /// the checkpoint leave them out, if this process makes them. Each call says all that are gone.
+    /// `None`: they have to be deleted one by one.
     fn set_gone(&self, gone: Vec<Gone>) -> Option<Reclaiming> {
         let _ = gone;
         None
@@ -337,13 +268,14 @@ pub trait Database: Debug + Send + Sync {
         None
     }
 
-    /// What other regions ask to be read here is executed by `reader` from now on, as long as it is there.
+    /// What other regions ask to be read here is executed by `reader` from now on, as long as it is
+    /// there.
     fn read_with(&self, reader: Weak<dyn Reader>) {
         let _ = reader;
     }
 
-    /// Goes on with the log on another medium while transactions run; nothing is lost or copied by hand.
-    /// No-op when the log is there already. Goes on to its end when the caller stops waiting.
+    /// Goes on with the log on another medium while transactions run; nothing is lost or copied by
+    /// hand. No-op when the log is there already. Goes on to its end when the caller stops waiting.
     async fn switch_log(&self, to: LogKind) -> Result<()>;
 
     /// Stops background work, flushes what is owed, releases ownership. Further calls fail with
@@ -366,15 +298,17 @@ pub trait Transaction: Debug + Send + Sync {
     /// Starts the next statement: under `ReadCommitted` takes a new snapshot, otherwise nothing.
     async fn next_statement(&self) -> Result<()>;
 
-    /// Says that this statement is about to read and change `keys`. Waits, at most about a second for each, while other
-    /// transactions of this process that said so are under way; then moves the snapshot forward past a change of
-    /// one of them, if everything read so far is unchanged. So transactions that meet on a key take turns instead of
-    /// failing. A hint: commit validates in any case. To be called before the statement's first read; nothing under levels
-    /// other than `Serializable` and `ReadCommitted`.
+    /// Says that this statement is about to read and change `keys`. Waits, at most about a second
+    /// for each, while other transactions of this process that said so are under way; then moves
+    /// the snapshot forward past a change of one of them, if everything read so far is unchanged.
+    /// So transactions that meet on a key take turns instead of failing. A hint: commit validates
+    /// in any case. To be called before the statement's first read; nothing under levels other than
+    /// `Serializable` and `ReadCommitted`.
     async fn claim(&self, keys: &[Bytes]) -> Result<()>;
 
-    /// [`claim`](Self::claim) without waiting, at every level: one answer for each key, in order. Beyond a bound of keys for one
-    /// transaction, and in one declared read-only, nothing is claimed, and what nobody else has counts as taken.
+    /// [`claim`](Self::claim) without waiting, at every level: one answer for each key, in order.
+    /// Beyond a bound of keys for one transaction, and in one declared read-only, nothing is
+    /// claimed, and what nobody else has counts as taken.
     ///
     /// # Errors
     /// [`crate::Error::Ended`].
@@ -386,8 +320,9 @@ pub trait Transaction: Debug + Send + Sync {
     /// The values of several keys, in their order, fetched together.
     async fn get_many(&self, keys: &[Bytes], read_for: ReadFor) -> Result<Vec<Option<Bytes>>>;
 
-    /// [`Transaction::get_many`] with [`ReadFor::Constraint`] of keys that are to be written next by
-    /// [`Transaction::put_all`], if none has a value: many new keys beside each other are told by one look.
+    /// [`Transaction::get_many`] with [`ReadFor::Constraint`] of keys that are to be written next
+    /// by [`Transaction::put_all`], if none has a value: many new keys beside each other are told
+    /// by one look.
     async fn look_up_new(&self, keys: &[Bytes]) -> Result<Looked> {
         Ok(Looked::Values(self.get_many(keys, ReadFor::Constraint).await?))
     }
@@ -398,19 +333,21 @@ pub trait Transaction: Debug + Send + Sync {
         Ok(values.iter().map(Option::is_some).collect())
     }
 
-    /// What the region that keeps what this transaction writes is to find under `keys` when it commits, which this region does not
-    /// have: something (`there`), or nothing. Gives what the transaction itself has written there; nothing is expected of those.
+    /// What the region that keeps what this transaction writes is to find under `keys` when it
+    /// commits, which this region does not have: something (`there`), or nothing. Gives what the
+    /// transaction itself has written there; nothing is expected of those.
     ///
     /// # Errors
-    /// [`crate::Error::Ended`]; [`crate::Error::Elsewhere`] where transactions do not reach other regions. At the commit
-    /// [`crate::Error::Unexpected`].
+    /// [`crate::Error::Ended`]; [`crate::Error::Elsewhere`] where transactions do not reach other
+    /// regions. At the commit [`crate::Error::Unexpected`].
     async fn expect(&self, _keys: &[Bytes], _there: bool) -> Result<Vec<Option<Bytes>>> {
         Err(crate::Error::Elsewhere(
             "transactions here do not reach other regions; connect to a node of one".to_owned(),
         ))
     }
 
-    /// The values of `keys`, own writes included, in the region behind `away`, which keeps them: for a transaction that changes rows there.
+    /// The values of `keys`, own writes included, in the region behind `away`, which keeps them:
+    /// for a transaction that changes rows there.
     ///
     /// # Errors
     /// As [`crate::Away::rows`]; [`crate::Error::TwoHomes`].
@@ -423,8 +360,9 @@ pub trait Transaction: Debug + Send + Sync {
         Err(unreached(away.home()))
     }
 
-    /// Rows of a range that the region behind `away` keeps, own writes included: for a transaction that changes rows there. Errors, as of
-    /// [`Transaction::get_there`], come with the first batch.
+    /// Rows of a range that the region behind `away` keeps, own writes included: for a transaction
+    /// that changes rows there. Errors, as of [`Transaction::get_there`], come with the first
+    /// batch.
     fn scan_there(
         &self,
         away: Arc<dyn Away>,
@@ -434,9 +372,9 @@ pub trait Transaction: Debug + Send + Sync {
         Box::new(Unreached(away.home()))
     }
 
-    /// The committed version of `key` that this snapshot sees, a delete mark too, whatever the transaction has written itself. Not
-    /// recorded: a write of the key is validated against the snapshot. `None`: there is none, or this kind of transaction keeps no
-    /// labels.
+    /// The committed version of `key` that this snapshot sees, a delete mark too, whatever the
+    /// transaction has written itself. Not recorded: a write of the key is validated against the
+    /// snapshot. `None`: there is none, or this kind of transaction keeps no labels.
     async fn committed(&self, _key: &[u8]) -> Result<Option<Labelled>> {
         Ok(None)
     }
@@ -449,20 +387,22 @@ pub trait Transaction: Debug + Send + Sync {
     /// validation as far as it is consumed.
     fn scan(&self, range: KeyRange, options: ScanOptions) -> Box<dyn Scan>;
 
-    /// A handle on the same transaction whose reads for queries see, of its own writes, only those made before this
-    /// call: several parts of one statement that write see the same state. Reads with [`ReadFor::Constraint`] see every
-    /// write. A claim moves the snapshot only where that is found out to change nothing that was read. For the
-    /// duration of one statement: after a rollback to an earlier savepoint a view must not be read any more.
+    /// A handle on the same transaction whose reads for queries see, of its own writes, only those
+    /// made before this call: several parts of one statement that write see the same state. Reads
+    /// with [`ReadFor::Constraint`] see every write. A claim moves the snapshot only where that is
+    /// found out to change nothing that was read. For the duration of one statement: after a
+    /// rollback to an earlier savepoint a view must not be read any more.
     fn view(&self) -> Arc<dyn Transaction>;
 
     /// Buffers a write.
     ///
     /// # Errors
-    /// With [`TxnOptions::fail_early`], [`crate::Error::Conflict`] when the key is known to have been changed after
-    /// the snapshot; nothing was buffered.
+    /// With [`TxnOptions::fail_early`], [`crate::Error::Conflict`] when the key is known to have
+    /// been changed after the snapshot; nothing was buffered.
     async fn put(&self, key: Bytes, value: Bytes) -> Result<()>;
 
-    /// [`Transaction::put`] for each of `writes`, in order. Some may have been buffered when it fails.
+    /// [`Transaction::put`] for each of `writes`, in order. Some may have been buffered when it
+    /// fails.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -473,9 +413,11 @@ pub trait Transaction: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Whether the next write of `key` may be an [`add`](Self::add): the transaction has not written it in another way, is at a level at
-    /// which no snapshot of its own binds it, and was not in conflict before. Waits, about a second at most, while another transaction
-    /// of this process has claimed the key: it is about to read and write it, and could not win against a stream of additions.
+    /// Whether the next write of `key` may be an [`add`](Self::add): the transaction has not
+    /// written it in another way, is at a level at which no snapshot of its own binds it, and was
+    /// not in conflict before. Waits, about a second at most, while another transaction of this
+    /// process has claimed the key: it is about to read and write it, and could not win against a
+    /// stream of additions.
     ///
     /// # Errors
     /// [`crate::Error::Ended`].
@@ -484,10 +426,12 @@ pub trait Transaction: Debug + Send + Sync {
         Ok(false)
     }
 
-    /// Buffers an addition to the row at `key`, after [`may_add`](Self::may_add) said so and a read of it with [`ReadFor::Passing`]. `value` is
-    /// what it comes to at the snapshot, which the transaction's own reads see. As long as nothing of this transaction reads the row after
-    /// that, the commit does not conflict with others' writes of it: `addition` is carried out ([`Database::add_with`]) on the value that the row
-    /// has at the commit's place in the log, and the commit fails with [`crate::Error::NotAdded`] where that is refused.
+    /// Buffers an addition to the row at `key`, after [`may_add`](Self::may_add) said so and a read
+    /// of it with [`ReadFor::Passing`]. `value` is what it comes to at the snapshot, which the
+    /// transaction's own reads see. As long as nothing of this transaction reads the row after
+    /// that, the commit does not conflict with others' writes of it: `addition` is carried out
+    /// ([`Database::add_with`]) on the value that the row has at the commit's place in the log, and
+    /// the commit fails with [`crate::Error::NotAdded`] where that is refused.
     ///
     /// # Errors
     /// As [`Transaction::put`].
@@ -497,13 +441,15 @@ pub trait Transaction: Debug + Send + Sync {
         self.put(key, value).await
     }
 
-    /// Whether writes of `key` are held back for a curator instead of being committed. Layers above put such transactions over others.
+    /// Whether writes of `key` are held back for a curator instead of being committed. Layers above
+    /// put such transactions over others.
     fn holds_back(&self, key: &[u8]) -> bool {
         let _ = key;
         false
     }
 
-    /// The same transaction without what it shows to its author alone, and without what it holds back; `None`: there is no such thing.
+    /// The same transaction without what it shows to its author alone, and without what it holds
+    /// back; `None`: there is no such thing.
     fn beneath(&self) -> Option<Arc<dyn Transaction>> {
         None
     }
@@ -514,11 +460,13 @@ pub trait Transaction: Debug + Send + Sync {
     /// As [`Transaction::put`].
     async fn delete(&self, key: Bytes) -> Result<()>;
 
-    /// Says where what is written next belongs; a transaction writes in one region. The other one that it writes in, if it does: then nothing
-    /// is to be written. To be called before the first write of each statement, where there is more than one region.
+    /// Says where what is written next belongs; a transaction writes in one region. The other one
+    /// that it writes in, if it does: then nothing is to be written. To be called before the first
+    /// write of each statement, where there is more than one region.
     ///
     /// # Errors
-    /// [`crate::Error::Ended`]; [`crate::Error::Elsewhere`] where transactions do not reach other regions.
+    /// [`crate::Error::Ended`]; [`crate::Error::Elsewhere`] where transactions do not reach other
+    /// regions.
     fn write_in(&self, to: WriteIn) -> Result<Option<RegionId>> {
         match to {
             WriteIn::Here => Ok(None),
@@ -535,17 +483,19 @@ pub trait Transaction: Debug + Send + Sync {
     /// Whether anything was written, rolled back or not: whether a commit validates what was read.
     fn has_written(&self) -> bool;
 
-    /// Finds out whether everything remembered of what was read so far is the same at the log's tail, as of a moment inside
-    /// this call. For an answer that is given although nothing is committed: an error told from an older snapshot
-    /// could contradict what was acknowledged elsewhere before. The transaction goes on as it was. Nothing for a transaction whose
+    /// Finds out whether everything remembered of what was read so far is the same at the log's
+    /// tail, as of a moment inside this call. For an answer that is given although nothing is
+    /// committed: an error told from an older snapshot could contradict what was acknowledged
+    /// elsewhere before. The transaction goes on as it was. Nothing for a transaction whose
     /// snapshot was declared read-only.
     ///
     /// # Errors
     /// [`crate::Error::Conflict`] when something has changed; those of the look at the tail.
     async fn confirm(&self) -> Result<()>;
 
-    /// Finds out, as far as this node can tell, whether something in `ranges` was changed after the snapshot: whoever is about to
-    /// read all of them would do so in vain. A hint; nothing is remembered.
+    /// Finds out, as far as this node can tell, whether something in `ranges` was changed after the
+    /// snapshot: whoever is about to read all of them would do so in vain. A hint; nothing is
+    /// remembered.
     ///
     /// # Errors
     /// [`crate::Error::Conflict`] when something has changed.
@@ -554,8 +504,9 @@ pub trait Transaction: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Says `messages` to whoever listens ([`Database::hear`]), in every process, if the transaction commits. Not undone by
-    /// [`Transaction::rollback_to`]; to be called just before the commit.
+    /// Says `messages` to whoever listens ([`Database::hear`]), in every process, if the
+    /// transaction commits. Not undone by [`Transaction::rollback_to`]; to be called just before
+    /// the commit.
     ///
     /// # Errors
     /// [`crate::Error::ReadOnly`].

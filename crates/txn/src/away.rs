@@ -5,16 +5,20 @@
 //!                                                            └─ there: Away::commit, with what the home keeps of reads and writes
 //! ```
 //! # Invariants
-//! - A transaction writes what one region keeps. Which one is said before the first write, and every written key is looked at once more
-//!   at the commit.
-//! - Of what was read, the home validates what it keeps; the rest is what this region had in causal order.
-//! - Everything in a request counts by this region's clock; whoever carries it there knows what it is by the home's.
+//! - A transaction writes what one region keeps. Which one is said before the first write, and
+//!   every written key is looked at once more at the commit.
+//! - Of what was read, the home validates what it keeps; the rest is what this region had in causal
+//!   order.
+//! - Everything in a request counts by this region's clock; whoever carries it there knows what it
+//!   is by the home's.
 //!
 //! # On failure
-//! [`Error::Elsewhere`] when certainly nothing was committed; [`Error::OutcomeUnknown`] is the only error after which it may have been.
+//! [`Error::Elsewhere`] when certainly nothing was committed; [`Error::OutcomeUnknown`] is the only
+//! error after which it may have been.
 //!
 //! # Limits
-//! The write set travels in one request: [`MAX_WRITES_BYTES`]. Additions and large write sets in parts are of this region's own only.
+//! The write set travels in one request: [`MAX_WRITES_BYTES`]. Additions and large write sets in
+//! parts are of this region's own only.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -82,7 +86,8 @@ pub enum Wanted {
         /// Rows at a time, at most.
         limit: u64,
     },
-    /// None: that nothing of this has changed, which was read there by that region's times, up to its newest commit.
+    /// None: that nothing of this has changed, which was read there by that region's times, up to
+    /// its newest commit.
     Unchanged(Reads),
 }
 
@@ -93,7 +98,8 @@ pub struct AskRows {
     pub txn: TxnId,
     /// What it has seen: everything of this region up to here is to be there.
     pub snapshot: Timestamp,
-    /// The snapshot there, by that region's time; `None`: the newest, with the definitions of `snapshot`.
+    /// The snapshot there, by that region's time; `None`: the newest, with the definitions of
+    /// `snapshot`.
     pub at: Option<Timestamp>,
     /// What is asked for.
     pub wanted: Wanted,
@@ -150,14 +156,15 @@ pub trait Away: Debug + Send + Sync {
     /// Validates and commits there, and waits for a while until it is here.
     ///
     /// # Errors
-    /// [`Error::Conflict`], after what was in the way has come here, if it does so soon; see the module's text.
+    /// [`Error::Conflict`], after what was in the way has come here, if it does so soon; see the
+    /// module's text.
     async fn commit(&self, request: AwayRequest) -> Result<Elsewhere>;
 
     /// Rows of it, for a transaction that changes them.
     ///
     /// # Errors
-    /// [`Error::Elsewhere`] when it does not answer, or does not keep them; [`Error::Conflict`] when its definitions are others, or what
-    /// was to be unchanged is not.
+    /// [`Error::Elsewhere`] when it does not answer, or does not keep them; [`Error::Conflict`]
+    /// when its definitions are others, or what was to be unchanged is not.
     async fn rows(&self, asked: AskRows) -> Result<RowsGiven>;
 
     /// Waits, for `limit` at most, until everything of it up to `at` of its clock is here.
@@ -177,7 +184,8 @@ pub(crate) enum Bound {
 }
 
 impl Bound {
-    /// Takes the next write's region. The other region that the transaction writes in, if there is one.
+    /// Takes the next write's region. The other region that the transaction writes in, if there is
+    /// one.
     pub fn take(&mut self, to: WriteIn, here: RegionId) -> Option<RegionId> {
         let other = match (&*self, &to) {
             (Self::Free, _) | (Self::Here, WriteIn::Here) => None,

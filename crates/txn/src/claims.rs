@@ -1,8 +1,9 @@
 //! Claims: transactions of one process that are about to change the same key take turns.
 //!
 //! # Purpose
-//! Two transactions that change one key cannot both commit from the same snapshot: the second is found in conflict and
-//! has to run again. Where both are in this process, the second can wait for the first instead, before it reads.
+//! Two transactions that change one key cannot both commit from the same snapshot: the second is
+//! found in conflict and has to run again. Where both are in this process, the second can wait for
+//! the first instead, before it reads.
 //!
 //! # Protocol
 //! ```text
@@ -13,20 +14,24 @@
 //! ```
 //!
 //! # Invariants
-//! - A claim is a hint. Nothing depends on it for correctness: commits are validated whether or not a key was claimed,
-//!   and transactions of other processes know nothing of it.
-//! - A key goes to the waiting transaction whose work has ended in conflicts most often, then to the one that came first:
-//!   another process may beat whoever holds the key, and who then began at the end of the queue would never be done.
-//! - A transaction leaves every queue and hands on every key it holds when it ends, however it ends.
-//! - No wait closes a circle of transactions that wait for one another: the last one goes on at once. A key is handed to one
-//!   that went on without it only when nobody waits for it, so a hand-over closes none either.
+//! - A claim is a hint. Nothing depends on it for correctness: commits are validated whether or not
+//!   a key was claimed, and transactions of other processes know nothing of it.
+//! - A key goes to the waiting transaction whose work has ended in conflicts most often, then to
+//!   the one that came first: another process may beat whoever holds the key, and who then began at
+//!   the end of the queue would never be done.
+//! - A transaction leaves every queue and hands on every key it holds when it ends, however it
+//!   ends.
+//! - No wait closes a circle of transactions that wait for one another: the last one goes on at
+//!   once. A key is handed to one that went on without it only when nobody waits for it, so a
+//!   hand-over closes none either.
 //!
 //! # On failure
 //! Nothing here fails.
 //!
 //! # Limits
-//! The waits of one call last [`WAIT`] at most together; behind a holder that somebody waited for in vain for all of that
-//! nobody else waits. A transaction claims [`MAX_CLAIMS`] keys at most, further ones are left to validation.
+//! The waits of one call last [`WAIT`] at most together; behind a holder that somebody waited for
+//! in vain for all of that nobody else waits. A transaction claims [`MAX_CLAIMS`] keys at most,
+//! further ones are left to validation.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,7 +44,8 @@ use telesto_common::wait::{self, Wait};
 use telesto_common::{Env, TxnId};
 use tokio::sync::oneshot;
 
-/// Bound on the waits of one call: a holder that is idle, its client thinking, is passed by after this.
+/// Bound on the waits of one call: a holder that is idle, its client thinking, is passed by after
+/// this.
 const WAIT: Duration = Duration::from_secs(1);
 /// Keys one transaction claims at most.
 const MAX_CLAIMS: usize = 1024;
@@ -196,7 +202,8 @@ impl Claimed {
             if granted.is_err() {
                 metrics::counter!("telesto_txn_claim_waits_in_vain_total").increment(1);
                 if let Some(claim) = self.claims.table.lock().keys.get_mut(key) {
-                    // A queue that moves is worth waiting in; a later wait of a call has not been a long one.
+                    // A queue that moves is worth waiting in; a later wait of a call has not been a
+                    // long one.
                     claim.overdue |= first && claim.holder == holder;
                 }
             } else {
@@ -205,7 +212,8 @@ impl Claimed {
         }
     }
 
-    /// Waits until those have ended that share the key this transaction holds; new ones wait for it.
+    /// Waits until those have ended that share the key this transaction holds; new ones wait for
+    /// it.
     async fn await_sharers(
         &self,
         env: &Env,
@@ -249,8 +257,9 @@ impl Claimed {
         self.keys.lock().contains(key)
     }
 
-    /// Shares `key` with others who write it without having read it: any number of those go on together, and whoever claims it takes turns
-    /// with all of them. Waits while it is claimed, as far as that is worth it, at most `timeout`.
+    /// Shares `key` with others who write it without having read it: any number of those go on
+    /// together, and whoever claims it takes turns with all of them. Waits while it is claimed, as
+    /// far as that is worth it, at most `timeout`.
     pub async fn share(&self, env: &Env, key: &Bytes, timeout: Duration) {
         let free = {
             let mut own = self.shares.lock();
@@ -288,7 +297,8 @@ impl Claimed {
         }
     }
 
-    /// Takes the key or a place in its queue; gives the holder and what to wait for, if waiting is worth it.
+    /// Takes the key or a place in its queue; gives the holder and what to wait for, if waiting is
+    /// worth it.
     fn enter(&self, key: &Bytes) -> Option<(TxnId, oneshot::Receiver<()>)> {
         let mut own = self.keys.lock();
         if own.len() >= MAX_CLAIMS || own.contains(key) {

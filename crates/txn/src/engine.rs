@@ -83,8 +83,8 @@ impl Engine {
     /// Opens the database in `bucket`, creating it when there is none.
     ///
     /// # Errors
-    /// [`Error::NotOwner`] when its log is sequenced by another live process; [`Error::Unavailable`],
-    /// [`Error::Corrupt`], [`Error::LocalDisk`] as their texts say.
+    /// [`Error::NotOwner`] when its log is sequenced by another live process;
+    /// [`Error::Unavailable`], [`Error::Corrupt`], [`Error::LocalDisk`] as their texts say.
     pub async fn open(
         bucket: Arc<dyn Bucket>,
         env: Env,
@@ -195,15 +195,16 @@ impl Engine {
         self.reader.read().as_ref().and_then(Weak::upgrade)
     }
 
-    /// Wakes whoever waits on it after each entry that this process applies, with its position. A hint: entries that were passed
-    /// over when the shard was opened again are not told.
+    /// Wakes whoever waits on it after each entry that this process applies, with its position. A
+    /// hint: entries that were passed over when the shard was opened again are not told.
     #[must_use]
     pub fn reached(&self) -> watch::Receiver<Lsn> {
         self.local.reached.subscribe()
     }
 
-    /// Entries from `from` on that this process applied a moment ago, about `max_bytes` of them; none when `from` is not in memory (any
-    /// more), or nothing is there: [`Engine::log`] tells. They are kept from the first call on.
+    /// Entries from `from` on that this process applied a moment ago, about `max_bytes` of them;
+    /// none when `from` is not in memory (any more), or nothing is there: [`Engine::log`] tells.
+    /// They are kept from the first call on.
     #[must_use]
     pub fn recent(&self, from: Lsn, max_bytes: usize) -> Vec<telesto_log::record::Entry> {
         self.local.recent.lock().from(from, max_bytes)
@@ -215,8 +216,8 @@ impl Engine {
         Arc::new(LocalService(Arc::clone(&self.local)))
     }
 
-    /// Transactions that run in this process on a shard that another serves: `service` carries their requests there.
-    /// Spilled writes, parts and limits are this engine's.
+    /// Transactions that run in this process on a shard that another serves: `service` carries
+    /// their requests there. Spilled writes, parts and limits are this engine's.
     #[must_use]
     pub fn transactions_on(&self, service: Arc<dyn ShardService>) -> Transactions {
         let here = &self.transactions.shared;
@@ -233,11 +234,13 @@ impl Engine {
         LocalService(Arc::clone(&self.local)).answer(request, by).await
     }
 
-    /// Validates and commits what somebody else has asked for who may ask twice. `again`: this is not the first time, and the answer before
-    /// was lost, so that the outcome is looked for first, and once more before it is said that there is a conflict.
+    /// Validates and commits what somebody else has asked for who may ask twice. `again`: this is
+    /// not the first time, and the answer before was lost, so that the outcome is looked for first,
+    /// and once more before it is said that there is a conflict.
     ///
     /// # Errors
-    /// Those of [`ShardService::commit`]. With `again` only a conflict means that it has not been committed and never will be.
+    /// Those of [`ShardService::commit`]. With `again` only a conflict means that it has not been
+    /// committed and never will be.
     pub async fn commit_once(&self, request: CommitRequest, again: bool) -> Result<CommitReply> {
         LocalService(Arc::clone(&self.local)).commit_once(request, again).await
     }
@@ -248,7 +251,8 @@ impl Engine {
         self.local.shard()
     }
 
-    /// Other processes go on: this one does not fold when it shuts down, which would take the checkpoint away from whoever feeds it.
+    /// Other processes go on: this one does not fold when it shuts down, which would take the
+    /// checkpoint away from whoever feeds it.
     pub fn leave_fold_to_others(&self) {
         self.local.fold_left.store(true, Ordering::Relaxed);
     }
@@ -340,9 +344,10 @@ async fn open_log(
 }
 
 impl Engine {
-    /// Writes what follows from transactions of other regions, sorted by key, each key once, to part objects named after `txn`. A
-    /// commit that names them is to be asked for within half of [`Engine::keeps_parts`] from now, and appended within the whole of
-    /// it; those that no commit names are deleted by their age.
+    /// Writes what follows from transactions of other regions, sorted by key, each key once, to
+    /// part objects named after `txn`. A commit that names them is to be asked for within half of
+    /// [`Engine::keeps_parts`] from now, and appended within the whole of it; those that no commit
+    /// names are deleted by their age.
     ///
     /// # Errors
     /// Those of the bucket.
@@ -458,7 +463,8 @@ impl Database for Engine {
     async fn switch_log(&self, to: LogKind) -> Result<()> {
         let local = Arc::clone(&self.local);
         let (done, answer) = oneshot::channel();
-        // A task of its own: when the statement that asked is cancelled, the log is not left half way.
+        // A task of its own: when the statement that asked is cancelled, the log is not left half
+        // way.
         self.env.spawn("switching the log", async move {
             let by = local.env.deadline(SWITCH_TIMEOUT);
             // Whoever asked may have gone.
@@ -547,7 +553,8 @@ mod tests {
         txn.commit().await.expect("commits");
     }
 
-    /// The newest slot is found empty; before the answer is here, an entry stands in it and is acknowledged.
+    /// The newest slot is found empty; before the answer is here, an entry stands in it and is
+    /// acknowledged.
     #[test]
     fn shard_that_is_opened_again_does_not_lose_what_was_committed_meanwhile() {
         World::run(1, false, async |world| {

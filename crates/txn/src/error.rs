@@ -34,7 +34,8 @@ pub enum Error {
         /// The key both touched.
         key: bytes::Bytes,
     },
-    /// What was to be added to a row could not be: it is gone, or would leave its bounds. Nothing was committed. SQLSTATE 40001.
+    /// What was to be added to a row could not be: it is gone, or would leave its bounds. Nothing
+    /// was committed. SQLSTATE 40001.
     #[error("transaction {txn} could not add to a row ({reason}); run the transaction again")]
     NotAdded {
         /// The transaction.
@@ -87,8 +88,8 @@ pub enum Error {
     /// Bucket, disk or deadline; nothing was changed. SQLSTATE 57P03.
     #[error("{0}")]
     Unavailable(String),
-    /// What the session has seen is not in this database, though all that was ever acknowledged in it was looked at; nothing was done.
-    /// SQLSTATE 57P03.
+    /// What the session has seen is not in this database, though all that was ever acknowledged in
+    /// it was looked at; nothing was done. SQLSTATE 57P03.
     #[error(
         "the session has seen {at}, but the newest commit of this database is {newest}; the session token belongs to another database: begin a new session"
     )]
@@ -110,11 +111,12 @@ pub enum Error {
     /// The local disk refused (full, permissions). SQLSTATE 53100.
     #[error("{0}")]
     LocalDisk(String),
-    /// Another region, which keeps what was written, did not take it; nothing was committed. SQLSTATE 08006.
+    /// Another region, which keeps what was written, did not take it; nothing was committed.
+    /// SQLSTATE 08006.
     #[error("{0}")]
     Elsewhere(String),
-    /// Another region, which keeps what was written, found something where nothing was to be, or nothing where something was; nothing was
-    /// committed. SQLSTATE 23505, or 23503.
+    /// Another region, which keeps what was written, found something where nothing was to be, or
+    /// nothing where something was; nothing was committed. SQLSTATE 23505, or 23503.
     #[error("{}; change what is written", unexpected(*.there))]
     Unexpected {
         /// The key.
@@ -122,7 +124,8 @@ pub enum Error {
         /// Whether something was to be there.
         there: bool,
     },
-    /// One transaction wrote more of what another region has, too, than comes there at once; nothing was committed. SQLSTATE 54000.
+    /// One transaction wrote more of what another region has, too, than comes there at once;
+    /// nothing was committed. SQLSTATE 54000.
     #[error(
         "the transaction writes more than {mebibytes} MiB of what another region has, too; write less in one transaction"
     )]

@@ -9,27 +9,29 @@
 //!                                                                       there: committed; not: validate, append
 //! ```
 //! # Invariants
-//! - A request that may have been carried out is sent again only as `again`: the owner then looks for the transaction's
-//!   outcome before it validates, and once more before it says that there is a conflict. So nobody is told that a
-//!   transaction failed that has committed, and nothing commits twice: a transaction's second attempt finds what the first one
-//!   has written, which is a conflict with itself.
-//! - Once a request may have been carried out, only a commit or a conflict ends it: any other error of a later attempt says
-//!   nothing of the earlier one.
-//! - An acknowledged commit is as durable as was asked for, whichever attempt has made it: one that finds what an earlier one has
-//!   committed waits for the bucket like that one did.
-//! - A node that takes the log over has applied everything below its own loglet before it answers an `again`.
+//! - A request that may have been carried out is sent again only as `again`: the owner then looks
+//!   for the transaction's outcome before it validates, and once more before it says that there is
+//!   a conflict. So nobody is told that a transaction failed that has committed, and nothing
+//!   commits twice: a transaction's second attempt finds what the first one has written, which is a
+//!   conflict with itself.
+//! - Once a request may have been carried out, only a commit or a conflict ends it: any other error
+//!   of a later attempt says nothing of the earlier one.
+//! - An acknowledged commit is as durable as was asked for, whichever attempt has made it: one that
+//!   finds what an earlier one has committed waits for the bucket like that one did.
+//! - A node that takes the log over has applied everything below its own loglet before it answers
+//!   an `again`.
 //!
-//! - What the answer says to be committed is told to this node's log server, so that the session's next statement, which has to see
-//!   it, waits for the entry alone and asks nobody. The answer names the loglet: an entry of that number in another one may be
-//!   another entry.
+//! - What the answer says to be committed is told to this node's log server, so that the session's
+//!   next statement, which has to see it, waits for the entry alone and asks nobody. The answer
+//!   names the loglet: an entry of that number in another one may be another entry.
 //!
 //! # On failure
-//! Without an owner until the deadline: [`Error::Unavailable`] when certainly nothing was committed, else
-//! [`Error::OutcomeUnknown`].
+//! Without an owner until the deadline: [`Error::Unavailable`] when certainly nothing was
+//! committed, else [`Error::OutcomeUnknown`].
 //!
 //! # Limits
-//! A transaction that writes nothing and only says something (NOTIFY) finds no conflict with itself: when its first attempt
-//! arrives later than its second, it is heard twice.
+//! A transaction that writes nothing and only says something (NOTIFY) finds no conflict with
+//! itself: when its first attempt arrives later than its second, it is heard twice.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -56,7 +58,8 @@ use crate::wire;
 /// Between two looks at who owns the log, at first and at most.
 const LOOK: Duration = Duration::from_millis(10);
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
-/// The longest one request to an owner is waited for before the chain is looked at: an owner that was succeeded may not know it.
+/// The longest one request to an owner is waited for before the chain is looked at: an owner that
+/// was succeeded may not know it.
 const ASKED: Duration = Duration::from_secs(2);
 
 /// Why an owner gave no answer.
@@ -169,7 +172,8 @@ impl LocalService {
                     local.log.learn_committed(loglet, lsn.next(), deadline).await;
                 }
                 if let Ok(CommitReply::Committed { cost, .. }) = &answer {
-                    // The way to the owner, and what the owner's copies cost: the owner has lent both out.
+                    // The way to the owner, and what the owner's copies cost: the owner has lent
+                    // both out.
                     let copies = local.logged(sent);
                     let charge = cost.charge().and(Resource::Peers, sent) + copies;
                     match current_scope() {
@@ -270,9 +274,9 @@ impl LocalService {
     }
 }
 
-/// What an answer says of the transaction. `again`: an earlier attempt may have been carried out, or may still be, so that only
-/// a commit and a conflict, which the earlier attempt would meet too, are the end of it: that nothing was done now is not
-/// that nothing was done.
+/// What an answer says of the transaction. `again`: an earlier attempt may have been carried out,
+/// or may still be, so that only a commit and a conflict, which the earlier attempt would meet too,
+/// are the end of it: that nothing was done now is not that nothing was done.
 fn weigh(answer: Result<CommitReply>, again: bool) -> Attempt {
     match answer {
         Err(error @ (Error::NotOwner { .. } | Error::ShuttingDown)) => {

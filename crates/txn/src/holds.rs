@@ -1,9 +1,11 @@
-//! Holds: what one transaction is about to write anew as a whole is left alone by the commits of others until it is done.
+//! Holds: what one transaction is about to write anew as a whole is left alone by the commits of
+//! others until it is done.
 //!
 //! # Purpose
-//! A transaction that reads a whole table and rests on it (one that rewrites its rows, or proves a constraint of all of
-//! them) loses to every commit into the table while it runs, and would lose for ever where the table is written all the
-//! time. With a hold on the table those commits wait, as they would for PostgreSQL's lock.
+//! A transaction that reads a whole table and rests on it (one that rewrites its rows, or proves a
+//! constraint of all of them) loses to every commit into the table while it runs, and would lose
+//! for ever where the table is written all the time. With a hold on the table those commits wait,
+//! as they would for PostgreSQL's lock.
 //!
 //! # Protocol
 //! ```text
@@ -12,19 +14,24 @@
 //! ```
 //!
 //! # Invariants
-//! - A hold is a hint. Commits are validated whether or not there is one, and a node that knows nothing of it lets commits
-//!   through: the holder is then found in conflict, as without it.
-//! - A commit waits before it is validated and before it takes a place in the queue, so that it holds up nobody.
-//! - A transaction that a hold admits waits for none, so that two holders never wait for each other.
+//! - A hold is a hint. Commits are validated whether or not there is one, and a node that knows
+//!   nothing of it lets commits through: the holder is then found in conflict, as without it.
+//! - A commit waits before it is validated and before it takes a place in the queue, so that it
+//!   holds up nobody.
+//! - A transaction that a hold admits waits for none, so that two holders never wait for each
+//!   other.
 //! - One that was lifted is not placed again by what was sent before and arrives later.
-//! - No hold outlasts `Hold::lasts` after it was last placed: one whose holder is gone ends by itself.
+//! - No hold outlasts `Hold::lasts` after it was last placed: one whose holder is gone ends by
+//!   itself.
 //!
 //! # On failure
-//! A commit that waits until its time is up is in conflict with the holder; nothing of it was committed.
+//! A commit that waits until its time is up is in conflict with the holder; nothing of it was
+//! committed.
 //!
 //! # Limits
-//! A process keeps [`MOST`] holds; further ones are passed over. Where every process writes the log on its own, a hold
-//! reaches those that can be told of it: a process without a way to others keeps its own commits back only.
+//! A process keeps [`MOST`] holds; further ones are passed over. Where every process writes the log
+//! on its own, a hold reaches those that can be told of it: a process without a way to others keeps
+//! its own commits back only.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,7 +54,8 @@ const MOST: usize = 1024;
 pub struct Hold {
     /// Its number: who places it again says the same.
     pub id: u128,
-    /// Counts how often it was placed for something else than before: a lower one that comes later says nothing any more.
+    /// Counts how often it was placed for something else than before: a lower one that comes later
+    /// says nothing any more.
     pub number: u64,
     /// Keys in these ranges.
     pub ranges: Vec<KeyRange>,
@@ -60,7 +68,8 @@ pub struct Hold {
 #[derive(Debug)]
 struct Placed {
     number: u64,
-    /// None once it is lifted: it is remembered for as long as something may be on its way that places it again.
+    /// None once it is lifted: it is remembered for as long as something may be on its way that
+    /// places it again.
     ranges: Vec<KeyRange>,
     by: TxnId,
     /// By the monotonic clock.
@@ -169,7 +178,8 @@ impl Holds {
     }
 }
 
-/// A key within `range` that is written, or of parts whose keys are not known here the first that may be.
+/// A key within `range` that is written, or of parts whose keys are not known here the first that
+/// may be.
 fn writes_within(writes: &CommitWrites, range: &KeyRange) -> Option<Bytes> {
     let carried = writes.carried().map(|checked| &checked.write.key);
     let added: &[_] = match writes {

@@ -1,16 +1,19 @@
 //! Leases: snapshots that are kept for transactions of other processes.
 //!
 //! # Purpose
-//! A transaction of this process keeps its snapshot by a guard that lives as long as it does. One of another process
-//! cannot: it may die, or be cut off, without a word. It holds a lease, which ends unless it is renewed.
+//! A transaction of this process keeps its snapshot by a guard that lives as long as it does. One
+//! of another process cannot: it may die, or be cut off, without a word. It holds a lease, which
+//! ends unless it is renewed.
 //!
 //! # Invariants
-//! - A lease lasts from its begin or its last renewal by this process's monotonic clock; a process that stood still may let
-//!   leases last longer, never shorter.
-//! - Nothing rests on a lease: it only keeps versions from being dropped, and every read checks that they were not.
+//! - A lease lasts from its begin or its last renewal by this process's monotonic clock; a process
+//!   that stood still may let leases last longer, never shorter.
+//! - Nothing rests on a lease: it only keeps versions from being dropped, and every read checks
+//!   that they were not.
 //!
 //! # Limits
-//! [`MAX_LEASES`] at a time: a process that begins and never releases cannot take this one's memory.
+//! [`MAX_LEASES`] at a time: a process that begins and never releases cannot take this one's
+//! memory.
 
 use std::collections::hash_map::Entry;
 use std::time::Duration;

@@ -1,19 +1,18 @@
 //! Snapshots, validation, group commit, consistency levels.
 //!
 //! # Purpose
-//! [`Engine`] is the database of ordered keys that the layers above see as [`Database`]; it stands on
-//! one shard and its log. `docs/architecture/txn.md` tells the protocol.
+//! [`Engine`] is the database of ordered keys that the layers above see as [`Database`]; it stands
+//! on one shard and its log. `docs/architecture/txn.md` tells the protocol.
 //!
 //! # Invariants
 //! - A snapshot is a prefix of the log; a commit is valid against everything below it in the log.
 //! - Nothing is acknowledged before it is appended, applied here, and as durable as was asked for.
-//! - Transactions reach the shard only through [`service::ShardService`], beside which a shard of their own
-//!   process gives hints, and timestamps only through
-//!   [`oracle::TimestampOracle`].
+//! - Transactions reach the shard only through [`service::ShardService`], beside which a shard of
+//!   their own process gives hints, and timestamps only through [`oracle::TimestampOracle`].
 //!
 //! # On failure
-//! [`Error`] says what happened and what to do; only [`Error::OutcomeUnknown`] leaves open whether a
-//! transaction committed.
+//! [`Error`] says what happened and what to do; only [`Error::OutcomeUnknown`] leaves open whether
+//! a transaction committed.
 //!
 //! # Limits
 //! Memory by [`MemoryLimits`] and [`WriteSetLimits`], whatever a transaction does; local disk for
@@ -30,6 +29,7 @@ mod error;
 mod forward;
 mod holds;
 mod leases;
+mod levels;
 mod local;
 mod look;
 mod maintenance;

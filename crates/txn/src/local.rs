@@ -1,16 +1,21 @@
 //! One shard in this process: its log, looks, and how it is kept up with the log.
 //!
 //! # Invariants
-//! - Entries are applied in the order of the log, whoever read them: a look, a lost slot, an append.
+//! - Entries are applied in the order of the log, whoever read them: a look, a lost slot, an
+//!   append.
 //! - A process without recent contact to the log (half the retention) looks at the tail before it
-//!   gives out a snapshot or commits: until then it cannot know that what it has was not trimmed away.
-//! - When the log was trimmed past this process, or the checkpoint has left it far behind, the shard is reopened
-//!   from the checkpoint; snapshots taken before go on as far as the retention reaches, and reads under way go over.
-//! - What is read from the log is bounded by the room in the tail: a process that is behind waits for the fold, its own
-//!   or another one's, before it reads on; where the bucket does not answer, the tail's oldest part goes to the local disk instead.
+//!   gives out a snapshot or commits: until then it cannot know that what it has was not trimmed
+//!   away.
+//! - When the log was trimmed past this process, or the checkpoint has left it far behind, the
+//!   shard is reopened from the checkpoint; snapshots taken before go on as far as the retention
+//!   reaches, and reads under way go over.
+//! - What is read from the log is bounded by the room in the tail: a process that is behind waits
+//!   for the fold, its own or another one's, before it reads on; where the bucket does not answer,
+//!   the tail's oldest part goes to the local disk instead.
 //!
 //! # On failure
-//! Errors of the layers below are mapped in `crate::error`; nothing is retried here except reopening.
+//! Errors of the layers below are mapped in `crate::error`; nothing is retried here except
+//! reopening.
 
 use std::future::Future;
 use std::sync::atomic::AtomicBool;
@@ -44,14 +49,17 @@ use crate::recent::Recent;
 use crate::service::{BeginRequest, LocalSnapshot};
 use crate::watermark::Held;
 
-/// Stored bytes of entries read at a time, at least; more, up to [`READ_BYTES`], is an eighth of the tail's bound.
+/// Stored bytes of entries read at a time, at least; more, up to [`READ_BYTES`], is an eighth of
+/// the tail's bound.
 const LEAST_READ_BYTES: usize = 64 << 10;
-/// Entries that a process may be behind the checkpoint in use before it opens from it instead of reading on: opening
-/// costs about ten requests and all that is in its caches, an entry one request.
+/// Entries that a process may be behind the checkpoint in use before it opens from it instead of
+/// reading on: opening costs about ten requests and all that is in its caches, an entry one
+/// request.
 const BEHIND: u64 = 4096;
 /// How long one wait for the fold lasts before the need for it is looked at again.
 const FOLD_LOOK: Duration = Duration::from_millis(100);
-/// How long a process that needs room waits for a newer checkpoint to be read. Longer, and the bucket does not answer.
+/// How long a process that needs room waits for a newer checkpoint to be read. Longer, and the
+/// bucket does not answer.
 const CHECKPOINT_LOOK: Duration = Duration::from_secs(2);
 /// How long a log server is asked to wait for news.
 const FOLLOW_WAIT: Duration = Duration::from_millis(500);
@@ -257,7 +265,8 @@ impl Local {
             let followed = if self.follows() {
                 self.follow_once(self.env.deadline(self.options.timeout)).await
             } else {
-                // What is committed here is applied by the committer; on a bucket log each look is a request.
+                // What is committed here is applied by the committer; on a bucket log each look is
+                // a request.
                 Ok(0)
             };
             let quick = self.env.clock.monotonic().saturating_sub(started) < FOLLOW_PAUSE;
@@ -288,8 +297,9 @@ impl Local {
         Ok(batch.entries.len())
     }
 
-    /// Applies entries in order. A small entry may take much of the tail (it names write sets that lie in the bucket,
-    /// and their readers hold blocks of them), so room is made between two entries as well.
+    /// Applies entries in order. A small entry may take much of the tail (it names write sets that
+    /// lie in the bucket, and their readers hold blocks of them), so room is made between two
+    /// entries as well.
     async fn apply_all(&self, entries: &[Entry], by: Deadline) -> Result<()> {
         for (before, entry) in entries.iter().enumerate() {
             if before > 0 && self.shard().fold_need() == FoldNeed::Full {
@@ -345,7 +355,8 @@ impl Local {
     /// Looks at the newest checkpoint another process announced.
     pub async fn refresh(&self, shard: &Shard) -> Result<()> {
         let Some(advanced) = *self.announced.lock() else { return Ok(()) };
-        // It stays announced until it has been looked at, also when nobody waits for that any longer.
+        // It stays announced until it has been looked at, also when nobody waits for that any
+        // longer.
         shard.refresh(advanced.lsn, advanced.version).await?;
         self.announced.lock().take_if(|newest| *newest == advanced);
         metrics::counter!("telesto_txn_refreshes_total").increment(1);
@@ -389,7 +400,8 @@ impl Local {
         Ok(())
     }
 
-    /// Runs `work` on the shard that is open; once more on the newer one, if it was replaced under it.
+    /// Runs `work` on the shard that is open; once more on the newer one, if it was replaced under
+    /// it.
     pub async fn on_shard<T, F>(
         &self,
         by: Deadline,
@@ -408,7 +420,8 @@ impl Local {
         }
     }
 
-    /// Whether the entry in the slot `at`, found taken, holds the commits of all `txns`; applies it and what is behind it.
+    /// Whether the entry in the slot `at`, found taken, holds the commits of all `txns`; applies it
+    /// and what is behind it.
     ///
     /// # Errors
     /// What the slot holds could not be learned.
@@ -434,7 +447,8 @@ impl Local {
         Ok(txns.iter().copied().all(held))
     }
 
-    /// Opens the shard again from its checkpoint, after the log was trimmed past this process or it fell far behind.
+    /// Opens the shard again from its checkpoint, after the log was trimmed past this process or it
+    /// fell far behind.
     pub async fn reopen(&self, by: Deadline) -> Result<()> {
         let before = self.shard();
         let _one = self
@@ -459,9 +473,10 @@ impl Local {
         Ok(())
     }
 
-    /// Puts `fresh`, which came to the tail of the log, in the place of the shard in use; gives the one that is not used. An entry
-    /// that was appended while `fresh` was told of the tail is applied to the one in use already, and may have been acknowledged and
-    /// read: then that one is at the tail too, and stays.
+    /// Puts `fresh`, which came to the tail of the log, in the place of the shard in use; gives the
+    /// one that is not used. An entry that was appended while `fresh` was told of the tail is
+    /// applied to the one in use already, and may have been acknowledged and read: then that one is
+    /// at the tail too, and stays.
     fn replace(&self, before: Arc<Shard>, fresh: Arc<Shard>) -> Arc<Shard> {
         let mut applying = self.applying.lock();
         let (reached, applied) = (fresh.applied().0, before.applied().0);
@@ -490,8 +505,8 @@ impl Local {
             .await
     }
 
-    /// What a transaction of so many bytes is charged for the log, beside its share of requests: a copy for each log server
-    /// on another node.
+    /// What a transaction of so many bytes is charged for the log, beside its share of requests: a
+    /// copy for each log server on another node.
     pub fn logged(&self, bytes: u64) -> Charge {
         let others = match &self.log.chain().active().medium {
             Medium::Quorum { servers, .. } => servers.len().saturating_sub(1) as u64,
@@ -526,7 +541,8 @@ impl Local {
     /// `newest`: this process knew all when the request came.
     ///
     /// # Errors
-    /// Among others [`Error::Unavailable`]: what was applied does not reach as far as the time asked for.
+    /// Among others [`Error::Unavailable`]: what was applied does not reach as far as the time
+    /// asked for.
     pub(crate) fn snapshot(&self, request: &BeginRequest, newest: bool) -> Result<LocalSnapshot> {
         let shard = self.shard.read();
         let applied = shard.applied().1;
@@ -543,8 +559,9 @@ impl Local {
         Ok(LocalSnapshot { snapshot, newest, guard })
     }
 
-    /// Whether this process sequences the log and has applied all that is committed in it. A live process that has just taken a log
-    /// over does not know yet what its last owner committed; and what is committed here, but not applied yet, other nodes may show already.
+    /// Whether this process sequences the log and has applied all that is committed in it. A live
+    /// process that has just taken a log over does not know yet what its last owner committed; and
+    /// what is committed here, but not applied yet, other nodes may show already.
     pub(crate) fn sequences_and_knows_all(&self) -> bool {
         // Looked at first: what is committed later is not seen by anybody who came before.
         let committed = self.log.committed();

@@ -2,20 +2,23 @@
 //!
 //! # Invariants
 //! - Nothing is done, and no request made, when there is nothing to do.
-//! - A process that did not fold last waits until the tail is past twice the interval before it takes
-//!   the fold over, so that the living one is not fenced without need; at the memory limit anyone folds.
-//! - Taking the fold over fences whoever folds, so processes at their limits together must not do it in turns, each
-//!   losing its work to the next: one that is about to take over looks at the newest checkpoint first and leaves the
-//!   fold to whoever has just advanced it, and one that was fenced stands back, longer each time.
-//! - The log is trimmed only below a durable checkpoint, and only after one (the log keeps entries for
-//!   the retention window besides).
-//! - Nothing is folded, trimmed or collected before the chain was looked at: a process whose database was removed, and another one put in its
-//!   place, must not write its checkpoint over that one's, nor delete what it does not know.
-//! - The log's owner ships what it is about to fold first, so that the bucket's log goes as far as the checkpoint. Where that fails, and
-//!   on other nodes, the checkpoint may be ahead of it by what the archive is late; a recovery from lost disks goes on behind the
-//!   checkpoint then.
-//! - A part object is deleted only when nobody can need it ([`crate::parts`]): no commit that is not folded names it,
-//!   and none that is still to come can.
+//! - A process that did not fold last waits until the tail is past twice the interval before it
+//!   takes the fold over, so that the living one is not fenced without need; at the memory limit
+//!   anyone folds.
+//! - Taking the fold over fences whoever folds, so processes at their limits together must not do
+//!   it in turns, each losing its work to the next: one that is about to take over looks at the
+//!   newest checkpoint first and leaves the fold to whoever has just advanced it, and one that was
+//!   fenced stands back, longer each time.
+//! - The log is trimmed only below a durable checkpoint, and only after one (the log keeps entries
+//!   for the retention window besides).
+//! - Nothing is folded, trimmed or collected before the chain was looked at: a process whose
+//!   database was removed, and another one put in its place, must not write its checkpoint over
+//!   that one's, nor delete what it does not know.
+//! - The log's owner ships what it is about to fold first, so that the bucket's log goes as far as
+//!   the checkpoint. Where that fails, and on other nodes, the checkpoint may be ahead of it by
+//!   what the archive is late; a recovery from lost disks goes on behind the checkpoint then.
+//! - A part object is deleted only when nobody can need it ([`crate::parts`]): no commit that is
+//!   not folded names it, and none that is still to come can.
 //!
 //! # On failure
 //! Logged, counted, tried again at the next round: the log has everything.
@@ -154,7 +157,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Ships what is applied, if this process owns the log, and gives how far the checkpoint may go.
+    /// Ships what is applied, if this process owns the log, and gives how far the checkpoint may
+    /// go.
     async fn ship(&self) -> Lsn {
         let local = &self.local;
         let shard = local.shard();

@@ -336,7 +336,8 @@ impl Transaction for MemoryTransaction {
     }
 
     async fn confirm(&self) -> Result<()> {
-        // Every begin sees the newest commit, and so what is told is true of that moment unless the snapshot has moved since.
+        // Every begin sees the newest commit, and so what is told is true of that moment unless the
+        // snapshot has moved since.
         let moves = self.options.level.is_by_statement();
         if !moves || self.options.as_of.is_some() || self.options.read_only {
             return Ok(());

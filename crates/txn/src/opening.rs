@@ -1,12 +1,15 @@
 //! A shard is opened from its checkpoint, and the log replayed on top of it.
 //!
 //! # Invariants
-//! - What is bounded is how long the opening stands still, not how much there is to do: each batch that was applied, and each fold
-//!   that made room for more, begins the time anew. So a process that was away for long opens in one go.
-//! - A shard that is opened in the place of another one takes it only when it has all that the other one has applied.
+//! - What is bounded is how long the opening stands still, not how much there is to do: each batch
+//!   that was applied, and each fold that made room for more, begins the time anew. So a process
+//!   that was away for long opens in one go.
+//! - A shard that is opened in the place of another one takes it only when it has all that the
+//!   other one has applied.
 //!
 //! # On failure
-//! A log that is trimmed meanwhile has a newer checkpoint: the shard is opened from that one, a bounded number of times.
+//! A log that is trimmed meanwhile has a newer checkpoint: the shard is opened from that one, a
+//! bounded number of times.
 
 use std::sync::Arc;
 use std::time::Duration;

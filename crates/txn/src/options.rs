@@ -13,7 +13,8 @@ use telesto_shard::EngineKind;
 use crate::api::Durability;
 use crate::forward::Owners;
 
-/// What a transaction keeps in memory before it spills, where an eighth of all write buffers is less. Bytes.
+/// What a transaction keeps in memory before it spills, where an eighth of all write buffers is
+/// less. Bytes.
 const SMALL_SPILL_BYTES: u64 = 16 << 20;
 
 /// How memory is split. Bytes.
@@ -32,9 +33,9 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// A split of `total_bytes`: half for caches, a quarter for the tail, a quarter for write buffers. What
-    /// is held only while work is done comes on top: a third for a fold, an eighth for the log
-    /// (`docs/operating/memory.md`).
+    /// A split of `total_bytes`: half for caches, a quarter for the tail, a quarter for write
+    /// buffers. What is held only while work is done comes on top: a third for a fold, an eighth
+    /// for the log (`docs/operating/memory.md`).
     #[must_use]
     pub fn split(total_bytes: u64) -> Self {
         Self {
@@ -88,19 +89,20 @@ impl WriteSetLimits {
     }
 }
 
-/// How often background work looks for what may go, and how long what was replaced stays. The defaults
-/// suit every database; a simulation scales them down.
+/// How often background work looks for what may go, and how long what was replaced stays. The
+/// defaults suit every database; a simulation scales them down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Upkeep {
     /// How often old objects are looked for while there is write load.
     pub collect_every: Duration,
-    /// How often the log is trimmed at most: sixteen times a retention, and never more often than this.
+    /// How often the log is trimmed at most: sixteen times a retention, and never more often than
+    /// this.
     pub trim_every: Duration,
-    /// How long tables of the checkpoint stay after they were replaced: longer than any reader goes on
-    /// without a look at the newest checkpoint.
+    /// How long tables of the checkpoint stay after they were replaced: longer than any reader goes
+    /// on without a look at the newest checkpoint.
     pub tables_min_age: Duration,
-    /// How long superseded versions of the checkpoint's manifest stay; a writer that was away for half of
-    /// this opens again.
+    /// How long superseded versions of the checkpoint's manifest stay; a writer that was away for
+    /// half of this opens again.
     pub manifests_min_age: Duration,
 }
 
@@ -122,8 +124,8 @@ pub struct ClusterOptions {
     pub log: telesto_log::Cluster,
     /// How commits reach the node that owns it.
     pub owners: Arc<dyn Owners>,
-    /// How soon the owner ships what is committed to the bucket: with `quorum` durability, what the loss of all nodes
-    /// and their disks at once can cost.
+    /// How soon the owner ships what is committed to the bucket: with `quorum` durability, what the
+    /// loss of all nodes and their disks at once can cost.
     pub archive_interval: Duration,
 }
 
@@ -162,8 +164,8 @@ pub struct EngineOptions {
     pub write_set: WriteSetLimits,
     /// Default bound on each wait for bucket or log.
     pub timeout: Duration,
-    /// How far this process's wall clock may be ahead of the bucket's clock: further, and it commits nothing. An eighth
-    /// of it is how far it may drift unasked.
+    /// How far this process's wall clock may be ahead of the bucket's clock: further, and it
+    /// commits nothing. An eighth of it is how far it may drift unasked.
     pub clock_bound: Duration,
     /// The checkpoint engine.
     pub checkpoint: EngineKind,
@@ -174,8 +176,8 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// The defaults of one node: a bucket log, checkpoint interval 10 s, retention 1 hour, 256 MiB of
-    /// memory, SlateDB, waits of at most 30 s.
+    /// The defaults of one node: a bucket log, checkpoint interval 10 s, retention 1 hour, 256 MiB
+    /// of memory, SlateDB, waits of at most 30 s.
     #[must_use]
     pub fn new(identity: Identity, temp_dir: PathBuf) -> Self {
         Self {

@@ -1,15 +1,16 @@
 //! Where commit timestamps come from.
 //!
 //! # Purpose
-//! The one way to a timestamp. The committer's own clock will do, because the log gives the order; who would hand them out to several logs
-//! would be another [`TimestampOracle`], and there is none.
+//! The one way to a timestamp. The committer's own clock will do, because the log gives the order;
+//! who would hand them out to several logs would be another [`TimestampOracle`], and there is none.
 //!
 //! # Invariants
 //! - Timestamps handed out after `after` are greater than it; those of one reservation grow by one.
-//! - Correctness never depends on how well the clock is set. But a region's time never goes back: one commit by a clock
-//!   that is years ahead would keep it there for ever, and with it everything that is collected by age. So a clock that
-//!   was set ahead, or runs away, is first held against the bucket's own, and refused if it is ahead of that one by more than a
-//!   bound. Being near the newest commit is no proof: that may be this clock's own, a step earlier.
+//! - Correctness never depends on how well the clock is set. But a region's time never goes back:
+//!   one commit by a clock that is years ahead would keep it there for ever, and with it everything
+//!   that is collected by age. So a clock that was set ahead, or runs away, is first held against
+//!   the bucket's own, and refused if it is ahead of that one by more than a bound. Being near the
+//!   newest commit is no proof: that may be this clock's own, a step earlier.
 //!
 //! ```text
 //! wall clock <= newest commit ---------------------------------------------------------> time goes on from that commit
@@ -44,11 +45,12 @@ const SLACK: u64 = 8;
 /// Hands out commit timestamps.
 #[async_trait]
 pub trait TimestampOracle: Debug + Send + Sync {
-    /// The first of `count` consecutive timestamps, all greater than `after` and than `newest`, the newest commit that
-    /// the asker has applied (`after` is what it was told elsewhere).
+    /// The first of `count` consecutive timestamps, all greater than `after` and than `newest`, the
+    /// newest commit that the asker has applied (`after` is what it was told elsewhere).
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the oracle cannot be reached in time, or would have to move time too far.
+    /// [`Error::Unavailable`] when the oracle cannot be reached in time, or would have to move time
+    /// too far.
     async fn reserve(&self, newest: Timestamp, after: Timestamp, count: u32) -> Result<Timestamp>;
 }
 
@@ -63,7 +65,8 @@ pub struct LocalOracle {
 }
 
 impl LocalOracle {
-    /// An oracle over `env`'s clock, which is refused when it is more than `bound` ahead of the clock of `bucket`.
+    /// An oracle over `env`'s clock, which is refused when it is more than `bound` ahead of the
+    /// clock of `bucket`.
     #[must_use]
     pub fn new(env: Env, bucket: Arc<dyn Bucket>, bound: Duration) -> Self {
         let bound_micros = u64::try_from(bound.as_micros()).unwrap_or(u64::MAX / 4);

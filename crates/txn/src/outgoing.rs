@@ -1,13 +1,17 @@
 //! How much of a transaction goes to other regions.
 //!
 //! # Purpose
-//! A transaction comes to another region whole: in one request, and in one entry of the log there. What is too much for that is refused when it
-//! commits; behind the commit nobody could be told, and the stream to that region would stand still at it for ever.
+//! A transaction comes to another region whole: in one request, and in one entry of the log there.
+//! What is too much for that is refused when it commits; behind the commit nobody could be told,
+//! and the stream to that region would stand still at it for ever.
 //!
 //! # Invariants
-//! - What is counted is what the stream of the region would hold, or more: by the rules that stand before the commit in the log, whatever
-//!   the transaction itself makes of them (what it takes from a region is not sent there). So a table that is made and filled at once is not counted: its rows go as rows of a new table.
-//! - Index entries count where they are made of the rows that come, too: they go into the same entry of the log there.
+//! - What is counted is what the stream of the region would hold, or more: by the rules that stand
+//!   before the commit in the log, whatever the transaction itself makes of them (what it takes
+//!   from a region is not sent there). So a table that is made and filled at once is not counted:
+//!   its rows go as rows of a new table.
+//! - Index entries count where they are made of the rows that come, too: they go into the same
+//!   entry of the log there.
 //! - The rules are read at the transaction's snapshot, and the commit is validated with that read.
 //! - What is too small to be refused by any rules costs nothing.
 //!
@@ -15,8 +19,8 @@
 //! [`Error::Outgoing`]; nothing was committed. Rules that do not decode are [`Error::Corrupt`].
 //!
 //! # Limits
-//! [`MAX_OUTGOING_BYTES`] for each region. What is larger is read through once more to be counted, before anything is uploaded of what is
-//! behind that.
+//! [`MAX_OUTGOING_BYTES`] for each region. What is larger is read through once more to be counted,
+//! before anything is uploaded of what is behind that.
 
 use std::fmt::Debug;
 
@@ -51,8 +55,9 @@ pub trait Receivers: Debug + Send + Sync {
     fn of(&self, key: &[u8]) -> u64;
 }
 
-/// Refuses what a transaction has written if a region would get too much of it; to be asked when all of it is more than
-/// [`MAX_OUTGOING_BYTES`]. The commit is then valid only by the rules of the snapshot.
+/// Refuses what a transaction has written if a region would get too much of it; to be asked when
+/// all of it is more than [`MAX_OUTGOING_BYTES`]. The commit is then valid only by the rules of the
+/// snapshot.
 ///
 /// # Errors
 /// See the module's text.

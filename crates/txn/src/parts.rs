@@ -1,8 +1,8 @@
 //! Collection of part objects that nobody needs any more.
 //!
 //! # Purpose
-//! A large write set lies in part objects that its commit names. Once the checkpoint holds their rows they are of no
-//! use; those of a transaction that died before its commit never were.
+//! A large write set lies in part objects that its commit names. Once the checkpoint holds their
+//! rows they are of no use; those of a transaction that died before its commit never were.
 //!
 //! # Protocol
 //! ```text
@@ -13,19 +13,22 @@
 //! R is the retention.
 //!
 //! # Invariants
-//! - A part that a commit above the checkpoint names is kept, however old it is: the tail, after a look that began when
-//!   the part was past the age at which it could be named first, says which these are. A fold under way reads only such.
-//! - Age is never taken from one clock alone: the bucket's may be this machine's wall clock (a local folder), which
-//!   jumps; so this process must have seen the part for longer than a commit may take to name it, too.
-//! - Readers here read a part only while its rows are not in the checkpoint in use. A reader of another process that
-//!   comes late finds the part missing, reads the newest checkpoint, and goes on (`telesto_shard`).
+//! - A part that a commit above the checkpoint names is kept, however old it is: the tail, after a
+//!   look that began when the part was past the age at which it could be named first, says which
+//!   these are. A fold under way reads only such.
+//! - Age is never taken from one clock alone: the bucket's may be this machine's wall clock (a
+//!   local folder), which jumps; so this process must have seen the part for longer than a commit
+//!   may take to name it, too.
+//! - Readers here read a part only while its rows are not in the checkpoint in use. A reader of
+//!   another process that comes late finds the part missing, reads the newest checkpoint, and goes
+//!   on (`telesto_shard`).
 //!
 //! # On failure
 //! Nothing is deleted that was not decided upon; the next round goes on.
 //!
 //! # Limits
-//! A process must live for a retention to delete what others left. What it has seen is remembered by name, up to
-//! [`MAX_SEEN`] parts.
+//! A process must live for a retention to delete what others left. What it has seen is remembered
+//! by name, up to [`MAX_SEEN`] parts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +74,8 @@ impl Collector {
         if old.is_empty() {
             return Ok(());
         }
-        // Whoever names one of them has done so: it is applied here after this, or in the checkpoint.
+        // Whoever names one of them has done so: it is applied here after this, or in the
+        // checkpoint.
         local.look(local.env.deadline(local.options.timeout)).await?;
         let used = local.shard().parts_in_use();
         for key in old.iter().filter(|key| by_age || !used.contains(*key)) {

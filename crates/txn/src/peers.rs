@@ -1,9 +1,11 @@
-//! What the processes of one database ask each other, beside commits: bytes that a layer above makes and reads.
+//! What the processes of one database ask each other, beside commits: bytes that a layer above
+//! makes and reads.
 //!
 //! # Invariants
-//! - A question reaches nodes that live, over connections that nodes have proven themselves on; the one that asks is not asked.
-//! - An answer is waited for no longer than the question says; who does not answer in time, or does not know the question, is
-//!   left out.
+//! - A question reaches nodes that live, over connections that nodes have proven themselves on; the
+//!   one that asks is not asked.
+//! - An answer is waited for no longer than the question says; who does not answer in time, or does
+//!   not know the question, is left out.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ pub trait Peers: Debug + Send + Sync {
         within: Duration,
     ) -> Result<Bytes, Unanswered>;
 
-    /// From here on questions of others are answered by `answers`, too, if nobody who was told before knows them.
+    /// From here on questions of others are answered by `answers`, too, if nobody who was told
+    /// before knows them.
     fn answer_with(&self, answers: Arc<dyn Answers>);
 }
 

@@ -1,16 +1,18 @@
 //! How the transactions of a process reach their shard.
 //!
 //! # Purpose
-//! One handle for both cases: the shard is served by this process, and much is answered from its memory without a request;
-//! or it is served elsewhere, and everything is asked for by [`ShardService`].
+//! One handle for both cases: the shard is served by this process, and much is answered from its
+//! memory without a request; or it is served elsewhere, and everything is asked for by
+//! [`ShardService`].
 //!
 //! # Invariants
 //! - Without hints every answer is the same, only dearer.
-//! - A lease held from elsewhere is renewed three times in its life by one task a handle, and released when its
-//!   transaction ends; the task ends with the handle.
+//! - A lease held from elsewhere is renewed three times in its life by one task a handle, and
+//!   released when its transaction ends; the task ends with the handle.
 //!
 //! # On failure
-//! A lease that could not be renewed ends: the transaction's next read of what was dropped says that its snapshot is too old.
+//! A lease that could not be renewed ends: the transaction's next read of what was dropped says
+//! that its snapshot is too old.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};

@@ -1,13 +1,13 @@
 //! What a transaction read and must find unchanged when it commits.
 //!
 //! # Invariants
-//! - Every key that influenced what the transaction saw is covered: by its point, or by a range that
-//!   holds it, with a timestamp not newer than the snapshot it was read at.
+//! - Every key that influenced what the transaction saw is covered: by its point, or by a range
+//!   that holds it, with a timestamp not newer than the snapshot it was read at.
 //! - Coarsening only widens: it may cause a conflict that was none, never hide one.
 //!
 //! # Limits
-//! Beyond a bound of bytes, points and ranges that lie close together (long common prefix) are merged
-//! into ranges until half the bound is left.
+//! Beyond a bound of bytes, points and ranges that lie close together (long common prefix) are
+//! merged into ranges until half the bound is left.
 
 use std::collections::hash_map::Entry;
 

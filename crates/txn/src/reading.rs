@@ -1,4 +1,5 @@
-//! Statements that read what this region does not have: another region executes them, and sends what they give.
+//! Statements that read what this region does not have: another region executes them, and sends
+//! what they give.
 //!
 //! ```text
 //! session ─ AwayRead ─► RegionControl::read_at ═══ the layer of regions ═══► Reader::read, when everything that the session has seen is there
@@ -6,10 +7,12 @@
 //! ```
 //! # Invariants
 //! - What is asked and told is bytes to everybody between the two sessions.
-//! - A piece is asked for when the one before was taken: who reads slowly holds up the statement, and nothing else.
+//! - A piece is asked for when the one before was taken: who reads slowly holds up the statement,
+//!   and nothing else.
 //!
 //! # On failure
-//! [`crate::Error::Elsewhere`]: the other region could not be reached any more, or does not execute it. Nothing was changed in any case.
+//! [`crate::Error::Elsewhere`]: the other region could not be reached any more, or does not execute
+//! it. Nothing was changed in any case.
 //!
 //! # Limits
 //! What is dropped is stopped; where it runs, that takes until it hears of it.

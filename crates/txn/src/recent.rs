@@ -1,8 +1,9 @@
 //! The newest entries that this process applied, for whoever reads the log behind it.
 //!
 //! # Purpose
-//! The streams to other regions read each entry right after it was applied. From a bucket log that would be a request for each entry
-//! and reader, and its time would be added to every transaction's way.
+//! The streams to other regions read each entry right after it was applied. From a bucket log that
+//! would be a request for each entry and reader, and its time would be added to every transaction's
+//! way.
 //!
 //! # Invariants
 //! - Entries follow each other without a gap: one that does not follow the newest begins anew.
@@ -51,7 +52,8 @@ impl Recent {
         }
     }
 
-    /// The entries from `from` on, about `max_bytes` of them; none when `from` is not here. Entries are kept from the first call on.
+    /// The entries from `from` on, about `max_bytes` of them; none when `from` is not here. Entries
+    /// are kept from the first call on.
     pub fn from(&mut self, from: Lsn, max_bytes: usize) -> Vec<Entry> {
         self.wanted = true;
         let Some((first, _)) = self.entries.front() else { return Vec::new() };

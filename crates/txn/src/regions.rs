@@ -1,13 +1,16 @@
-//! What a database that is one of several regions shows, and what its replication must know of what its rows mean.
+//! What a database that is one of several regions shows, and what its replication must know of what
+//! its rows mean.
 //!
-//! The layer of regions stands above this one; sessions reach it through [`crate::Database::regions`], and it reaches the tables through
-//! [`Definitions`]. So neither needs the other.
+//! The layer of regions stands above this one; sessions reach it through
+//! [`crate::Database::regions`], and it reaches the tables through [`Definitions`]. So neither
+//! needs the other.
 //!
 //! # Invariants
 //! - Definitions are rows like others: the ones that hold for an entry are those before it.
 //!
 //! # On failure
-//! A [`RegionControl`] says what to do; a [`Definitions`] that cannot be read is tried again by whoever applies.
+//! A [`RegionControl`] says what to do; a [`Definitions`] that cannot be read is tried again by
+//! whoever applies.
 //!
 //! # Limits
 //! As the node that carries the region's streams knows it.
@@ -63,7 +66,8 @@ pub struct TreeView {
     pub epoch: u64,
     /// In a word: `followed`, `late`, `begins`, `carried` or `none`.
     pub state: Cow<'static, str>,
-    /// Transactions of other regions applied since the streams were started here, because their labels had their turn.
+    /// Transactions of other regions applied since the streams were started here, because their
+    /// labels had their turn.
     pub by_label: u64,
     /// The others.
     pub by_past: u64,
@@ -105,7 +109,8 @@ pub struct LinkView {
     pub sent_bytes: u64,
     /// Of the bytes before packing, those that tell of the past and of positions.
     pub metadata_bytes: u64,
-    /// From commit to being visible at the receiver, of the last minute: mean, median, 99th percentile.
+    /// From commit to being visible at the receiver, of the last minute: mean, median, 99th
+    /// percentile.
     pub visible: [Option<Duration>; 3],
     /// How long ago the sender has told; zero for what this region measures itself.
     pub age: Duration,
@@ -114,8 +119,8 @@ pub struct LinkView {
 /// A write of another region that lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictView {
-    /// `update_origin_differs`, `update_deleted`, `delete_origin_differs` or `delete_missing`: as PostgreSQL 18's logical replication
-    /// names them, seen from what was here.
+    /// `update_origin_differs`, `update_deleted`, `delete_origin_differs` or `delete_missing`: as
+    /// PostgreSQL 18's logical replication names them, seen from what was here.
     pub kind: Cow<'static, str>,
     /// The key.
     pub key: Bytes,
@@ -142,7 +147,8 @@ pub enum NotAttached {
 /// The replication of this region, as sessions use it.
 #[async_trait]
 pub trait RegionControl: Debug + Send + Sync {
-    /// How the regions stand, as the node that carries the streams knows it: where that is another one, it is asked.
+    /// How the regions stand, as the node that carries the streams knows it: where that is another
+    /// one, it is asked.
     ///
     /// # Errors
     /// [`crate::Error::Elsewhere`] when no node that carries them answers in time.
@@ -166,20 +172,22 @@ pub trait RegionControl: Debug + Send + Sync {
     /// What to do, when nobody can be asked for it.
     async fn token(&self, session: Label) -> Result<String, String>;
 
-    /// As [`RegionControl::token`], of a session that goes to the region called `to`: it is told at once what the session has seen.
+    /// As [`RegionControl::token`], of a session that goes to the region called `to`: it is told at
+    /// once what the session has seen.
     ///
     /// # Errors
     /// What to do, when there is no such region.
     async fn migrate(&self, session: Label, to: &str) -> Result<String, String>;
 
-    /// Waits, for `limit` at most, until everything that `token` stands for is here, as far as this region replicates it. The label that
-    /// the session goes on with.
+    /// Waits, for `limit` at most, until everything that `token` stands for is here, as far as this
+    /// region replicates it. The label that the session goes on with.
     ///
     /// # Errors
     /// What is wrong with the token, or what is not here yet.
     async fn attach(&self, token: &str, limit: Duration) -> Result<Label, NotAttached>;
 
-    /// Validates and commits in `home` what a transaction here has written of what that region keeps, and waits for a while until it is here.
+    /// Validates and commits in `home` what a transaction here has written of what that region
+    /// keeps, and waits for a while until it is here.
     ///
     /// # Errors
     /// As [`crate::Away::commit`].
@@ -191,7 +199,8 @@ pub trait RegionControl: Debug + Send + Sync {
     /// As [`crate::Away::rows`].
     async fn rows_at(&self, home: RegionId, asked: AskRows) -> crate::Result<RowsGiven>;
 
-    /// Waits, for `limit` at most, until everything of `home` up to `at` of its clock is here. The label that a session goes on with.
+    /// Waits, for `limit` at most, until everything of `home` up to `at` of its clock is here. The
+    /// label that a session goes on with.
     ///
     /// # Errors
     /// What is not here yet.
@@ -201,10 +210,12 @@ pub trait RegionControl: Debug + Send + Sync {
     /// How far the other regions are away; none when nobody can be asked.
     async fn distances(&self) -> Vec<Distance>;
 
-    /// Has `region` execute a statement when it has everything that was seen here; what it gives, of which something has come.
+    /// Has `region` execute a statement when it has everything that was seen here; what it gives,
+    /// of which something has come.
     ///
     /// # Errors
-    /// [`crate::Error::Elsewhere`] when the region cannot be reached or does not execute it: another one may.
+    /// [`crate::Error::Elsewhere`] when the region cannot be reached or does not execute it:
+    /// another one may.
     async fn read_at(&self, region: RegionId, read: AwayRead) -> crate::Result<Box<dyn Pieces>>;
 }
 
@@ -244,7 +255,8 @@ pub enum Keeper {
     Region {
         /// Which.
         home: RegionId,
-        /// It writes only when each of these rows says that a region which wrote before has stopped: [`Meaning::has_stopped`].
+        /// It writes only when each of these rows says that a region which wrote before has
+        /// stopped: [`Meaning::has_stopped`].
         moved: Vec<Bytes>,
     },
     /// Every region, or nobody: it is no row of a table, and no entry of an index.
@@ -260,7 +272,8 @@ pub struct Merged {
     pub lost: bool,
 }
 
-/// What one region has written of a version: for one that has lost it, and for those that stay when it is gone.
+/// What one region has written of a version: for one that has lost it, and for those that stay when
+/// it is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Share {
     /// The version, if its label says so.
@@ -284,12 +297,14 @@ pub trait Meaning: Debug + Send + Sync {
     /// Whether a write of `key` can be applied.
     fn standing(&self, key: &[u8]) -> Standing;
 
-    /// Whether what the keys of `range` belong to was defined later than these definitions, so that nobody who went by them has written any.
+    /// Whether what the keys of `range` belong to was defined later than these definitions, so that
+    /// nobody who went by them has written any.
     fn is_later(&self, _range: &KeyRange) -> bool {
         false
     }
 
-    /// The entries that follow from a row written by `source`; none when the writer sends them itself, or the key is no row's.
+    /// The entries that follow from a row written by `source`; none when the writer sends them
+    /// itself, or the key is no row's.
     ///
     /// # Errors
     /// Why the row cannot be read.
@@ -304,23 +319,24 @@ pub trait Meaning: Debug + Send + Sync {
     /// Who writes `key`.
     fn keeper(&self, key: &[u8]) -> Keeper;
 
-    /// Whether the row that [`Keeper::Region`] names says that its region has stopped to write what `key` belongs to; `None`: it is not there.
+    /// Whether the row that [`Keeper::Region`] names says that its region has stopped to write what
+    /// `key` belongs to; `None`: it is not there.
     fn has_stopped(&self, key: &[u8], row: Option<&Bytes>) -> bool;
 
-    /// Whether versions of `key`, of which `value` is one, merge, or have merged: the label of a copy does not say who has it, so
-    /// everybody sends it.
+    /// Whether versions of `key`, of which `value` is one, merge, or have merged: the label of a
+    /// copy does not say who has it, so everybody sends it.
     fn merges(&self, _key: &[u8], _value: Option<&Bytes>) -> bool {
         false
     }
 
-    /// Whether each region that has rows of a range sends all of them to one that gets it, whoever wrote them: who wrote a row last may
-    /// have it no more.
+    /// Whether each region that has rows of a range sends all of them to one that gets it, whoever
+    /// wrote them: who wrote a row last may have it no more.
     fn is_sent_by_all(&self, _key: &[u8]) -> bool {
         false
     }
 
-    /// The number of these definitions, where rows of some table are placed by their values, or were: it grows with each change of
-    /// where they are. 0: no rows are.
+    /// The number of these definitions, where rows of some table are placed by their values, or
+    /// were: it grows with each change of where they are. 0: no rows are.
     fn number(&self) -> u64 {
         0
     }
@@ -330,7 +346,8 @@ pub trait Meaning: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Label and value of a version of `key` that are the same in all copies which have seen the same writes; `None`: its own.
+    /// Label and value of a version of `key` that are the same in all copies which have seen the
+    /// same writes; `None`: its own.
     ///
     /// # Errors
     /// Why a row cannot be read.
@@ -357,7 +374,8 @@ pub trait Meaning: Debug + Send + Sync {
         Ok(Share::Whole)
     }
 
-    /// What becomes of a key that merges when a version comes; `None`: the version with the greater label stays.
+    /// What becomes of a key that merges when a version comes; `None`: the version with the greater
+    /// label stays.
     ///
     /// # Errors
     /// Why a row cannot be read.
@@ -387,6 +405,7 @@ pub trait Definitions: Debug + Send + Sync {
         stamp: Option<&Bytes>,
     ) -> Result<Option<Arc<dyn Meaning>>, String>;
 
-    /// The row in which region `me` says that it has applied definitions with this stamp: key and value.
+    /// The row in which region `me` says that it has applied definitions with this stamp: key and
+    /// value.
     fn acknowledgement(&self, me: RegionId, stamp: &Bytes) -> Option<(Bytes, Bytes)>;
 }

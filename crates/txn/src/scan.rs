@@ -129,7 +129,8 @@ impl TxnScan {
         Ok(())
     }
 
-    /// Records what was walked over up to and including `last`; everything that is left when `None`.
+    /// Records what was walked over up to and including `last`; everything that is left when
+    /// `None`.
     fn record(&mut self, last: Option<&Bytes>) {
         let walked = match last {
             None => std::mem::replace(&mut self.rest, nothing()),

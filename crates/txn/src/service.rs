@@ -1,13 +1,13 @@
 //! The service a shard offers to transactions: requests and replies are plain data.
 //!
 //! # Purpose
-//! A transaction reaches its shard only through [`ShardService`], so that a shard that another process serves is the
-//! same code. What a shard of this very process tells beyond that, without a request, is
-//! `LocalShard`: hints that save work and never decide anything.
+//! A transaction reaches its shard only through [`ShardService`], so that a shard that another
+//! process serves is the same code. What a shard of this very process tells beyond that, without a
+//! request, is `LocalShard`: hints that save work and never decide anything.
 //!
 //! # Invariants
-//! - Nothing in a request or a reply is alive: a snapshot is kept by a lease that has a number and an end, a scan goes on
-//!   from the key where the last page ended.
+//! - Nothing in a request or a reply is alive: a snapshot is kept by a lease that has a number and
+//!   an end, a scan goes on from the key where the last page ended.
 //! - Every request names its shard; a service that does not serve it refuses.
 //! - A reply to [`ShardService::begin`] with [`Freshness::Tail`] holds every commit that was
 //!   acknowledged anywhere before the request was made.
@@ -15,9 +15,10 @@
 //! - Time-outs travel, deadlines do not: each side measures with its own clock.
 //!
 //! # On failure
-//! [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown) from [`ShardService::commit`] is the only
-//! reply after which the transaction may have committed. A lease that ended in spite of its holder does no harm: reads
-//! below what is kept answer [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
+//! [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown) from [`ShardService::commit`] is the
+//! only reply after which the transaction may have committed. A lease that ended in spite of its
+//! holder does no harm: reads below what is kept answer
+//! [`Error::SnapshotTooOld`](crate::Error::SnapshotTooOld).
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
@@ -38,12 +39,14 @@ use crate::staleness::Staleness;
 /// How new a snapshot must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Whatever this process has applied, unless that may be older than [`BeginRequest::staleness`].
-    Applied,
-    /// At least this timestamp: looks at the log's tail only when what is applied is older, or may be older than
+    /// Whatever this process has applied, unless that may be older than
     /// [`BeginRequest::staleness`].
+    Applied,
+    /// At least this timestamp: looks at the log's tail only when what is applied is older, or may
+    /// be older than [`BeginRequest::staleness`].
     AtLeast(Timestamp),
-    /// Everything acknowledged before this request: one look, shared, unless the sequencer is local.
+    /// Everything acknowledged before this request: one look, shared, unless the sequencer is
+    /// local.
     Tail,
 }
 
@@ -62,7 +65,8 @@ pub struct BeginRequest {
     pub timeout: Duration,
 }
 
-/// The number of a lease: chosen at random by the service, so that it says nothing in another process.
+/// The number of a lease: chosen at random by the service, so that it says nothing in another
+/// process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 
@@ -77,7 +81,8 @@ impl Display for LeaseId {
 pub struct BeginReply {
     /// Reads see everything up to here.
     pub snapshot: Timestamp,
-    /// The service knew all that was acknowledged anywhere when it gave the snapshot out: it is the newest.
+    /// The service knew all that was acknowledged anywhere when it gave the snapshot out: it is the
+    /// newest.
     pub newest: bool,
     /// What keeps the versions of the snapshot.
     pub lease: LeaseId,
@@ -114,7 +119,8 @@ pub struct ChangedReply {
 pub struct CheckedWrite {
     /// The write.
     pub write: Write,
-    /// A change of the key after this timestamp is a conflict; [`Timestamp::MAX`]: the write is valid whatever is there.
+    /// A change of the key after this timestamp is a conflict; [`Timestamp::MAX`]: the write is
+    /// valid whatever is there.
     pub since: Timestamp,
 }
 
@@ -131,11 +137,11 @@ pub enum CommitWrites {
         /// The caller has made sure that no written key was changed up to here.
         since: Timestamp,
     },
-    /// Transactions that other regions committed first, in the order in which they become visible here, all in one entry: all
-    /// or none. Each keeps its own label.
+    /// Transactions that other regions committed first, in the order in which they become visible
+    /// here, all in one entry: all or none. Each keeps its own label.
     Applied {
-        /// What this region writes with them, as the last in the entry, under the request's own transaction and label: how far
-        /// the sources were applied. Sorted by key, each key once.
+        /// What this region writes with them, as the last in the entry, under the request's own
+        /// transaction and label: how far the sources were applied. Sorted by key, each key once.
         own: Vec<CheckedWrite>,
         /// The transactions.
         remote: Vec<RemoteWrites>,
@@ -158,8 +164,9 @@ pub struct RemoteWrites {
     pub origin: Label,
     /// Sorted by key, each key once.
     pub writes: Vec<CheckedWrite>,
-    /// In the place of `writes`, when there are any: part objects already in the bucket ([`crate::Engine::put_parts`]), in key order.
-    /// Their keys are not looked at: who asks has what they depend on among the request's reads.
+    /// In the place of `writes`, when there are any: part objects already in the bucket
+    /// ([`crate::Engine::put_parts`]), in key order. Their keys are not looked at: who asks has
+    /// what they depend on among the request's reads.
     pub parts: Vec<Part>,
 }
 
@@ -300,11 +307,12 @@ pub trait ShardService: Debug + Send + Sync {
     /// Versions of keys, in the order of the request.
     async fn get(&self, request: GetRequest) -> Result<Vec<Read>>;
 
-    /// Whether no key in the range has any version at all as of the snapshot, told by one look; `false` promises nothing.
+    /// Whether no key in the range has any version at all as of the snapshot, told by one look;
+    /// `false` promises nothing.
     async fn never_written(&self, request: NeverWrittenRequest) -> Result<bool>;
 
-    /// The first rows of a range, about a mebibyte at most; none: nothing is left of it. The caller asks for what lies behind
-    /// the last of them next.
+    /// The first rows of a range, about a mebibyte at most; none: nothing is left of it. The caller
+    /// asks for what lies behind the last of them next.
     async fn scan(&self, request: ScanRequest) -> Result<Vec<Row>>;
 
     /// Whether anything changed.
@@ -333,8 +341,8 @@ pub(crate) trait RowStream: Send {
     async fn next_batch(&mut self, max_rows: usize) -> Result<Vec<Row>>;
 }
 
-/// What a shard of this process tells beside [`ShardService`], from memory or with less work. Whoever has none of it gets
-/// the same answers by requests.
+/// What a shard of this process tells beside [`ShardService`], from memory or with less work.
+/// Whoever has none of it gets the same answers by requests.
 #[async_trait]
 pub(crate) trait LocalShard: Debug + Send + Sync {
     /// A snapshot, if one that is new enough can be had without waiting.
@@ -343,7 +351,8 @@ pub(crate) trait LocalShard: Debug + Send + Sync {
     /// [`ShardService::begin`], kept by a guard instead of a lease.
     async fn begin_here(&self, request: &BeginRequest) -> Result<LocalSnapshot>;
 
-    /// Whether `key` is known, without waiting, to have been changed after `since`. `None` promises nothing.
+    /// Whether `key` is known, without waiting, to have been changed after `since`. `None` promises
+    /// nothing.
     fn known_change(&self, key: &Bytes, since: Timestamp) -> Option<Change>;
 
     /// A key's version, if it can be had without waiting.

@@ -2,15 +2,17 @@
 //!
 //! # Invariants
 //! - Every request ends by its own bound, whatever the shard has to fetch for it.
-//! - The committer is handed only what it can validate from memory. Where memory does not reach back far enough, the
-//!   transaction's own task looks into checkpoint and parts first, as often as it takes.
-//! - A snapshot at a past timestamp is given out only when no commit at or below it can come any more: below the newest
-//!   commit that is so; above it, time is closed first by an entry that holds nothing, and which is applied here before the
-//!   snapshot is taken, with all that is before it.
+//! - The committer is handed only what it can validate from memory. Where memory does not reach
+//!   back far enough, the transaction's own task looks into checkpoint and parts first, as often as
+//!   it takes.
+//! - A snapshot at a past timestamp is given out only when no commit at or below it can come any
+//!   more: below the newest commit that is so; above it, time is closed first by an entry that
+//!   holds nothing, and which is applied here before the snapshot is taken, with all that is before
+//!   it.
 //!
 //! # On failure
-//! Errors of the layers below are mapped in `crate::error`. Reads of a shard that is replaced under them are made again
-//! on the new one.
+//! Errors of the layers below are mapped in `crate::error`. Reads of a shard that is replaced under
+//! them are made again on the new one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,8 +41,9 @@ use crate::transaction::conflict;
 
 /// Extra time a commit's caller waits for the committer, which keeps the deadline itself.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long what other regions committed waits for what is being written anew: everything that they commit later waits behind it,
-/// while whoever holds a table may do so for as long as a client thinks.
+/// How long what other regions committed waits for what is being written anew: everything that they
+/// commit later waits behind it, while whoever holds a table may do so for as long as a client
+/// thinks.
 const APPLIES_WITHIN: Duration = Duration::from_secs(2);
 /// How far ahead of this process's clock a timestamp to read at may lie: so long it is waited for.
 const AHEAD: Duration = Duration::from_secs(1);
@@ -87,8 +90,9 @@ impl LocalService {
         local.snapshot(request, knows_all)
     }
 
-    /// What a session has seen is on its way here where this node follows the log: waiting for it asks nobody, a look asks all log
-    /// servers. `None`: it did not come soon, or more is wanted than that.
+    /// What a session has seen is on its way here where this node follows the log: waiting for it
+    /// asks nobody, a look asks all log servers. `None`: it did not come soon, or more is wanted
+    /// than that.
     async fn begin_by_stream(&self, request: &BeginRequest) -> Option<Result<LocalSnapshot>> {
         let local = &self.0;
         let Freshness::AtLeast(at) = request.freshness else { return None };
@@ -274,7 +278,8 @@ impl LocalService {
         if self.0.log.sequences() { Durability::Quorum } else { Durability::Bucket }
     }
 
-    /// Hands the request to the committer; where memory does not tell whether it is valid, looks further first.
+    /// Hands the request to the committer; where memory does not tell whether it is valid, looks
+    /// further first.
     pub(crate) async fn validated(
         &self,
         request: CommitRequest,
@@ -369,7 +374,8 @@ impl LocalService {
             .map_err(|_| unknown("the database stopped while committing".to_owned()))?
     }
 
-    /// Makes sure that no commit at or below `at` can come any more, by an entry that holds nothing but a later timestamp.
+    /// Makes sure that no commit at or below `at` can come any more, by an entry that holds nothing
+    /// but a later timestamp.
     async fn close_time(&self, at: Timestamp, by: Deadline) -> Result<()> {
         let local = &self.0;
         if local.env.planted(Bug::ReadsOpenTime) {
@@ -400,7 +406,8 @@ impl LocalService {
             timeout: by.remaining(clock.monotonic()),
         };
         self.commit(request).await?;
-        // The entry may be another node's, which has put others before it that belong to that time too.
+        // The entry may be another node's, which has put others before it that belong to that time
+        // too.
         if self.applies_soon(at, by).await {
             return Ok(());
         }

@@ -1,24 +1,28 @@
 //! How old may be what a read below `Serializable` sees.
 //!
 //! # Purpose
-//! Such reads take what this process has applied. Where nothing brings it what others commit (on a bucket log each look is a request,
-//! and nobody follows it) that could be as old as half a retention, when contact to the log is lost.
+//! Such reads take what this process has applied. Where nothing brings it what others commit (on a
+//! bucket log each look is a request, and nobody follows it) that could be as old as half a
+//! retention, when contact to the log is lost.
 //!
 //! ```text
 //! read ─► has this process known all there was, at some moment since now - Staleness::most? ─┬─ yes: what is here, no request
 //!         (a look, a commit of its own, or it sequences the log)                             └─ no: one look, shared by all who wait
 //! ```
 //! # Invariants
-//! - What is given out holds every commit that was acknowledged longer ago than [`Staleness::most`].
-//! - One look serves all who wait for one ([`crate::look`]), and all who come for as long as it is recent enough.
+//! - What is given out holds every commit that was acknowledged longer ago than
+//!   [`Staleness::most`].
+//! - One look serves all who wait for one ([`crate::look`]), and all who come for as long as it is
+//!   recent enough.
 //!
 //! # On failure
-//! When the log cannot be looked at, the read fails with [`Error::Unavailable`], or, with [`Staleness::or_what_is_here`], takes what is
-//! here after [`SOON`]; for [`AGAIN`] after that no such read waits for a look any more.
+//! When the log cannot be looked at, the read fails with [`Error::Unavailable`], or, with
+//! [`Staleness::or_what_is_here`], takes what is here after [`SOON`]; for [`AGAIN`] after that no
+//! such read waits for a look any more.
 //!
 //! # Limits
-//! A process without contact for half a retention gives out nothing without a look, whatever is asked for. Clocks that disagree, or
-//! that tell seconds only, make it look sooner than it had to.
+//! A process without contact for half a retention gives out nothing without a look, whatever is
+//! asked for. Clocks that disagree, or that tell seconds only, make it look sooner than it had to.
 
 use std::time::Duration;
 
@@ -36,8 +40,9 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// See the module's text. As it is made: no bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Staleness {
-    /// What is seen holds every commit acknowledged longer ago than this, in whichever process; zero: each read looks at the log; `None`: no
-    /// bound but that of contact to the log, half a retention.
+    /// What is seen holds every commit acknowledged longer ago than this, in whichever process;
+    /// zero: each read looks at the log; `None`: no bound but that of contact to the log, half a
+    /// retention.
     pub most: Option<Duration>,
     /// Where the log cannot be looked at, what this process has is read all the same.
     pub or_what_is_here: bool,
@@ -65,19 +70,22 @@ impl Local {
         wanted <= self.shard.read().applied().1
     }
 
-    /// Whether this process has known all that there was at a moment that lies back no further than is allowed.
+    /// Whether this process has known all that there was at a moment that lies back no further than
+    /// is allowed.
     pub(crate) fn is_recent_enough(&self, request: &BeginRequest) -> bool {
         let Some(most) = request.staleness.most else { return true };
         if most.is_zero() {
             return self.sequences_and_knows_all();
         }
         let next = self.shard.read().applied().0.next();
-        // Nothing is acknowledged by who sequences the log before it is applied there: what is under way does not count.
+        // Nothing is acknowledged by who sequences the log before it is applied there: what is
+        // under way does not count.
         let sequences = self.log.is_local_sequencer() && next >= self.log.chain().active().start;
         sequences || self.log.knew_all_within(next, most)
     }
 
-    /// Looks at the log's tail for `request`, which cannot be answered without: [`Self::fresh_enough`].
+    /// Looks at the log's tail for `request`, which cannot be answered without:
+    /// [`Self::fresh_enough`].
     pub(crate) async fn look_for(
         self: &std::sync::Arc<Self>,
         request: &BeginRequest,

@@ -3,15 +3,16 @@
 //! # Invariants
 //! - Reads see the snapshot and the transaction's own writes, nothing else.
 //! - What is recorded depends on the level: `Serializable` everything, weaker levels only
-//!   [`ReadFor::Constraint`] and [`ReadFor::Locked`] reads, and never [`ReadFor::Passing`]; a read-only transaction nothing, because its snapshot alone
-//!   makes it serializable.
+//!   [`ReadFor::Constraint`] and [`ReadFor::Locked`] reads, and never [`ReadFor::Passing`]; a
+//!   read-only transaction nothing, because its snapshot alone makes it serializable.
 //! - Dropping the last handle releases the snapshot and the buffer and leaves no trace.
 //!
 //! # On failure
 //! After an error the transaction can be used further, except that `commit` ends it in any case.
 //!
 //! # Limits
-//! One transaction's own memory: the write buffer's bound, the read set's bound, the batch under way.
+//! One transaction's own memory: the write buffer's bound, the read set's bound, the batch under
+//! way.
 
 mod adding;
 mod away;
@@ -187,7 +188,8 @@ impl Core {
 
     async fn claim(&self, keys: &[Bytes]) -> Result<()> {
         self.open()?;
-        // Where reads are not remembered (`Snapshot`), nothing can be found out about an older snapshot.
+        // Where reads are not remembered (`Snapshot`), nothing can be found out about an older
+        // snapshot.
         let level = self.options.level;
         if self.read_only || !(level == Level::Serializable || level.is_by_statement()) {
             return Ok(());
@@ -203,8 +205,8 @@ impl Core {
         Ok(())
     }
 
-    /// Moves the snapshot to the newest, if everything read so far is the same there. What was read keeps the
-    /// timestamps it was read at: commit finds the same once more.
+    /// Moves the snapshot to the newest, if everything read so far is the same there. What was read
+    /// keeps the timestamps it was read at: commit finds the same once more.
     async fn advance(&self) -> Result<()> {
         let begun = self.newest().await?;
         let reads = {
@@ -337,7 +339,8 @@ impl Transaction for EngineTransaction {
     }
 
     async fn claim(&self, keys: &[Bytes]) -> Result<()> {
-        // The statement has read before: only where reads are remembered may its snapshot still move.
+        // The statement has read before: only where reads are remembered may its snapshot still
+        // move.
         if self.seen.is_some() && self.core.options.level != Level::Serializable {
             return Ok(());
         }
@@ -405,7 +408,8 @@ impl Transaction for EngineTransaction {
         let at = core.snapshot();
         let mut values = vec![None; keys.len()];
         let mut missing = Vec::new();
-        // Of many keys the shard is asked at once: what it has in memory it would look up twice otherwise.
+        // Of many keys the shard is asked at once: what it has in memory it would look up twice
+        // otherwise.
         let many = keys.len() >= MANY;
         for (index, key) in keys.iter().enumerate() {
             let known = if many { None } else { self.try_get(key, read_for) };

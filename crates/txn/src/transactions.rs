@@ -1,11 +1,12 @@
 //! Where transactions begin.
 //!
 //! # Purpose
-//! [`Transactions`] begins transactions on one shard, wherever that is served: how new a snapshot must be follows from the
-//! level, everything else from what the shard answers.
+//! [`Transactions`] begins transactions on one shard, wherever that is served: how new a snapshot
+//! must be follows from the level, everything else from what the shard answers.
 //!
 //! # Invariants
-//! Only a read-only strict transaction asks for the newest of all at its begin; the others are validated when they end.
+//! Only a read-only strict transaction asks for the newest of all at its begin; the others are
+//! validated when they end.
 //!
 //! # On failure
 //! The shard's errors; nothing is left behind.

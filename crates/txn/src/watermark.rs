@@ -1,7 +1,9 @@
-//! The watermark of the log, as this process knows it: the time at or below which no commit will come any more.
+//! The watermark of the log, as this process knows it: the time at or below which no commit will
+//! come any more.
 //!
 //! # Purpose
-//! One notion for what is read as of a time, for what a session has seen, and for what a node that follows may serve:
+//! One notion for what is read as of a time, for what a session has seen, and for what a node that
+//! follows may serve:
 //! ```text
 //!  timestamps grow along the log ⇒ the newest commit applied here closes time up to itself
 //!  busy:  every entry moves it; who follows hears of one some two milliseconds later (`telesto_log`, pusher)
@@ -10,11 +12,13 @@
 //!
 //! # Invariants
 //! - Nothing is served above it: a snapshot is the newest commit applied, or older.
-//! - It never goes back, whoever owns the log: it is the log's content, nobody's promise, so that a take-over cannot break it.
+//! - It never goes back, whoever owns the log: it is the log's content, nobody's promise, so that a
+//!   take-over cannot break it.
 //!
 //! # On failure
-//! What holds it back is named, with the time since when: a commit under way, an append whose outcome nobody knows, or an entry that
-//! the owner has applied and this node has not. Nothing else can: where nothing is held it could be closed up to now at once.
+//! What holds it back is named, with the time since when: a commit under way, an append whose
+//! outcome nobody knows, or an entry that the owner has applied and this node has not. Nothing else
+//! can: where nothing is held it could be closed up to now at once.
 //!
 //! # Limits
 //! How far the owner is comes by its pings: that this node is behind is noticed some 100 ms late.
@@ -37,7 +41,8 @@ const MEASURED: Duration = Duration::from_secs(1);
 pub enum Holder {
     /// The commit of this transaction, which is under way, is the oldest of its group.
     Commit(TxnId),
-    /// Whether this transaction is in the entry of this number nobody knows, until another append there tells.
+    /// Whether this transaction is in the entry of this number nobody knows, until another append
+    /// there tells.
     Outcome(TxnId, Lsn),
     /// Everything up to this entry is applied at the log's owner, and not here.
     Entry(Lsn),
@@ -119,7 +124,8 @@ impl Held {
         self.0.lock().outcome = Some((txn, slot, now));
     }
 
-    /// What holds it back, of what is `applied` here; the owner has applied everything up to `owner`.
+    /// What holds it back, of what is `applied` here; the owner has applied everything up to
+    /// `owner`.
     fn by(&self, applied: Lsn, owner: Option<Lsn>, now: Duration) -> Option<(Holder, Duration)> {
         let mut held = self.0.lock();
         held.outcome = held.outcome.filter(|(_, slot, _)| *slot > applied);

@@ -1,8 +1,9 @@
 //! Commits on their way to the node that sequences the log, and its answers, as bytes (postcard).
 //!
 //! # Invariants
-//! - Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added together with a new one, or
-//!   behind everything else, where who does not know them reads over them, and who misses them goes on without.
+//! - Both ends speak one version, agreed on when they met (`telesto_net`); fields are only added
+//!   together with a new one, or behind everything else, where who does not know them reads over
+//!   them, and who misses them goes on without.
 //! - Time-outs travel, deadlines do not: each side measures with its own clock.
 //!
 //! # On failure
@@ -56,7 +57,8 @@ enum WireWrites {
         own: Vec<WireWrite>,
         additions: Vec<(Bytes, Timestamp, Vec<Bytes>)>,
     },
-    /// As `Applied`, with the parts of each of `remote`. Who does not know it refuses it, and nothing is done.
+    /// As `Applied`, with the parts of each of `remote`. Who does not know it refuses it, and
+    /// nothing is done.
     InParts {
         own: Vec<WireWrite>,
         remote: Vec<(WireRemote, Vec<WirePart>)>,
@@ -384,8 +386,9 @@ pub(crate) fn decode_answer(txn: TxnId, bytes: &[u8]) -> Result<CommitReply> {
     }
 }
 
-/// The answer to a request that adds to rows, of an owner that may be of a version that does not know such requests: it has done
-/// nothing then, and gets the same work as ordinary writes when it is executed again.
+/// The answer to a request that adds to rows, of an owner that may be of a version that does not
+/// know such requests: it has done nothing then, and gets the same work as ordinary writes when it
+/// is executed again.
 pub(crate) fn of_older(
     request: &CommitRequest,
     answer: Result<CommitReply>,

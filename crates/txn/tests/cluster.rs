@@ -291,8 +291,8 @@ fn commit_of_a_node_that_does_not_own_the_log_is_read_on_every_node() {
     });
 }
 
-/// Node 1 is cut off right after its commit was answered: its own log server has the entry, half of the time, and was told by the
-/// answer that it is committed. Nobody need be asked.
+/// Node 1 is cut off right after its commit was answered: its own log server has the entry, half of
+/// the time, and was told by the answer that it is committed. Nobody need be asked.
 #[test]
 fn session_finds_its_own_commit_without_asking_anybody() {
     World::run(5, false, async |world| {
@@ -345,7 +345,8 @@ fn commit_whose_answer_was_lost_is_told_once_and_made_once() {
     });
 }
 
-/// The owner's way to the bucket is cut: its entries are committed by the log servers, and not archived.
+/// The owner's way to the bucket is cut: its entries are committed by the log servers, and not
+/// archived.
 #[test]
 fn commit_with_bucket_durability_is_in_the_bucket_however_often_it_is_asked_for() {
     World::run(6, false, async |world| {
@@ -393,8 +394,8 @@ fn commit_that_does_not_reach_the_bucket_is_not_said_to_have_come_there() {
     });
 }
 
-/// A time is closed by an entry at the owner. What the owner ordered before it belongs to that time, also where the node that asked
-/// has not applied it yet.
+/// A time is closed by an entry at the owner. What the owner ordered before it belongs to that
+/// time, also where the node that asked has not applied it yet.
 #[test]
 fn reads_as_of_a_time_agree_when_the_owner_commits_while_the_time_is_closed() {
     World::run(8, false, async |world| {

@@ -1,12 +1,13 @@
-//! One browser: a connection, who it is, its cart; and its interactions, tried again after conflicts.
+//! One browser: a connection, who it is, its cart; and its interactions, tried again after
+//! conflicts.
 //!
 //! # Invariants
 //! - A try that failed leaves the browser as it was; what it chose, it chooses again.
 //! - What the shop acknowledged is in [`Browser::placed`], for the check at the end.
 //!
 //! # On failure
-//! Conflicts (40001, 40P01) are repeated at most `ATTEMPTS` times; other refusals by the server are the outcome; a lost
-//! connection ends the browser.
+//! Conflicts (40001, 40P01) are repeated at most `ATTEMPTS` times; other refusals by the server are
+//! the outcome; a lost connection ends the browser.
 
 use std::time::Duration;
 

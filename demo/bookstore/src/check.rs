@@ -2,8 +2,10 @@
 //!
 //! # Invariants checked
 //! 1. Every acknowledged order is there, with the total, lines and books its buyer was told.
-//! 2. An order's total is subtotal + tax + shipping; it has one payment of that total, and its lines are numbered from 1.
-//! 3. A book's stock is what it was, less what was sold, plus a multiple of 21: an update lost or done twice shows.
+//! 2. An order's total is subtotal + tax + shipping; it has one payment of that total, and its
+//!    lines are numbered from 1.
+//! 3. A book's stock is what it was, less what was sold, plus a multiple of 21: an update lost or
+//!    done twice shows.
 //! 4. A cart that was bought is empty: no line without its cart.
 //! 5. Indexes and tables agree: the orders counted through the customers' index are all orders.
 //!

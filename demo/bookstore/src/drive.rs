@@ -8,11 +8,12 @@
 //!
 //! # Invariants
 //! - A latency is that of the whole interaction, repeated tries included.
-//! - Closed loop latencies are corrected for coordinated omission at the end: a browser that waited longer than its mean
-//!   interval would have asked meanwhile, and those requests are added (hdrhistogram's `clone_correct`). The histogram as
-//!   recorded is kept beside it.
+//! - Closed loop latencies are corrected for coordinated omission at the end: a browser that waited
+//!   longer than its mean interval would have asked meanwhile, and those requests are added
+//!   (hdrhistogram's `clone_correct`). The histogram as recorded is kept beside it.
 //!
-//! - An open loop ends at twice its length whatever is still due: what was not begun by then is counted as unserved.
+//! - An open loop ends at twice its length whatever is still due: what was not begun by then is
+//!   counted as unserved.
 //!
 //! # On failure
 //! The first lost connection ends the run. A refused interaction is counted and no latency.
@@ -284,8 +285,8 @@ mod tests {
 
     #[test]
     fn closed_loop_is_charged_for_what_a_stall_kept_from_being_asked() {
-        // 1,000 answers of a millisecond, then one of a second: one request in 1,001 was slow, but for half the time
-        // nobody was served.
+        // 1,000 answers of a millisecond, then one of a second: one request in 1,001 was slow, but
+        // for half the time nobody was served.
         let mut micros = vec![1_000; 1_000];
         micros.push(1_000_000);
         let run = run_of(None, &micros);
@@ -294,7 +295,8 @@ mod tests {
         assert!(corrected.value_at_quantile(0.9) > 500_000, "{}", corrected.value_at_quantile(0.9));
         let open = run_of(Some(500.0), &micros);
         assert_eq!(open.corrected(&open.total()).len(), 1_001, "an open loop omits nothing");
-        // 500 a second for two seconds were due, and 1,001 done; at 1,000 a second 999 were never begun.
+        // 500 a second for two seconds were due, and 1,001 done; at 1,000 a second 999 were never
+        // begun.
         assert_eq!(unserved(&open.load, &open.tallies), 0);
         assert_eq!(unserved(&run_of(Some(1_000.0), &micros).load, &open.tallies), 999);
     }

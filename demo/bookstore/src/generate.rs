@@ -1,13 +1,15 @@
 //! The shop's rows, by TPC-W's cardinalities.
 //!
 //! # Invariants
-//! - A row is a function of (seed, table, number): any batch can be made again by itself, on any machine.
-//! - Order, order lines and payment of one order are made from the same draw, and add up: total = subtotal + tax
-//!   (8.25 %) + 3 dollars + 1 dollar for each book.
+//! - A row is a function of (seed, table, number): any batch can be made again by itself, on any
+//!   machine.
+//! - Order, order lines and payment of one order are made from the same draw, and add up: total =
+//!   subtotal + tax (8.25 %) + 3 dollars + 1 dollar for each book.
 //!
 //! # Limits
-//! "Today" is [`TODAY`], so that the data do not depend on the day they are made. The generator of random numbers is that
-//! of the pinned `rand`: another version may give other data, and then `FORMAT` changes.
+//! "Today" is [`TODAY`], so that the data do not depend on the day they are made. The generator of
+//! random numbers is that of the pinned `rand`: another version may give other data, and then
+//! `FORMAT` changes.
 
 use std::fmt::Write as _;
 

@@ -6,8 +6,9 @@
 //! ```
 //!
 //! # Invariants
-//! A batch and the mark that it is in are one transaction: the same command, run again after a crash of either side, goes
-//! on with exactly the rows that are missing. A shop of another size or seed is refused, never mixed.
+//! A batch and the mark that it is in are one transaction: the same command, run again after a
+//! crash of either side, goes on with exactly the rows that are missing. A shop of another size or
+//! seed is refused, never mixed.
 //!
 //! # On failure
 //! A conflict (40001) repeats the batch; anything else ends loading, and what was committed stays.

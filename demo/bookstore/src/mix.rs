@@ -1,7 +1,8 @@
 //! What browsers do, and how often.
 //!
 //! # Invariants
-//! The weights of a mix add up to 10,000: they are hundredths of a percent. TPC-W's are those of its three mixes.
+//! The weights of a mix add up to 10,000: they are hundredths of a percent. TPC-W's are those of
+//! its three mixes.
 
 /// One thing a browser does: a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +119,8 @@ pub enum Mix {
     Ordering,
     /// Seed 000's customer transaction only.
     Customer,
-    /// Seed 002's: 82 % joins (a third of them of length one, the others of two), 18 % updates, of which 84 % change indexes.
+    /// Seed 002's: 82 % joins (a third of them of length one, the others of two), 18 % updates, of
+    /// which 84 % change indexes.
     Joins,
 }
 
@@ -171,7 +173,8 @@ const ORDERING: [(I, u32); 14] = [
     (I::AdminConfirm, 11),
 ];
 const CUSTOMER: [(I, u32); 1] = [(I::Customer, 10_000)];
-/// 82 % · 33 % = 27.06, 82 % · 67 % = 54.94, 18 % · 84 % = 15.12; a join reads about 4.9 records, as in the seed.
+/// 82 % · 33 % = 27.06, 82 % · 67 % = 54.94, 18 % · 84 % = 15.12; a join reads about 4.9 records,
+/// as in the seed.
 const JOINS: [(I, u32); 6] = [
     (I::JoinAuthor, 1353),
     (I::JoinLines, 1353),

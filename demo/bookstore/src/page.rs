@@ -1,11 +1,12 @@
 //! What an interaction shows its user.
 //!
 //! # Invariants
-//! Kept pages of two servers with the same rows are equal texts: numbers and dates are asked for as text or integers.
+//! Kept pages of two servers with the same rows are equal texts: numbers and dates are asked for as
+//! text or integers.
 //!
 //! # Limits
-//! Knows the types the interactions ask for: text, integers, booleans. Another type shows as `?TYPE`: the e2e test
-//! fails when it finds one.
+//! Knows the types the interactions ask for: text, integers, booleans. Another type shows as
+//! `?TYPE`: the e2e test fails when it finds one.
 
 use std::fmt::Write as _;
 

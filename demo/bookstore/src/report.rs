@@ -11,9 +11,9 @@
 //!       "retries": { SQLSTATE: n }, "errors": { SQLSTATE: { "count", "message" } } }
 //! L = { "mean", "p50", "p90", "p95", "p99", "p999", "max" }
 //! ```
-//! `latency_ms` is corrected for coordinated omission, `measured_latency_ms` is as recorded (the same in an open loop).
-//! `unserved` is how many were due in an open loop and
-//! not begun when it gave up. `bucket` is null where the server does not tell (PostgreSQL).
+//! `latency_ms` is corrected for coordinated omission, `measured_latency_ms` is as recorded (the
+//! same in an open loop). `unserved` is how many were due in an open loop and not begun when it
+//! gave up. `bucket` is null where the server does not tell (PostgreSQL).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,12 +1,14 @@
 //! TPC-W's ten tables, their keys and the indexes the interactions want.
 //!
 //! # Invariants
-//! - Loading makes the tables with their primary keys, then the rows, then [`AFTER`]: indexes and foreign keys of rows that
-//!   are there already are built at once and not row by row.
-//! - Identifiers the shop gives out are identity columns; loading sets their sequences behind what was loaded.
+//! - Loading makes the tables with their primary keys, then the rows, then [`AFTER`]: indexes and
+//!   foreign keys of rows that are there already are built at once and not row by row.
+//! - Identifiers the shop gives out are identity columns; loading sets their sequences behind what
+//!   was loaded.
 //!
 //! # Limits
-//! Foreign keys whose parents TPC-W never deletes (addresses of orders, related items, countries of payments) have no index.
+//! Foreign keys whose parents TPC-W never deletes (addresses of orders, related items, countries of
+//! payments) have no index.
 
 /// The tables, parents first.
 pub const TABLES: [(&str, &str); 10] = [
@@ -157,7 +159,8 @@ pub const TABLES: [(&str, &str); 10] = [
     ),
 ];
 
-/// How far loading has come: one row with the numbers it was begun with, one for each part that is in.
+/// How far loading has come: one row with the numbers it was begun with, one for each part that is
+/// in.
 pub const PROGRESS: &str = "CREATE TABLE IF NOT EXISTS bookstore_load (
     part varchar(60) PRIMARY KEY,
     done bigint NOT NULL

@@ -1,10 +1,12 @@
 //! The SQL of the interactions, prepared once for a connection.
 //!
 //! # Invariants
-//! Money is asked for in cents or as text, dates as text, so that a client needs no decimal type and pages compare.
+//! Money is asked for in cents or as text, dates as text, so that a client needs no decimal type
+//! and pages compare.
 //!
 //! # Limits
-//! Searches by title and author are LIKE with a prefix: TPC-W leaves the kind of match to the implementation.
+//! Searches by title and author are LIKE with a prefix: TPC-W leaves the kind of match to the
+//! implementation.
 
 use tokio_postgres::{Client, Statement};
 

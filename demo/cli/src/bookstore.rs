@@ -1,8 +1,9 @@
-//! `telesto-demo bookstore`: a node, TPC-W's bookstore in it, a mix of interactions, a few queries; or two regions.
+//! `telesto-demo bookstore`: a node, TPC-W's bookstore in it, a mix of interactions, a few queries;
+//! or two regions.
 //!
 //! # Invariants
-//! A node that was started here is left running at the end, unless `--exit`; one that was there already (`--url`) is never
-//! stopped. After an error a node started here is stopped.
+//! A node that was started here is left running at the end, unless `--exit`; one that was there
+//! already (`--url`) is never stopped. After an error a node started here is stopped.
 //!
 //! # On failure
 //! Loading that was cut off goes on where it stopped when the same command is given again.
@@ -27,8 +28,9 @@ const OPENING: Duration = Duration::from_secs(120);
 /// `telesto-demo bookstore`.
 #[derive(Debug, Args)]
 pub struct Bookstore {
-    /// Two regions on this machine with a link as slow as between continents, and an application server in each, which runs its SQL
-    /// unchanged. The regions are stopped at the end; --data-dir (new or empty) keeps their folders
+    /// Two regions on this machine with a link as slow as between continents, and an application
+    /// server in each, which runs its SQL unchanged. The regions are stopped at the end; --data-dir
+    /// (new or empty) keeps their folders
     #[arg(long, conflicts_with_all = ["url", "bucket", "listen", "http", "exit"])]
     regions: bool,
     /// A node that is running already; without it one is started
@@ -37,7 +39,8 @@ pub struct Bookstore {
     /// The bucket of the node that is started. Default: the folder bucket in --data-dir
     #[arg(long, value_name = "URL")]
     bucket: Option<String>,
-    /// The folder of the node that is started, for its bucket and its own files. Default: ./telesto-data
+    /// The folder of the node that is started, for its bucket and its own files. Default:
+    /// ./telesto-data
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
     /// Where it serves the Postgres protocol

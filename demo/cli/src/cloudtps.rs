@@ -1,23 +1,29 @@
-//! `telesto-demo bench cloudtps`: what "Consistent Join Queries in Cloud Data Stores" (CloudTPS) measured, on a cluster of this machine.
+//! `telesto-demo bench cloudtps`: what "Consistent Join Queries in Cloud Data Stores" (CloudTPS)
+//! measured, on a cluster of this machine.
 //!
 //! ```text
 //!   nodes 1 … N:   TPC-W's joins and updates on a cluster that grows           Figures 7 and 8
 //!   N nodes:       joins by records and by path; updates with and without      Figure 6
 //!                  a changed index
 //! ```
-//! Its Figure 9, failures over time, takes networks that can be cut: `telesto-failover-bench --timeline`.
+//! Its Figure 9, failures over time, takes networks that can be cut:
+//! `telesto-failover-bench --timeline`.
 //!
 //! # Invariants
-//! - Beside a figure stands only what the paper's text says of it; its plots have no numbers that could be read off.
-//! - A wrong answer, a change that is missing or done twice, and a shop that does not add up fail the command.
+//! - Beside a figure stands only what the paper's text says of it; its plots have no numbers that
+//!   could be read off.
+//! - A wrong answer, a change that is missing or done twice, and a shop that does not add up fail
+//!   the command.
 //!
 //! # On failure
 //! Why. Nodes started here are stopped at the end, whatever the end.
 //!
 //! # Limits
-//! All nodes and clients share one machine. Transactions a second are that machine's; what a transaction costs all nodes together, in
-//! processor time, messages and requests to the bucket, is what shows whether more machines would do more. The paper raised its load until
-//! one in a hundred transactions took more than 100 ms; here clients wait for their answers, and the 99th percentile is told.
+//! All nodes and clients share one machine. Transactions a second are that machine's; what a
+//! transaction costs all nodes together, in processor time, messages and requests to the bucket, is
+//! what shows whether more machines would do more. The paper raised its load until one in a hundred
+//! transactions took more than 100 ms; here clients wait for their answers, and the 99th percentile
+//! is told.
 
 mod records;
 mod scale;
@@ -36,7 +42,8 @@ use crate::plot::Series;
 use crate::sites::empty_folder;
 use crate::tpcw::{self, Shop};
 
-/// The paper's: machines of its own (40 and 2) and of the store below (17 and 2), transactions a second.
+/// The paper's: machines of its own (40 and 2) and of the store below (17 and 2), transactions a
+/// second.
 const PAPER: [(f64, f64); 2] = [(4.0, 1770.0), (57.0, 15_340.0)];
 /// PostgreSQL 9.0 at its best there: a master and six that follow it.
 const PAPER_POSTGRES: f64 = 5493.0;
@@ -86,7 +93,8 @@ pub struct CloudTps {
     /// Folder for tables and plots (SVG)
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Folder for the bucket and the nodes' own files; it must be new or empty. Default: a new one that is removed at the end
+    /// Folder for the bucket and the nodes' own files; it must be new or empty. Default: a new one
+    /// that is removed at the end
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
 }
@@ -126,7 +134,8 @@ fn path(text: &str) -> Result<usize, String> {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Why nodes could not be started, what went wrong with their clients, or what is not as it has to be.
+/// Why nodes could not be started, what went wrong with their clients, or what is not as it has to
+/// be.
 pub async fn run(mut asked: CloudTps) -> Result<(), String> {
     asked.nodes.sort_unstable();
     asked.nodes.dedup();

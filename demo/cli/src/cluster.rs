@@ -1,9 +1,9 @@
-//! `telesto-demo cluster`: three nodes on this machine, a load, and one node that is killed again and again; what clients see of it,
-//! second by second.
+//! `telesto-demo cluster`: three nodes on this machine, a load, and one node that is killed again
+//! and again; what clients see of it, second by second.
 //!
 //! # Invariants
-//! - A client that is told "committed" has its row counted; at the end the rows are summed: nothing that was acknowledged may
-//!   be missing.
+//! - A client that is told "committed" has its row counted; at the end the rows are summed: nothing
+//!   that was acknowledged may be missing.
 //! - Nodes started here are stopped at the end, whatever the end.
 //!
 //! # Limits
@@ -44,7 +44,8 @@ pub struct Cluster {
     /// How often a node is killed, the owner of the log and another one in turns
     #[arg(long, value_name = "TIME", default_value = "10s")]
     kill_every: Span,
-    /// Folder for the bucket and the nodes' own files. Default: a new one that is removed at the end
+    /// Folder for the bucket and the nodes' own files. Default: a new one that is removed at the
+    /// end
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
 }

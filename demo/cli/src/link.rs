@@ -1,15 +1,17 @@
 //! A link between two regions of one machine: a TCP proxy that delays, and can be cut.
 //!
 //! # Invariants
-//! - What comes through comes in order and unchanged, each piece no sooner than the delay after it came in.
-//! - What was under way when a link was cut comes through after it is healed, or its connection breaks.
+//! - What comes through comes in order and unchanged, each piece no sooner than the delay after it
+//!   came in.
+//! - What was under way when a link was cut comes through after it is healed, or its connection
+//!   breaks.
 //!
 //! # On failure
 //! A target that does not answer closes the connection, as a refused one does.
 //!
 //! # Limits
-//! Bytes, not packets: a connection is open at once, only what is said on it takes its time. At most [`PIECES`] pieces are under
-//! way each way; more wait in the sender's socket.
+//! Bytes, not packets: a connection is open at once, only what is said on it takes its time. At
+//! most [`PIECES`] pieces are under way each way; more wait in the sender's socket.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

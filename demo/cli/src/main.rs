@@ -8,7 +8,8 @@
 //! Nothing of the database is linked: what a demo shows, another program can do as well.
 //!
 //! # Exit codes
-//! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is wrong.
+//! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is
+//! wrong.
 #![allow(
     clippy::disallowed_methods,
     reason = "the outermost layer: real processes, real time, what people see"
@@ -63,35 +64,41 @@ enum Command {
     Bookstore(Box<bookstore::Bookstore>),
     /// A cluster on this machine: three nodes and a load, one node is killed every ten seconds.
     ///
-    /// Shows throughput, latency and how long clients wait for their next commit, and counts at the end whether anything
-    /// that was acknowledged is missing.
+    /// Shows throughput, latency and how long clients wait for their next commit, and counts at the
+    /// end whether anything that was acknowledged is missing.
     #[command(after_help = "Examples:
   telesto-demo cluster
   telesto-demo cluster --nodes 5 --clients 16 --time 2m --kill-every 15s")]
     Cluster(cluster::Cluster),
-    /// Three regions on this machine, with links as slow as between continents; one is cut off and comes back.
+    /// Three regions on this machine, with links as slow as between continents; one is cut off and
+    /// comes back.
     ///
-    /// Two shops sell, a traveller moves between the regions with its token. Shows how long what is committed in one region takes to be
-    /// visible in another against the time of the link, and compares the replicas at the end.
+    /// Two shops sell, a traveller moves between the regions with its token. Shows how long what is
+    /// committed in one region takes to be visible in another against the time of the link, and
+    /// compares the replicas at the end.
     #[command(after_help = "Examples:
   telesto-demo regions
   telesto-demo regions --time 2m --seed 7 --cut refused")]
     Regions(regions::Regions),
-    /// A social network in seven regions on this machine, with the links, users and placement of Saturn's evaluation.
+    /// A social network in seven regions on this machine, with the links, users and placement of
+    /// Saturn's evaluation.
     ///
-    /// Every user's data is in three regions or more and in no other. Shows for every pair of regions how long what is written takes to be
-    /// visible against the time of the link, and checks causal order, acknowledged writes and equal replicas.
+    /// Every user's data is in three regions or more and in no other. Shows for every pair of
+    /// regions how long what is written takes to be visible against the time of the link, and
+    /// checks causal order, acknowledged writes and equal replicas.
     #[command(after_help = "Examples:
   telesto-demo social
   telesto-demo social --time 5m --copies 5 --clients 4
   telesto-demo social --users 5000 --writes 4")]
     Social(social::Social),
-    /// A wiki to read and edit in a browser, on nodes that run: content, backlinks and categories of a page change in one transaction.
+    /// A wiki to read and edit in a browser, on nodes that run: content, backlinks and categories
+    /// of a page change in one transaction.
     #[command(after_help = "Examples:
   telesto-demo wiki
   telesto-demo wiki --url postgres://telesto@127.0.0.1:5433/telesto --url postgres://telesto@127.0.0.1:5434/telesto")]
     Wiki(wiki::Serve),
-    /// The bookstore as a benchmark: load one server with it, or compare several. telesto bench loads a database of your own.
+    /// The bookstore as a benchmark: load one server with it, or compare several. telesto bench
+    /// loads a database of your own.
     #[command(after_help = "Examples:
   telesto-demo bench tpcw --mix ordering --rate 200 --seconds 60
   telesto-demo bench compare telesto=postgres://… postgresql=postgres://… --workload point-read,join-2
@@ -110,34 +117,41 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Bench {
-    /// TPC-W's bookstore: interactions of browsers, with latencies, errors, dollars and a check at the end.
+    /// TPC-W's bookstore: interactions of browsers, with latencies, errors, dollars and a check at
+    /// the end.
     ///
-    /// Loads the shop when it is not there. Latencies are corrected for coordinated omission: with --rate they
-    /// count from when an interaction was due, without it what a slow answer kept from being asked is added.
+    /// Loads the shop when it is not there. Latencies are corrected for coordinated omission: with
+    /// --rate they count from when an interaction was due, without it what a slow answer kept from
+    /// being asked is added.
     Tpcw(Box<tpcw::Tpcw>),
     /// Several servers side by side: the same work in turns, medians and ratios.
     Compare(Box<tpcw::Compare>),
     /// The causal planes on real regions, beside Saturn's throughput (Figures 5 and 8a).
     ///
-    /// Starts the regions on this machine, with links as slow as between the paper's sites; planes take turns, ratios are to the first one.
+    /// Starts the regions on this machine, with links as slow as between the paper's sites; planes
+    /// take turns, ratios are to the first one.
     Regions(Box<planes::Planes>),
     /// Joins and updates on clusters of this machine, beside CloudTPS' figures (6, 7 and 8).
     ///
-    /// Starts the nodes. Every answer of a join is compared with a plain computation, and every update is looked for at the end.
+    /// Starts the nodes. Every answer of a join is compared with a plain computation, and every
+    /// update is looked for at the end.
     #[command(after_help = "Examples:
   telesto-demo bench cloudtps
   telesto-demo bench cloudtps --experiments scale --nodes 1,3,5 --customers 144000 --items 10000
   telesto-demo bench cloudtps --experiments path,updates --nodes 3 --time 10s --out figures")]
     Cloudtps(Box<cloudtps::CloudTps>),
-    /// Reads and increments on clusters of this machine, beside Scalaris' figures (3a and 3b); then a node is killed.
+    /// Reads and increments on clusters of this machine, beside Scalaris' figures (3a and 3b); then
+    /// a node is killed.
     ///
-    /// Starts the nodes. Increments are counted when they are acknowledged and looked for at the end.
+    /// Starts the nodes. Increments are counted when they are acknowledged and looked for at the
+    /// end.
     #[command(after_help = "Examples:
   telesto-demo bench scalaris
   telesto-demo bench scalaris --nodes 1,3,5 --modify-clients 1,50,100
   telesto-demo bench scalaris --nodes 3 --kill-time 30s --out figures")]
     Scalaris(Box<scalaris::Scalaris>),
-    /// Readers and editors of a wiki, beside Scalaris' figures; acknowledged edits and all links are checked at the end.
+    /// Readers and editors of a wiki, beside Scalaris' figures; acknowledged edits and all links
+    /// are checked at the end.
     Wiki(wiki::Load),
 }
 
@@ -145,8 +159,8 @@ enum Bench {
 enum Source {
     /// A MediaWiki XML dump (plain or bz2): pages, revisions, links, categories.
     ///
-    /// Reads the dump as a stream and commits page by page with its links and categories; run again,
-    /// it goes on where it stopped.
+    /// Reads the dump as a stream and commits page by page with its links and categories; run
+    /// again, it goes on where it stopped.
     Mediawiki {
         /// The dump, e.g. enwiki-latest-pages-articles1.xml.bz2
         file: PathBuf,

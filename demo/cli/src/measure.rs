@@ -1,7 +1,8 @@
 //! What clients did to a cluster, and what it took the cluster: for the papers' figures.
 //!
 //! # Invariants
-//! - Clients are connected before the watch starts; a latency is that of a whole transaction, repeated tries included.
+//! - Clients are connected before the watch starts; a latency is that of a whole transaction,
+//!   repeated tries included.
 //! - What nodes do while nobody asks anything is taken off what they have counted.
 //!
 //! # On failure
@@ -94,7 +95,8 @@ impl Measured {
     }
 }
 
-/// Lets clients work, each a future that ends when it has; `idle`: what the cluster counts in a second without them.
+/// Lets clients work, each a future that ends when it has; `idle`: what the cluster counts in a
+/// second without them.
 pub async fn measure<F>(
     cluster: &Cluster,
     idle: Counted,

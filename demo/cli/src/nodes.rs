@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - All have the bucket `bucket` in one folder, and a folder of their own beside it.
-//! - What is counted are the nodes' own counters and the kernel's account of their processes; clients are not in it.
+//! - What is counted are the nodes' own counters and the kernel's account of their processes;
+//!   clients are not in it.
 //!
 //! # On failure
 //! What the process said is in the error.
@@ -197,7 +198,8 @@ fn sum(text: &str, name: &str) -> f64 {
 fn processor(process: u32) -> Result<f64, String> {
     let path = format!("/proc/{process}/stat");
     let stat = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    // Behind the name, which may hold anything: state is the third field, user and system time the 14th and 15th.
+    // Behind the name, which may hold anything: state is the third field, user and system time the
+    // 14th and 15th.
     let fields = stat.rsplit_once(')').map(|(_, behind)| behind).unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: Vec<f64> = ticks.filter_map(|field| field.parse().ok()).collect();
@@ -220,7 +222,8 @@ impl Cluster {
         Self { folder: folder.to_owned(), nodes: Vec::new() }
     }
 
-    /// Starts nodes until there are `count`; returns when the log has the copies it wants of that many: three, or one of one or two.
+    /// Starts nodes until there are `count`; returns when the log has the copies it wants of that
+    /// many: three, or one of one or two.
     pub async fn grow(&mut self, count: u16) -> Result<(), String> {
         while self.nodes.len() < usize::from(count) {
             let number = u16::try_from(self.nodes.len() + 1).unwrap_or(u16::MAX);

@@ -1,20 +1,25 @@
-//! `telesto-demo bench regions`: what a causal plane costs real regions, beside Saturn's Figures 5 and 8a.
+//! `telesto-demo bench regions`: what a causal plane costs real regions, beside Saturn's Figures 5
+//! and 8a.
 //!
 //! ```text
 //! for each point of a figure, for each round, for each plane: all regions go over ─ warm up ─ count for a while ─► ratios to the first plane
 //! ```
 //! # Invariants
-//! - Planes take turns inside a round, in an order that changes, on the same regions and rows: what the machine does meanwhile is done to all.
-//! - Every way between two regions goes through a link of its own, which takes half a round trip as measured between the real sites.
-//! - Counted is what clients were answered, what the kernel says the nodes' processes took, and what went over the links; not what nodes
-//!   say of themselves. Only the time until an update is visible is theirs.
+//! - Planes take turns inside a round, in an order that changes, on the same regions and rows: what
+//!   the machine does meanwhile is done to all.
+//! - Every way between two regions goes through a link of its own, which takes half a round trip as
+//!   measured between the real sites.
+//! - Counted is what clients were answered, what the kernel says the nodes' processes took, and
+//!   what went over the links; not what nodes say of themselves. Only the time until an update is
+//!   visible is theirs.
 //!
 //! # On failure
 //! Why, and where to look. Processes started here are stopped at the end, whatever the end.
 //!
 //! # Limits
-//! All regions and clients share one machine, so that throughput is that of its processors; the paper had machines for each datacenter.
-//! Instructions cannot be counted on every machine; processor time can, in hundredths of a second.
+//! All regions and clients share one machine, so that throughput is that of its processors; the
+//! paper had machines for each datacenter. Instructions cannot be counted on every machine;
+//! processor time can, in hundredths of a second.
 
 mod report;
 mod tables;
@@ -81,7 +86,8 @@ pub struct Planes {
     /// Write all measurements to a file, as comma-separated values
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Folder for the regions' buckets and nodes; it must be new or empty. Default: a new one that is removed at the end
+    /// Folder for the regions' buckets and nodes; it must be new or empty. Default: a new one that
+    /// is removed at the end
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
 }
@@ -358,7 +364,8 @@ fn cpu_micros(world: &World) -> Result<u64, String> {
         let process = site.process().ok_or("a node has ended; its output.log says why")?;
         let path = format!("/proc/{process}/stat");
         let stat = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-        // Behind the name, which may hold anything: state is the third field, user and system time the 14th and 15th.
+        // Behind the name, which may hold anything: state is the third field, user and system time
+        // the 14th and 15th.
         let fields = stat.rsplit_once(')').map(|(_, behind)| behind).unwrap_or_default();
         let ticks: Vec<u64> = fields
             .split_whitespace()
@@ -375,7 +382,8 @@ fn cpu_micros(world: &World) -> Result<u64, String> {
     Ok(all)
 }
 
-/// What an update took beyond its link's time to be visible: the mean of all pairs to which something was sent, ms.
+/// What an update took beyond its link's time to be visible: the mean of all pairs to which
+/// something was sent, ms.
 async fn extra_ms(world: &World) -> Result<Option<f64>, String> {
     let mut extras = Vec::new();
     for (to, site) in world.sites.iter().enumerate() {

@@ -1,17 +1,20 @@
-//! `telesto-demo regions`: three regions on this machine as real processes, the links between them as slow as between continents; two
-//! shops sell, a traveller moves with its token, one region is cut off and comes back; what is seen of it, second by second.
+//! `telesto-demo regions`: three regions on this machine as real processes, the links between them
+//! as slow as between continents; two shops sell, a traveller moves with its token, one region is
+//! cut off and comes back; what is seen of it, second by second.
 //!
 //! # Invariants
-//! - Every way between two regions goes through a link of its own, which takes half a round trip as measured between the real sites.
-//! - Visible: from when the client in one region is told "committed" to when a client in the other region reads it. Both are in this
-//!   process, by one clock.
-//! - At the end replicas are compared, every acknowledged order is looked for, and what the traveller did not find is counted; the exit
-//!   code says whether all was well.
+//! - Every way between two regions goes through a link of its own, which takes half a round trip as
+//!   measured between the real sites.
+//! - Visible: from when the client in one region is told "committed" to when a client in the other
+//!   region reads it. Both are in this process, by one clock.
+//! - At the end replicas are compared, every acknowledged order is looked for, and what the
+//!   traveller did not find is counted; the exit code says whether all was well.
 //! - Processes started here are stopped at the end, whatever the end.
 //!
 //! # Limits
-//! All on one machine: three nodes share its processors and its disk, so what is added to a link's time is more than on three machines.
-//! A region is asked every few milliseconds what is there, which adds half of that.
+//! All on one machine: three nodes share its processors and its disk, so what is added to a link's
+//! time is more than on three machines. A region is asked every few milliseconds what is there,
+//! which adds half of that.
 
 mod legs;
 mod load;
@@ -36,7 +39,8 @@ use self::visibility::{Pair, Seen};
 use crate::link::Link;
 use crate::sites::{self, PATIENCE, World, empty_folder};
 
-/// Regions: names, the sites of [`Latencies::saturn`] that they stand for, and what those are called.
+/// Regions: names, the sites of [`Latencies::saturn`] that they stand for, and what those are
+/// called.
 const REGIONS: [(&str, u16, &str); 3] =
     [("us", 0, "N. Virginia"), ("eu", 3, "Ireland"), ("ap", 5, "Tokyo")];
 const NAMES: [&str; REGIONS.len()] = [REGIONS[0].0, REGIONS[1].0, REGIONS[2].0];
@@ -55,7 +59,8 @@ pub struct Regions {
     /// How the third region is cut off in the middle; connections hang, or break
     #[arg(long, value_enum, default_value = "silent")]
     cut: Link,
-    /// Folder for the regions' buckets and nodes; it must be new or empty. Default: a new one that is removed at the end
+    /// Folder for the regions' buckets and nodes; it must be new or empty. Default: a new one that
+    /// is removed at the end
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
 }

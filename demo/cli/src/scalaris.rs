@@ -1,20 +1,23 @@
-//! `telesto-demo bench scalaris`: what "Scalaris: Scalable Web Applications with a Transactional Key-Value Store" measured (its Figure 3), on
-//! clusters of this machine; then a node is killed under the same load.
+//! `telesto-demo bench scalaris`: what "Scalaris: Scalable Web Applications with a Transactional
+//! Key-Value Store" measured (its Figure 3), on clusters of this machine; then a node is killed
+//! under the same load.
 //!
 //! ```text
 //!   n clients at each node ─ watch starts ─ each reads a key i times, or adds one to a key i times ─ all are done ─ watch stops
 //! ```
 //! # Invariants
-//! - A modify reads a number and writes it plus one, in one serializable transaction; it is counted when it is acknowledged. The numbers
-//!   have to add up to exactly that after every measurement, and after the kill to no less, and to no more than what was in doubt beside.
+//! - A modify reads a number and writes it plus one, in one serializable transaction; it is counted
+//!   when it is acknowledged. The numbers have to add up to exactly that after every measurement,
+//!   and after the kill to no less, and to no more than what was in doubt beside.
 //! - A read that sees a number which this client has seen greater before fails the run.
 //!
 //! # On failure
 //! Why. Nodes started here are stopped at the end, whatever the end.
 //!
 //! # Limits
-//! All nodes and clients share one machine, so that more nodes do not do more in a second; what an operation costs all nodes is told beside.
-//! The paper had a machine of eight cores for each server and kept everything in memory; here every modify is synced to a majority's disks.
+//! All nodes and clients share one machine, so that more nodes do not do more in a second; what an
+//! operation costs all nodes is told beside. The paper had a machine of eight cores for each server
+//! and kept everything in memory; here every modify is synced to a majority's disks.
 
 mod client;
 
@@ -86,7 +89,8 @@ pub struct Scalaris {
     /// Keys; each operation takes any of them
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     keys: u32,
-    /// For how long clients modify while the node that owns the log is killed, with three nodes or more at the end; 0 leaves it out
+    /// For how long clients modify while the node that owns the log is killed, with three nodes or
+    /// more at the end; 0 leaves it out
     #[arg(long, value_name = "TIME", default_value = "10s")]
     kill_time: Span,
     /// What is drawn
@@ -95,7 +99,8 @@ pub struct Scalaris {
     /// Folder for tables and plots (SVG)
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Folder for the bucket and the nodes' own files; it must be new or empty. Default: a new one that is removed at the end
+    /// Folder for the bucket and the nodes' own files; it must be new or empty. Default: a new one
+    /// that is removed at the end
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
 }
@@ -110,7 +115,8 @@ struct Point {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// Why nodes could not be started, what went wrong with their clients, or that an increment is missing or done twice.
+/// Why nodes could not be started, what went wrong with their clients, or that an increment is
+/// missing or done twice.
 pub async fn run(mut asked: Scalaris) -> Result<(), String> {
     asked.nodes.sort_unstable();
     asked.nodes.dedup();
@@ -256,7 +262,8 @@ fn show_points(asked: &Scalaris, kind: Kind, points: &[Point]) -> Result<(), Str
     show(asked.out.as_deref(), kind.figure(), &title, &table, axes, &lines)
 }
 
-/// Clients modify, the node that owns the log is killed, and they go on; nothing that was acknowledged may be missing then.
+/// Clients modify, the node that owns the log is killed, and they go on; nothing that was
+/// acknowledged may be missing then.
 async fn kill(asked: &Scalaris, cluster: &mut Cluster, before: u64) -> Result<(), String> {
     let stop = Arc::new(AtomicBool::new(false));
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();

@@ -7,7 +7,8 @@
 //! What a process said is in the error.
 //!
 //! # Limits
-//! A port is held until its node is started; somebody else may take it in that moment. The demo ends then, and says so.
+//! A port is held until its node is started; somebody else may take it in that moment. The demo
+//! ends then, and says so.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ use crate::link::{Link, Proxy};
 use crate::sql::{connect, full};
 use crate::telesto::{bucket_in, program};
 
-/// How long regions may take to have everything of each other at the end, and their tables at the beginning.
+/// How long regions may take to have everything of each other at the end, and their tables at the
+/// beginning.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const AGAIN: Duration = Duration::from_millis(100);
 
@@ -178,8 +180,8 @@ impl World {
         Ok(())
     }
 
-    /// Has every region go by `plane` and begin its streams anew, as after any change of its registry: what was measured before is
-    /// forgotten.
+    /// Has every region go by `plane` and begin its streams anew, as after any change of its
+    /// registry: what was measured before is forgotten.
     pub async fn begin_anew(&self, plane: &str) -> Result<(), String> {
         for site in &self.sites {
             let begun = Instant::now();
@@ -201,7 +203,8 @@ impl World {
         Ok(())
     }
 
-    /// Has the regions use the best tree for what they have measured of each other, when they go by one.
+    /// Has the regions use the best tree for what they have measured of each other, when they go by
+    /// one.
     pub async fn plan_tree(&self) -> Result<(), String> {
         let (first, members) = (&self.sites[0], self.names.len());
         let client = connect(&first.url()).await?;

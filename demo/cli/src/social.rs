@@ -1,22 +1,26 @@
-//! `telesto-demo social`: a social network in seven regions, as real processes on this machine, with the links of Saturn's Table 1 and the real
-//! placement of its users.
+//! `telesto-demo social`: a social network in seven regions, as real processes on this machine,
+//! with the links of Saturn's Table 1 and the real placement of its users.
 //!
 //! ```text
 //! users of a region ─ browse, post, comment, message ─► its node          walls of users by the set of regions that hold them: a table each
 //!        └─ data that is not there: move with the session's token ─► the nearest node that has it ─ and back
 //! ```
 //! # Invariants
-//! - Every way between two regions goes through a link of its own, which takes half a round trip as measured between the real sites.
-//! - Whoever reads something about another post must find that post, where its wall is in the same region; and whoever has written finds
-//!   it wherever it goes with its token. What is not found is counted, and the exit code says so.
-//! - At the end replicas are compared, acknowledged writes are looked for, and a region must refuse what is not placed there.
+//! - Every way between two regions goes through a link of its own, which takes half a round trip as
+//!   measured between the real sites.
+//! - Whoever reads something about another post must find that post, where its wall is in the same
+//!   region; and whoever has written finds it wherever it goes with its token. What is not found is
+//!   counted, and the exit code says so.
+//! - At the end replicas are compared, acknowledged writes are looked for, and a region must refuse
+//!   what is not placed there.
 //!
 //! # On failure
 //! Why, and where to look. Processes started here are stopped at the end, whatever the end.
 //!
 //! # Limits
-//! All on one machine: seven nodes share its processors and its disk, which adds to a link's time. Visible: from the commit timestamp to
-//! being applied, by the nodes, whose clocks are one here. Friends' lists are this process's; the database holds the users' walls.
+//! All on one machine: seven nodes share its processors and its disk, which adds to a link's time.
+//! Visible: from the commit timestamp to being applied, by the nodes, whose clocks are one here.
+//! Friends' lists are this process's; the database holds the users' walls.
 
 mod tables;
 mod users;
@@ -69,7 +73,8 @@ pub struct Social {
     /// What is drawn
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Folder for the regions' buckets and nodes; it must be new or empty. Default: a new one that is removed at the end
+    /// Folder for the regions' buckets and nodes; it must be new or empty. Default: a new one that
+    /// is removed at the end
     #[arg(long, value_name = "FOLDER")]
     data_dir: Option<PathBuf>,
 }

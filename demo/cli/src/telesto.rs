@@ -1,8 +1,9 @@
 //! The telesto program, which the demos run as anybody would.
 //!
 //! # Invariants
-//! It is what `TELESTO_BIN` names, else the file `telesto` beside this program, where cargo puts both. No other is looked for: a demo
-//! of one version does not start nodes of another one that happens to be installed.
+//! It is what `TELESTO_BIN` names, else the file `telesto` beside this program, where cargo puts
+//! both. No other is looked for: a demo of one version does not start nodes of another one that
+//! happens to be installed.
 //!
 //! # On failure
 //! Where it was looked for, and how to get it.

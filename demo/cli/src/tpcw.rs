@@ -1,8 +1,11 @@
-//! `telesto-demo bench tpcw` and `telesto-demo bench compare`: the bookstore against one server, or several in turns.
+//! `telesto-demo bench tpcw` and `telesto-demo bench compare`: the bookstore against one server, or
+//! several in turns.
 //!
 //! # Invariants
-//! - A server without the shop gets it first; one with another size is used as it is, unless a size was asked for.
-//! - After the load the shop must add up, and show every order it acknowledged: else the command fails.
+//! - A server without the shop gets it first; one with another size is used as it is, unless a size
+//!   was asked for.
+//! - After the load the shop must add up, and show every order it acknowledged: else the command
+//!   fails.
 //!
 //! # On failure
 //! Exit code 1 with the reason; the shop stays, and `--reload` makes it anew.
@@ -116,11 +119,12 @@ pub struct Tpcw {
     browsers: Browsers,
     #[command(flatten)]
     shop: Shop,
-    /// Interactions a second that are due, answered or not (open loop). Without it each browser waits for its
-    /// answer (closed loop)
+    /// Interactions a second that are due, answered or not (open loop). Without it each browser
+    /// waits for its answer (closed loop)
     #[arg(long, value_parser = rate)]
     rate: Option<f64>,
-    /// A statement for each connection, e.g. "SET default_transaction_isolation = 'repeatable read'"
+    /// A statement for each connection, e.g. "SET default_transaction_isolation = 'repeatable
+    /// read'"
     #[arg(long, value_name = "SQL")]
     set: Option<String>,
     /// The report as JSON into this file (- for standard output, instead of the table)

@@ -1,17 +1,21 @@
-//! `telesto-demo wiki`: a wiki to read and edit in a browser, as Scalaris showed its transactions (§5).
+//! `telesto-demo wiki`: a wiki to read and edit in a browser, as Scalaris showed its transactions
+//! (§5).
 //!
 //! ```text
 //! browser ─ HTTP ─► this program ─ SQL ─► any of the nodes: content, backlinks and categories of a page change in one transaction
 //! ```
 //! # Invariants
 //! - An edit of a text that somebody has changed meanwhile is not taken: both texts are shown.
-//! - Only pages of this wiki may send edits (`Sec-Fetch-Site`, or `Origin` where a browser does not say it); scripts are not run.
+//! - Only pages of this wiki may send edits (`Sec-Fetch-Site`, or `Origin` where a browser does not
+//!   say it); scripts are not run.
 //!
 //! # On failure
-//! A node that does not answer is left out: its connection is made again, and the next one is asked. The page says what was wrong.
+//! A node that does not answer is left out: its connection is made again, and the next one is
+//! asked. The page says what was wrong.
 //!
 //! # Limits
-//! Whoever reaches its port may edit: it listens on this machine unless told otherwise. Texts of up to 2 MiB.
+//! Whoever reaches its port may edit: it listens on this machine unless told otherwise. Texts of up
+//! to 2 MiB.
 
 mod load;
 mod pages;

@@ -6,8 +6,8 @@
 //!   first bytes, not by their names.
 //!
 //! # On failure
-//! [`Error::Malformed`] with the offset in the decompressed XML. A page without title, id or revision
-//! is malformed, not skipped.
+//! [`Error::Malformed`] with the offset in the decompressed XML. A page without title, id or
+//! revision is malformed, not skipped.
 //!
 //! # Limits
 //! A page keeps its last revision in the file only ("pages-articles" dumps have one each). A page

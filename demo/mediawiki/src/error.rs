@@ -40,7 +40,8 @@ pub enum Error {
         /// SQLSTATE, when the server gave one.
         sqlstate: Option<String>,
     },
-    /// A page whose links or categories are not those of its text: an import or an edit was not one transaction.
+    /// A page whose links or categories are not those of its text: an import or an edit was not one
+    /// transaction.
     #[error(
         "the links or categories of {title:?} are not those of its newest text; please report this with the node's log and folder"
     )]

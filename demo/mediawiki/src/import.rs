@@ -11,8 +11,8 @@
 //!   transaction; an older revision never replaces a newer one.
 //!
 //! # On failure
-//! A serialization failure (40001) repeats the batch, at most [`ATTEMPTS`] times. Anything else ends
-//! the import; the same command goes on where it stopped.
+//! A serialization failure (40001) repeats the batch, at most [`ATTEMPTS`] times. Anything else
+//! ends the import; the same command goes on where it stopped.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,8 @@ struct Statements {
     mark: Statement,
 }
 
-/// Imports `dump` through `client`; `progress` is told (bytes read, bytes in all, report) after each batch.
+/// Imports `dump` through `client`; `progress` is told (bytes read, bytes in all, report) after
+/// each batch.
 ///
 /// # Errors
 /// [`Error::Malformed`] or [`Error::Read`] for the dump, [`Error::Database`] for the server.

@@ -118,7 +118,8 @@ mod tests {
         assert_eq!(categories, ["Far-left politics"]);
     }
 
-    /// Found by `any_text_is_survived_and_titles_are_stable`: a colon behind an underscore was a title.
+    /// Found by `any_text_is_survived_and_titles_are_stable`: a colon behind an underscore was a
+    /// title.
     #[test]
     fn colons_lead_behind_underscores_too() {
         let (links, categories) = found("[[_:]] [[_:_a b]] [[_:Category:Politics]]");

@@ -1,11 +1,13 @@
-//! The wiki in use: pages are read and edited as Scalaris' wiki does it (§5): content, backlinks and categories in one transaction.
+//! The wiki in use: pages are read and edited as Scalaris' wiki does it (§5): content, backlinks
+//! and categories in one transaction.
 //!
 //! ```text
 //! edit: page FOR UPDATE ─ its newest revision is the one that was edited? ─► revision, page, links and categories that came or went ─► COMMIT
 //!                               └─ no: Overtaken, nothing is changed
 //! ```
 //! # Invariants
-//! - Links and categories of a page are those of its newest revision, at every moment ([`Wiki::check`] looks).
+//! - Links and categories of a page are those of its newest revision, at every moment
+//!   ([`Wiki::check`] looks).
 //! - An edit of a text that somebody has changed meanwhile changes nothing.
 //! - Numbers of new pages and revisions are above those of any dump.
 //!
@@ -135,7 +137,8 @@ impl Wiki {
         self.client.is_closed()
     }
 
-    /// The page `title`, if there is one. Its parts are read one after the other: an edit may come between.
+    /// The page `title`, if there is one. Its parts are read one after the other: an edit may come
+    /// between.
     ///
     /// # Errors
     /// [`Error::Database`].

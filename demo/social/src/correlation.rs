@@ -1,7 +1,8 @@
 //! How much data regions share: the patterns of Saturn §7.3.2.
 //!
 //! # Invariants
-//! Everything is drawn from the caller's randomness. A placement holds the region that it is drawn for.
+//! Everything is drawn from the caller's randomness. A placement holds the region that it is drawn
+//! for.
 //!
 //! # On failure
 //! Nothing fails.
@@ -14,8 +15,9 @@ use rand::rngs::SmallRng;
 use telesto_common::RegionId;
 use telesto_geo::{Latencies, RegionSet};
 
-/// How much data regions share, as the authors' load generator draws it: a region of rank r (1 is the nearest) replicates an item with
-/// probability 2^-r (exponential) or (N - r) / N (proportional); every group that holds the writer is as likely (uniform); all (full).
+/// How much data regions share, as the authors' load generator draws it: a region of rank r (1 is
+/// the nearest) replicates an item with probability 2^-r (exponential) or (N - r) / N
+/// (proportional); every group that holds the writer is as likely (uniform); all (full).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correlation {
     /// Distant regions share little.
@@ -99,7 +101,8 @@ impl Sharing {
         placement
     }
 
-    /// Where a client of `region` goes for what its own region does not hold: nearer regions the more often, the more they share.
+    /// Where a client of `region` goes for what its own region does not hold: nearer regions the
+    /// more often, the more they share.
     pub fn elsewhere(&self, region: RegionId, random: &mut SmallRng) -> RegionId {
         let ranked = &self.ranked[usize::from(region.0)];
         for (at, other) in ranked.iter().enumerate() {

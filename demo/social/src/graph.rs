@@ -1,7 +1,8 @@
 //! Users, their placement, their friends.
 //!
 //! # Invariants
-//! - A user's home is one of the regions that hold its data; it is drawn, since the data do not say which one is the master.
+//! - A user's home is one of the regions that hold its data; it is drawn, since the data do not say
+//!   which one is the master.
 //! - Friendship goes both ways.
 //!
 //! # On failure
@@ -22,7 +23,8 @@ use telesto_geo::RegionSet;
 pub const EDGES: usize = 905_565;
 /// Regions of the placement: the seven sites of the paper's Table 1.
 pub const REGIONS: usize = 7;
-/// How often friends that the placement does not put together are taken all the same: partitioning puts most friends together.
+/// How often friends that the placement does not put together are taken all the same: partitioning
+/// puts most friends together.
 const APART: f64 = 0.15;
 
 /// The placements, by the most copies beside the master's.
@@ -53,7 +55,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads a placement and generates friends among its first `users` users: edges in proportion, so that users have as many friends.
+    /// Reads a placement and generates friends among its first `users` users: edges in proportion,
+    /// so that users have as many friends.
     ///
     /// # Errors
     /// The line that does not parse; a number of users below 100, which leaves regions without any.
@@ -70,7 +73,8 @@ impl Graph {
             placement.iter().nth(random.random_range(0..placement.len())).unwrap_or_default()
         };
         let homes: Vec<_> = placements.iter().map(home).collect();
-        // Heavy-tailed activity: a Pareto tail of 2.2, as degrees of social graphs have, cut at 1,000 times the least.
+        // Heavy-tailed activity: a Pareto tail of 2.2, as degrees of social graphs have, cut at
+        // 1,000 times the least.
         let activity = |_| (1.0 - random.random::<f64>()).powf(-1.0 / 1.2).min(1000.0);
         let weights: Vec<f64> = (0..placements.len()).map(activity).collect();
         let mut ends = Vec::new();

@@ -1,7 +1,8 @@
 //! What users do, and how often.
 //!
-//! Saturn draws from Benevenuto, Rodrigues, Cha and Almeida, "Characterizing user behavior in online social networks" (IMC 2009): 92 % of what
-//! users do is browsing, the rest writes; the most of it is about friends.
+//! Saturn draws from Benevenuto, Rodrigues, Cha and Almeida, "Characterizing user behavior in
+//! online social networks" (IMC 2009): 92 % of what users do is browsing, the rest writes; the most
+//! of it is about friends.
 //!
 //! # Invariants
 //! The shares add up to 100.
@@ -10,8 +11,8 @@
 //! Nothing fails.
 //!
 //! # Limits
-//! The study's table has 41 activities and Saturn's does not print what it made of them. Here they are eight; the 92 % and their order are
-//! the study's, the shares inside are rounded by us.
+//! The study's table has 41 activities and Saturn's does not print what it made of them. Here they
+//! are eight; the 92 % and their order are the study's, the shares inside are rounded by us.
 
 use rand::Rng as _;
 use rand::rngs::SmallRng;

@@ -1,8 +1,8 @@
 //! What goes wrong, and what operators do meanwhile.
 //!
 //! # Invariants
-//! Everything is drawn from the seed. Regions are told of a change at different times. One change at a time: the next begins when
-//! every region has finished the one before.
+//! Everything is drawn from the seed. Regions are told of a change at different times. One change
+//! at a time: the next begins when every region has finished the one before.
 //!
 //! # On failure
 //! A refused command is a violation: the simulation only gives commands that must be taken.

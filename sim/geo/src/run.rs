@@ -1,8 +1,8 @@
 //! One seed from beginning to end.
 //!
 //! # Invariants
-//! Regions, latencies, skews, plane, clients, misfortunes: all drawn from the seed. After the misfortunes everything heals and comes to
-//! rest; only then is judged what has to be everywhere.
+//! Regions, latencies, skews, plane, clients, misfortunes: all drawn from the seed. After the
+//! misfortunes everything heals and comes to rest; only then is judged what has to be everywhere.
 //!
 //! # On failure
 //! [`Report::violations`]; its text ends in the command that replays the seed.
@@ -233,7 +233,8 @@ impl Run {
         self.violations.extend(self.clients.diverged());
     }
 
-    /// Everything placed in a region was applied there once, each stream in its order, and nothing waits.
+    /// Everything placed in a region was applied there once, each stream in its order, and nothing
+    /// waits.
     fn judge_region(&mut self, region: RegionId) {
         let pending = self.world.region(region).pending();
         if pending > 0 {

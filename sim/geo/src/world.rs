@@ -14,7 +14,8 @@
 //! A region that refuses a message stops the world with the reason: every peer here is correct.
 //!
 //! # Limits
-//! Acknowledgements cost nothing and come with every eighth message, so resumptions repeat messages.
+//! Acknowledgements cost nothing and come with every eighth message, so resumptions repeat
+//! messages.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
@@ -462,7 +463,8 @@ impl World {
         if link.connection != connection || link.down {
             return;
         }
-        // Anything sent since the link came up is on its way already and would overtake: it is a new connection from here.
+        // Anything sent since the link came up is on its way already and would overtake: it is a
+        // new connection from here.
         link.connection += 1;
         let expected = link.receiver.expected();
         let again = link.sender.resume(expected + skips as u64);

@@ -39,8 +39,8 @@ fn eventual_plane_is_found_not_to_be_causal() {
     assert!(!report.violations.is_empty());
 }
 
-/// A seed that no longer shows it (other changes have moved its events) is replaced by the next one that does: what counts is that 500
-/// are enough.
+/// A seed that no longer shows it (other changes have moved its events) is replaced by the next one
+/// that does: what counts is that 500 are enough.
 #[test]
 fn each_planted_bug_is_found_and_the_seed_is_clean_without_it() {
     let known = [

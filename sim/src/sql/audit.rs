@@ -1,8 +1,9 @@
-//! Compares everything in one snapshot: tables with indexes, rows with the rules over them, executor with executor.
+//! Compares everything in one snapshot: tables with indexes, rows with the rules over them,
+//! executor with executor.
 //!
 //! # Invariants
-//! Rows are read by DataFusion from the tables themselves, in a form no index serves, and judged here: neither an index nor
-//! the query planner takes part in the verdict on them.
+//! Rows are read by DataFusion from the tables themselves, in a form no index serves, and judged
+//! here: neither an index nor the query planner takes part in the verdict on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

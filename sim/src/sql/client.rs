@@ -1,12 +1,15 @@
 //! A client that speaks SQL.
 //!
 //! # Invariants
-//! - What a client records follows from what the session told it: committed only when COMMIT (or the end of an implicit
-//!   transaction) succeeded, aborted only when an error says that nothing was changed, unknown otherwise.
-//! - Every writing transaction inserts its own row into `done`, so that its fate can be read at the end.
+//! - What a client records follows from what the session told it: committed only when COMMIT (or
+//!   the end of an implicit transaction) succeeded, aborted only when an error says that nothing
+//!   was changed, unknown otherwise.
+//! - Every writing transaction inserts its own row into `done`, so that its fate can be read at the
+//!   end.
 //!
 //! # On failure
-//! Errors of class XX (damage), and those that say that the generator's SQL is not SQL, break the run.
+//! Errors of class XX (damage), and those that say that the generator's SQL is not SQL, break the
+//! run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +83,8 @@ impl Talk<'_> {
         move |limit| random.next_u64() % limit.max(1)
     }
 
-    /// Looks at an error; whether it leaves open what became of the transaction it ended, if that was at its commit.
+    /// Looks at an error; whether it leaves open what became of the transaction it ended, if that
+    /// was at its commit.
     fn failed(&self, error: &Error) -> bool {
         let code = error.code();
         let text = code.to_string();
@@ -162,7 +166,8 @@ impl Talk<'_> {
         format!("INSERT INTO done VALUES ({}, {seq})", self.client.session)
     }
 
-    /// Statements without a block: a simple query of several, or a pipeline of prepared ones up to Sync.
+    /// Statements without a block: a simple query of several, or a pipeline of prepared ones up to
+    /// Sync.
     async fn implicit(&mut self, seq: u64) -> Ended {
         let Some(statement) = generate::statement(&mut self.below()) else {
             return Ended::Aborted;

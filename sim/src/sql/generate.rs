@@ -1,8 +1,8 @@
 //! Statements out of a client's randomness.
 //!
 //! # Invariants
-//! Few keys: clients meet. Parameters are bigint, text or boolean, so that one statement text serves literals and
-//! prepared plans alike.
+//! Few keys: clients meet. Parameters are bigint, text or boolean, so that one statement text
+//! serves literals and prepared plans alike.
 
 use std::fmt;
 use std::sync::Arc;

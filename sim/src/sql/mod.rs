@@ -1,4 +1,5 @@
-//! Clients that speak SQL: indexes, foreign keys and definitions under crashes, lost replies and races.
+//! Clients that speak SQL: indexes, foreign keys and definitions under crashes, lost replies and
+//! races.
 //!
 //! # Purpose
 //! ```text
@@ -8,16 +9,19 @@
 //! ```
 //!
 //! # Invariants
-//! - What an audit reads about a rule (a unique index, a foreign key) it reads without the index that enforces it.
-//! - A transaction that was acknowledged has its row in `done` at the end, one that failed has none, on every node.
+//! - What an audit reads about a rule (a unique index, a foreign key) it reads without the index
+//!   that enforces it.
+//! - A transaction that was acknowledged has its row in `done` at the end, one that failed has
+//!   none, on every node.
 //!
 //! # On failure
 //! Each difference is a violation of the run; the report ends with the command that replays it.
 //!
 //! # Limits
-//! DataFusion's own tasks run past the [`telesto_common::Env`] seam, on the same thread and the same seeded scheduler: a
-//! frozen process may go on with a query until it has to wait. What statements answer is not compared with a model;
-//! `crates/sql/tests/generated.rs` compares that with PostgreSQL.
+//! DataFusion's own tasks run past the [`telesto_common::Env`] seam, on the same thread and the
+//! same seeded scheduler: a frozen process may go on with a query until it has to wait. What
+//! statements answer is not compared with a model; `crates/sql/tests/generated.rs` compares that
+//! with PostgreSQL.
 
 mod audit;
 mod client;

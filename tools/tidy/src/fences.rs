@@ -1,9 +1,12 @@
-//! Code in documentation: what would be a test of rustdoc is one only where rustdoc is asked for tests.
+//! Code in documentation: what would be a test of rustdoc is one only where rustdoc is asked for
+//! tests.
 //!
 //! # Invariants
-//! - A fence of a documentation comment names its language (`text`, `sql`, …), so that it is no test.
-//! - Tests of rustdoc are in the crate that an embedding program sees ([`TESTED`]): the others have `doctest = false`, for each crate
-//!   that rustdoc looks for tests costs the test run some ten seconds.
+//! - A fence of a documentation comment names its language (`text`, `sql`, …), so that it is no
+//!   test.
+//! - Tests of rustdoc are in the crate that an embedding program sees ([`TESTED`]): the others have
+//!   `doctest = false`, for each crate that rustdoc looks for tests costs the test run some ten
+//!   seconds.
 //!
 //! # On failure
 //! A breach names the fence's line.

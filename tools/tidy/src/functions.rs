@@ -1,8 +1,8 @@
 //! Functions that are too long to be read at once.
 //!
 //! # Invariants
-//! No function outside of tests has more than [`MAX_FUNCTION_LINES`] lines but those in the list, and those only get
-//! shorter: a function of the list that has become short must leave it.
+//! No function outside of tests has more than [`MAX_FUNCTION_LINES`] lines but those in the list,
+//! and those only get shorter: a function of the list that has become short must leave it.
 //!
 //! # Limits
 //! Goes by the indentation that rustfmt gives.

@@ -1,18 +1,19 @@
 //! House rules that no compiler checks.
 //!
 //! # Purpose
-//! [`check`] walks a source tree and reports every breach of: length of files and functions, banned module names,
-//! module docs, left-over markers, dependencies that point upwards, crates that only one other may know, relative links
-//! in the docs, source files and modules that pages name, pages that are not in the tree, code in documentation that
-//! looks tested.
+//! [`check`] walks a source tree and reports every breach of: length of files, functions and
+//! comments, banned module names, module docs, left-over markers, dependencies that point upwards,
+//! crates that only one other may know, relative links in the docs, source files and modules that
+//! pages name, pages that are not in the tree, code in documentation that looks tested.
 //!
 //! # Invariants
 //! Reads only; a file it cannot read is a breach, never skipped.
 //!
 //! # Limits
-//! Looks at lines, not at syntax: a marker inside a string literal counts, and a function ends where a line as far to
-//! the left as its first closes it, as rustfmt writes it.
+//! Looks at lines, not at syntax: a marker inside a string literal counts, and a function ends
+//! where a line as far to the left as its first closes it, as rustfmt writes it.
 
+mod comments;
 mod fences;
 mod functions;
 mod modules;
@@ -200,6 +201,7 @@ fn check_source(root: &Path, file: &Path, text: &str, breaches: &mut Vec<Breach>
     }
     functions::check(root, file, text, body, breaches);
     fences::check(root, file, text, breaches);
+    comments::check(file, text, breaches);
     for (at, line) in text.lines().take(body).enumerate() {
         for page in ABSENT_PAGES {
             if line.contains(page) && !file.ends_with("tools/tidy/src/lib.rs") {
@@ -273,7 +275,8 @@ fn check_links(file: &Path, text: &str, breaches: &mut Vec<Breach>) {
     }
 }
 
-/// Source files that a page of the architecture names (`crate/path.rs`, below `crates/` without `src/`) must be there.
+/// Source files that a page of the architecture names (`crate/path.rs`, below `crates/` without
+/// `src/`) must be there.
 fn check_cited(root: &Path, file: &Path, text: &str, breaches: &mut Vec<Breach>) {
     if !file.starts_with(root.join("docs/architecture")) {
         return;
@@ -328,6 +331,10 @@ mod tests {
             root.join("docs/architecture/page.md"),
             "see `common/gone.rs`, `common/open.rs`, `common::undocumented::f`, `gone::f` and `open::gone`\n",
         );
+        let wide = "wide ".repeat(21);
+        let tabled =
+            format!("//! doc\n//! | {wide} |\n//! ```text\n//! {wide}\n//! ```\n// {wide}\n");
+        write(src.join("comment.rs"), &tabled);
         write(src.join("cites.rs"), "//! as SLATEDB.md says\n");
         write(src.join("fence.rs"), "//! ```text\n//! a\n//! ```\n//! ```\n//! f();\n//! ```\n");
         let long = format!("//! doc\nfn long() {{\n{}}}\n", "    step();\n".repeat(100));
@@ -338,7 +345,7 @@ mod tests {
         );
         let (breaches, files) = check(&root);
         std::fs::remove_dir_all(&root).expect("temporary folder");
-        assert_eq!(files, 10);
+        assert_eq!(files, 11);
         let text = breaches.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
         for expected in [
             "says nothing",
@@ -354,9 +361,10 @@ mod tests {
             "long has 102 lines",
             "uses arrow",
             "a test that is not run",
+            "comment.rs:6: a comment 107 wide",
         ] {
             assert!(text.contains(expected), "{expected:?} not reported in:\n{text}");
         }
-        assert_eq!(breaches.len(), 13, "{text}");
+        assert_eq!(breaches.len(), 14, "{text}");
     }
 }

@@ -1,16 +1,17 @@
-//! Modules and their items that a page of the architecture names (`module::item`): they must be there.
+//! Modules and their items that a page of the architecture names (`module::item`): they must be
+//! there.
 //!
 //! # Invariants
-//! - A name is right when its segments are the last ones of a module's path, or when those before the
-//!   last one are and the module's file has the last one as a word.
+//! - A name is right when its segments are the last ones of a module's path, or when those before
+//!   the last one are and the module's file has the last one as a word.
 //! - A crate is named with or without `telesto_`.
 //!
 //! # On failure
 //! A breach names the page's line.
 //!
 //! # Limits
-//! Looks at words in backticks: what a fence shows is not looked at, and a file that only mentions the
-//! item is taken for the one that has it.
+//! Looks at words in backticks: what a fence shows is not looked at, and a file that only mentions
+//! the item is taken for the one that has it.
 
 use std::path::{Path, PathBuf};
 

@@ -1,14 +1,17 @@
 //! The connections of those who look at a board: so many at once, and none that is silent for long.
 //!
 //! # Invariants
-//! - A place is taken before a connection is accepted: who finds none waits in the system's queue, and takes no file descriptor of the board.
-//! - A connection on which nothing comes and nothing goes for [`Pace::idle`] ends, so that its place is another's.
+//! - A place is taken before a connection is accepted: who finds none waits in the system's queue,
+//!   and takes no file descriptor of the board.
+//! - A connection on which nothing comes and nothing goes for [`Pace::idle`] ends, so that its
+//!   place is another's.
 //!
 //! # On failure
 //! A visitor whose connection was ended connects again.
 //!
 //! # Limits
-//! Visitors that are many and send a byte now and then keep others from the page, not the board from its targets.
+//! Visitors that are many and send a byte now and then keep others from the page, not the board
+//! from its targets.
 
 use std::future::Future as _;
 use std::io;
@@ -34,7 +37,8 @@ pub(super) struct Pace {
     pub idle: Duration,
 }
 
-/// Few browsers, each with its handful of connections. A page takes less than this however long its history is.
+/// Few browsers, each with its handful of connections. A page takes less than this however long its
+/// history is.
 pub(super) const PACE: Pace = Pace { most: 64, idle: Duration::from_secs(30) };
 
 /// See the module's text.

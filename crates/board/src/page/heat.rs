@@ -1,4 +1,5 @@
-//! A heat strip as inline SVG: time to the right, latency upwards, darker where more operations ended.
+//! A heat strip as inline SVG: time to the right, latency upwards, darker where more operations
+//! ended.
 //!
 //! ```text
 //!   failed   |    ##      |   share of the column's operations that failed
@@ -10,7 +11,8 @@
 //!
 //! # Invariants
 //! - A column with nothing probed shows as unknown from top to bottom; never as empty.
-//! - Colour is not alone: failures and unknown time have rows of their own, and a sentence tells both.
+//! - Colour is not alone: failures and unknown time have rows of their own, and a sentence tells
+//!   both.
 
 use std::fmt::Write as _;
 

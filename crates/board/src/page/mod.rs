@@ -8,16 +8,19 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing is loaded from another host, nothing is run: a Content-Security-Policy says so to the browser.
+//! - Nothing is loaded from another host, nothing is run: a Content-Security-Policy says so to the
+//!   browser.
 //! - Whatever comes from a target's name or answer is escaped.
-//! - Figures are reckoned off the threads that probe, and at most every two seconds for `/board.json` and the page's tables.
+//! - Figures are reckoned off the threads that probe, and at most every two seconds for
+//!   `/board.json` and the page's tables.
 //!
 //! # On failure
-//! A question that means nothing gets 400 or 404 and what there is; a history that cannot be read 500.
+//! A question that means nothing gets 400 or 404 and what there is; a history that cannot be
+//! read 500.
 //!
 //! # Limits
-//! Everyone who can connect can read. There is nothing to change. Connections are bounded (`guests.rs`), so that visitors leave the board what it
-//! needs to ask its targets.
+//! Everyone who can connect can read. There is nothing to change. Connections are bounded
+//! (`guests.rs`), so that visitors leave the board what it needs to ask its targets.
 
 mod guests;
 mod heat;

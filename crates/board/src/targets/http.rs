@@ -1,16 +1,18 @@
-//! A server with Telesto's HTTP key-value API: records are keys, values are JSON (`docs/reference/http.md`).
+//! A server with Telesto's HTTP key-value API: records are keys, values are JSON
+//! (`docs/reference/http.md`).
 //!
 //! # Invariants
-//! A request is sent once: no redirects, no proxies, no retries. Idle connections are kept for the next request, for
-//! less time than servers keep them: what a server closes as a request is on its way would look like an outage.
+//! A request is sent once: no redirects, no proxies, no retries. Idle connections are kept for the
+//! next request, for less time than servers keep them: what a server closes as a request is on its
+//! way would look like an outage.
 //!
 //! # On failure
-//! Any status but 2xx is [`Kind::Rejected`] with the code of the body (a read of a missing key is no failure);
-//! no answer is [`Kind::Unreachable`].
+//! Any status but 2xx is [`Kind::Rejected`] with the code of the body (a read of a missing key is
+//! no failure); no answer is [`Kind::Unreachable`].
 //!
 //! # Limits
-//! An update is a plain PUT: it makes a key that was not there. User and password of the URL go as HTTP basic
-//! authentication.
+//! An update is a plain PUT: it makes a key that was not there. User and password of the URL go as
+//! HTTP basic authentication.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! The kinds of target: a Postgres URL, an HTTP key-value URL, an S3 URL.
 //!
 //! # Invariants
-//! - All kinds are measured alike: one operation a lane, one request an operation, no retries of any library.
+//! - All kinds are measured alike: one operation a lane, one request an operation, no retries of
+//!   any library.
 //! - What is shown of a URL has neither user nor password.
 //!
 //! # On failure

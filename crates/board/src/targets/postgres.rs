@@ -1,11 +1,15 @@
-//! Anything that speaks the Postgres wire: a table of records, two prepared statements a connection.
+//! Anything that speaks the Postgres wire: a table of records, two prepared statements a
+//! connection.
 //!
 //! # Invariants
-//! - Each operation is one statement in a transaction of its own, on a connection that does nothing else meanwhile.
-//! - A connection whose lane is dropped is closed at once, answered or not: a server that stands still does not collect them.
+//! - Each operation is one statement in a transaction of its own, on a connection that does nothing
+//!   else meanwhile.
+//! - A connection whose lane is dropped is closed at once, answered or not: a server that stands
+//!   still does not collect them.
 //!
 //! # On failure
-//! An answer with an SQLSTATE is [`Kind::Rejected`], conflicts included; anything else is [`Kind::Unreachable`].
+//! An answer with an SQLSTATE is [`Kind::Rejected`], conflicts included; anything else is
+//! [`Kind::Unreachable`].
 //!
 //! # Limits
 //! The table is `telesto_board_data`.

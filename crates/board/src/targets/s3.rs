@@ -7,8 +7,9 @@
 //! What the store answers is [`Kind::Rejected`]; no answer is [`Kind::Unreachable`].
 //!
 //! # Limits
-//! An update is a plain PUT: it makes an object that was not there. Credentials come from the environment (`AWS_…`), region
-//! and endpoint from there or from the URL (`?region=…&endpoint=…`), so that several stores can be targets at once.
+//! An update is a plain PUT: it makes an object that was not there. Credentials come from the
+//! environment (`AWS_…`), region and endpoint from there or from the URL (`?region=…&endpoint=…`),
+//! so that several stores can be targets at once.
 
 use std::error::Error as _;
 use std::ops::Range;
@@ -40,7 +41,8 @@ impl Objects {
         let bucket = url.host_str().ok_or("it names no bucket")?;
         let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
         let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_retry(retries);
-        // The board's own time limit ends a request; the library's would be another kind of failure.
+        // The board's own time limit ends a request; the library's would be another kind of
+        // failure.
         let mut client = ClientOptions::new().with_timeout_disabled();
         for (name, value) in url.query_pairs() {
             builder = match &*name {

@@ -1,15 +1,18 @@
 //! Connections to servers that speak the Postgres wire: of targets and of the store.
 //!
 //! # Invariants
-//! - A connection that is dropped is closed at once, answered or not: a server that stands still does not collect them.
-//! - With `sslmode=require` nothing is sent to a server whose certificate is not signed, for its host, by an authority that
-//!   this machine trusts.
+//! - A connection that is dropped is closed at once, answered or not: a server that stands still
+//!   does not collect them.
+//! - With `sslmode=require` nothing is sent to a server whose certificate is not signed, for its
+//!   host, by an authority that this machine trusts.
 //!
 //! # On failure
-//! A URL that means nothing, or a machine that trusts no authority, is refused when the target is made.
+//! A URL that means nothing, or a machine that trusts no authority, is refused when the target is
+//! made.
 //!
 //! # Limits
-//! Without `sslmode=require` there is no TLS, whatever the server offers: libpq would use it unverified.
+//! Without `sslmode=require` there is no TLS, whatever the server offers: libpq would use it
+//! unverified.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Whole nodes in a simulated world: disk, membership, engine. What each test takes of this differs.
+//! Whole nodes in a simulated world: disk, membership, engine. What each test takes of this
+//! differs.
 #![allow(dead_code, unused_imports)]
 
 pub use std::sync::Arc;
@@ -259,7 +260,8 @@ impl Cluster {
         running.iter().all(|index| self.status(*index).owner == Some(id(owner))).then_some(owner)
     }
 
-    /// Waits until everybody agrees on an owner whose log is kept by `copies` servers that take entries.
+    /// Waits until everybody agrees on an owner whose log is kept by `copies` servers that take
+    /// entries.
     pub async fn settle(&self, copies: usize) -> usize {
         for _ in 0..600 {
             if let Some(owner) = self.owner() {

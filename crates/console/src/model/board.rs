@@ -1,10 +1,13 @@
-//! The figures of the node's own prober, and of a latency board that runs somewhere: `telesto board --listen`.
+//! The figures of the node's own prober, and of a latency board that runs somewhere:
+//! `telesto board --listen`.
 //!
 //! # Purpose
-//! Puts what a board saw from the outside, the one thing in the console that is no SQL, beside what the node's prober saw.
+//! Puts what a board saw from the outside, the one thing in the console that is no SQL, beside what
+//! the node's prober saw.
 //!
 //! # Invariants
-//! - Asked of the one address that the server was started with, never of one that a visitor names: once, no redirects, no proxy.
+//! - Asked of the one address that the server was started with, never of one that a visitor names:
+//!   once, no redirects, no proxy.
 //! - What it answers is data: bounded by [`MOST`], and shown escaped.
 //!
 //! # On failure
@@ -31,8 +34,8 @@ const MOST: usize = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(5);
 const WINDOWS: [&str; 3] = ["1h", "1d", "30d"];
 
-/// What the node's prober tells. A number that is not there is unknown, and said to be; no share is rounded up: not every operation
-/// was one that succeeded.
+/// What the node's prober tells. A number that is not there is unknown, and said to be; no share is
+/// rounded up: not every operation was one that succeeded.
 const OWN: &str = "SELECT target, operation, span AS window, operations, \
     coalesce(round(p50_ms::numeric, 2)::text, 'unknown') AS p50_ms, coalesce(round(p90_ms::numeric, 2)::text, 'unknown') AS p90_ms, \
     coalesce(round(p99_ms::numeric, 2)::text, CASE WHEN operations > 0 THEN 'failed' ELSE 'unknown' END) AS p99_ms, \

@@ -1,7 +1,8 @@
 //! The nodes, the logs and their copies; the regions.
 //!
 //! # Purpose
-//! What `telesto_nodes`, `telesto_logs`, `telesto_log_copies` and, where there is one, `telesto_regions` show.
+//! What `telesto_nodes`, `telesto_logs`, `telesto_log_copies` and, where there is one,
+//! `telesto_regions` show.
 //!
 //! # Invariants
 //! None beyond those of [`super`].

@@ -1,7 +1,9 @@
-//! Where each dollar goes, what a month would cost, and what another checkpoint interval or level of consistency would.
+//! Where each dollar goes, what a month would cost, and what another checkpoint interval or level
+//! of consistency would.
 //!
 //! # Purpose
-//! Dollars by cause and class, the price sheet, a projection of the last hour's rate, and a what-if.
+//! Dollars by cause and class, the price sheet, a projection of the last hour's rate, and a
+//! what-if.
 //!
 //! # Protocol of the what-if
 //! ```text
@@ -11,14 +13,16 @@
 //! ```
 //!
 //! # Invariants
-//! - Every term of the what-if is measured by this process or stands in its price sheet; nothing is assumed but that a fold costs the same.
+//! - Every term of the what-if is measured by this process or stands in its price sheet; nothing is
+//!   assumed but that a fold costs the same.
 //! - A number that is not there makes no zero: the what-if says what is missing.
 //!
 //! # On failure
 //! Each part fails by itself.
 //!
 //! # Limits
-//! Requests only: what is stored is charged by the month and not metered. Of this process since it started.
+//! Requests only: what is stored is charged by the month and not metered. Of this process since it
+//! started.
 
 use std::time::Duration;
 

@@ -4,8 +4,10 @@
 //! The data browser, the diagram, and what the editor completes.
 //!
 //! # Invariants
-//! - Names from a request are compared as literals, or quoted as names; a table is looked up before its rows are read.
-//! - Pages of rows go along the primary key: a page costs what its rows cost, however far back it is.
+//! - Names from a request are compared as literals, or quoted as names; a table is looked up before
+//!   its rows are read.
+//! - Pages of rows go along the primary key: a page costs what its rows cost, however far back it
+//!   is.
 //!
 //! # On failure
 //! A schema or table that this role cannot see is 404.

@@ -1,4 +1,5 @@
-//! What there is to show, apart from how: each page and its JSON route are made from the same thing.
+//! What there is to show, apart from how: each page and its JSON route are made from the same
+//! thing.
 //!
 //! # Purpose
 //! SQL, and the little arithmetic that SQL would hide.

@@ -4,7 +4,8 @@
 //! The first page.
 //!
 //! # Invariants
-//! - Figures of the last hour are sums over `telesto_history`; rates are per second of the time that it covers.
+//! - Figures of the last hour are sums over `telesto_history`; rates are per second of the time
+//!   that it covers.
 //! - Availability is the share that was done in time: reads within 50 ms, writes within 500 ms.
 //!
 //! # On failure

@@ -10,7 +10,8 @@
 //! Each part fails by itself.
 //!
 //! # Limits
-//! Settings are those of a session (`pg_settings`); what the process was started with is in its configuration.
+//! Settings are those of a session (`pg_settings`); what the process was started with is in its
+//! configuration.
 
 use serde::Serialize;
 

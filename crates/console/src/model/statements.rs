@@ -1,17 +1,19 @@
 //! What runs now, what ran since the start, what that waited for, and what could be better.
 //!
 //! # Purpose
-//! `pg_stat_activity`, `telesto_activity_samples`, `pg_stat_statements`, `telesto_anomalies`, `telesto_index_advice`, as far as the server
-//! has them.
+//! `pg_stat_activity`, `telesto_activity_samples`, `pg_stat_statements`, `telesto_anomalies`,
+//! `telesto_index_advice`, as far as the server has them.
 //!
 //! # Invariants
-//! A session is ended or its statement cancelled by SQL as the visitor: whoever may not do it in psql may not do it here.
+//! A session is ended or its statement cancelled by SQL as the visitor: whoever may not do it in
+//! psql may not do it here.
 //!
 //! # On failure
 //! Each part fails by itself.
 //!
 //! # Limits
-//! The hundred statements that took most time; [`TOP`] of the other orders; waits of the last [`MINUTES`] minutes.
+//! The hundred statements that took most time; [`TOP`] of the other orders; waits of the last
+//! [`MINUTES`] minutes.
 
 use serde::Serialize;
 

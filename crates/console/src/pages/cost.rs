@@ -4,7 +4,8 @@
 //! Dollars by cause, spend caps, the price sheet, a projection, a what-if.
 //!
 //! # Invariants
-//! See [`crate::model::cost`]. A cap is set and dropped by SQL as the visitor, on a form with the CSRF token, where the console may write.
+//! See [`crate::model::cost`]. A cap is set and dropped by SQL as the visitor, on a form with the
+//! CSRF token, where the console may write.
 //!
 //! # On failure
 //! See [`super`].

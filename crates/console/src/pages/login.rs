@@ -8,7 +8,8 @@
 //! - After it the visitor goes to a page of this console, wherever `next` points.
 //!
 //! # On failure
-//! A wrong password and a role that does not exist look the same and take as long; too many are told to wait.
+//! A wrong password and a role that does not exist look the same and take as long; too many are
+//! told to wait.
 //!
 //! # Limits
 //! See `telesto_server::attempts`.

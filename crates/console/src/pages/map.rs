@@ -1,7 +1,9 @@
-//! The regions as a picture: which pairs are linked, and how long after its commit in one a transaction is seen in the other.
+//! The regions as a picture: which pairs are linked, and how long after its commit in one a
+//! transaction is seen in the other.
 //!
 //! # Purpose
-//! The table of links, for the eye: each region a box on a circle, each pair a line with both directions' figures.
+//! The table of links, for the eye: each region a box on a circle, each pair a line with both
+//! directions' figures.
 //!
 //! # Invariants
 //! - What the picture shows stands in the table of links, too.
@@ -11,7 +13,8 @@
 //! Without links there is no picture.
 //!
 //! # Limits
-//! [`MOST`] regions; of more there is the table alone. Places on the circle have nothing to do with places on earth: nobody told those.
+//! [`MOST`] regions; of more there is the table alone. Places on the circle have nothing to do with
+//! places on earth: nobody told those.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,8 @@
 //! Each is a model (see [`crate::model`]) put into markup.
 //!
 //! # Invariants
-//! Readable without scripts, but for the SQL editor and the charts; what charts show stands in a table beside them.
+//! Readable without scripts, but for the SQL editor and the charts; what charts show stands in a
+//! table beside them.
 //!
 //! # On failure
 //! A part that failed shows its error; the others stand.

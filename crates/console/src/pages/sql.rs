@@ -1,7 +1,8 @@
 //! `/sql`: the editor.
 //!
 //! # Purpose
-//! A text area that runs SQL through the API; the editor with completion takes its place when its script has come.
+//! A text area that runs SQL through the API; the editor with completion takes its place when its
+//! script has come.
 //!
 //! # Invariants
 //! Reads only, unless the visitor switches and the server lets the console write.
@@ -10,7 +11,8 @@
 //! Errors are shown with their place in the text.
 //!
 //! # Limits
-//! See [`crate::limits`]. Each run is a session of its own: what it left open is rolled back, `SET` and temporary tables end with it.
+//! See [`crate::limits`]. Each run is a session of its own: what it left open is rolled back, `SET`
+//! and temporary tables end with it.
 
 use axum::extract::Query;
 use axum::response::Response;

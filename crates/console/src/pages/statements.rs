@@ -1,10 +1,12 @@
 //! `/statements`: what runs now, what ran, what it waited for, and what could be better.
 //!
 //! # Purpose
-//! Sees sessions, cancels a statement, ends a session; statements by the time and dollars they took.
+//! Sees sessions, cancels a statement, ends a session; statements by the time and dollars they
+//! took.
 //!
 //! # Invariants
-//! Cancelling and ending are SQL as the visitor (`pg_cancel_backend`, `pg_terminate_backend`), on a form with the CSRF token.
+//! Cancelling and ending are SQL as the visitor (`pg_cancel_backend`, `pg_terminate_backend`), on a
+//! form with the CSRF token.
 //!
 //! # On failure
 //! See [`super`].

@@ -1,4 +1,5 @@
-//! Ways by which an ordinary role tries to reach another's data, or more power, through the console and its API.
+//! Ways by which an ordinary role tries to reach another's data, or more power, through the console
+//! and its API.
 
 use serde_json::{Value, json};
 use telesto_console::access;
@@ -179,7 +180,8 @@ async fn refusal(node: &Node, visitor: &(String, String)) -> (u16, String) {
     (answer.status, error["code"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The session ends whatever became of the role: nothing runs, pages lead to the log-in, and it does not come back.
+/// The session ends whatever became of the role: nothing runs, pages lead to the log-in, and it
+/// does not come back.
 async fn is_out(node: &Node, visitor: &(String, String), what: &str) {
     assert_eq!(refusal(node, visitor).await, (401, "unauthorized".to_owned()), "{what}");
     let page = node.get("/sql", &visitor.0).await;

@@ -1,7 +1,8 @@
 //! Artificial delays of a given tree, by a linear program (Saturn §5.4, Definition 2).
 //!
 //! # Invariants
-//! Delays are not negative, and only on edges that leave a serializer. The result is never worse than no delays.
+//! Delays are not negative, and only on edges that leave a serializer. The result is never worse
+//! than no delays.
 //!
 //! # On failure
 //! [`Error::Unsolvable`] when the program's solver gives up.

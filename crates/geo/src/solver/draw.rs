@@ -16,7 +16,8 @@ use telesto_common::RegionId;
 use crate::tree::Node;
 use crate::{Latencies, Tree};
 
-/// Draws `tree` from its serializer 0, with the latencies of its edges and artificial delays; `names` by region.
+/// Draws `tree` from its serializer 0, with the latencies of its edges and artificial delays;
+/// `names` by region.
 #[must_use]
 pub fn draw(tree: &Tree, latencies: &Latencies, names: &[&str]) -> String {
     let name = |region: RegionId| {

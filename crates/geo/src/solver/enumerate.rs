@@ -1,15 +1,16 @@
 //! All spanning trees over the regions' sites (Cayley 1889; numbered by Prüfer's sequences, 1918).
 //!
 //! # Invariants
-//! Exact over its class: every spanning tree, with the best delays. A tree is bounded from below by the mismatch that no delay
-//! mends, paths that are too long; a linear program is solved only for trees whose bound is below the best found.
+//! Exact over its class: every spanning tree, with the best delays. A tree is bounded from below by
+//! the mismatch that no delay mends, paths that are too long; a linear program is solved only for
+//! trees whose bound is below the best found.
 //!
 //! # On failure
 //! [`Error::Unsolvable`] above the limit.
 //!
 //! # Limits
-//! [`EXACT_LIMIT`] regions: 8^6 = 262,144 trees. Trees whose serializers share a site without being one are left out: they win only
-//! where latencies break the triangle inequality by much.
+//! [`EXACT_LIMIT`] regions: 8^6 = 262,144 trees. Trees whose serializers share a site without being
+//! one are left out: they win only where latencies break the triangle inequality by much.
 
 use telesto_common::RegionId;
 
@@ -82,7 +83,8 @@ fn spanning_tree(sites: usize, number: u64) -> Vec<(usize, usize)> {
     edges
 }
 
-/// The least mismatch that delays could leave, and the mismatch without delays; weighted averages, microseconds.
+/// The least mismatch that delays could leave, and the mismatch without delays; weighted averages,
+/// microseconds.
 fn rate(problem: &Problem, edges: &[(usize, usize)]) -> (f64, f64) {
     let sites = problem.regions();
     let mut paths = vec![u64::MAX; sites * sites];

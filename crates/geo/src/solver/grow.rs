@@ -5,14 +5,16 @@
 //! ```
 //!
 //! # Invariants
-//! For a given shape the serializers' sites are optimal for the sum of weighted paths, which is the mismatch plus a constant where no
-//! path is shorter than its payload's: a dynamic program along the tree, as for the small parsimony problem (Sankoff 1975).
+//! For a given shape the serializers' sites are optimal for the sum of weighted paths, which is the
+//! mismatch plus a constant where no path is shorter than its payload's: a dynamic program along
+//! the tree, as for the small parsimony problem (Sankoff 1975).
 //!
 //! # On failure
 //! As [`crate::solver::solve`].
 //!
 //! # Limits
-//! A heuristic: shapes are dropped when the gap to the one before exceeds the threshold, and beyond [`KEPT`].
+//! A heuristic: shapes are dropped when the gap to the one before exceeds the threshold, and beyond
+//! [`KEPT`].
 
 use telesto_common::RegionId;
 
@@ -35,7 +37,8 @@ struct Shape {
     edges: Vec<(usize, usize)>,
 }
 
-/// A good tree by Algorithm 3; shapes after a gap of more than `threshold_micros` in the weighted sum of paths are dropped.
+/// A good tree by Algorithm 3; shapes after a gap of more than `threshold_micros` in the weighted
+/// sum of paths are dropped.
 ///
 /// # Errors
 /// [`Error::Unsolvable`].
@@ -123,7 +126,8 @@ impl Shape {
     }
 }
 
-/// The least weighted sum of (paths − latencies) over the first `leaves` regions, and the site of every node for it.
+/// The least weighted sum of (paths − latencies) over the first `leaves` regions, and the site of
+/// every node for it.
 fn place(problem: &Problem, shape: &Shape, leaves: usize) -> (f64, Vec<usize>) {
     let sites = problem.regions();
     // A preorder from leaf 0: (node, parent).
@@ -218,7 +222,8 @@ mod tests {
     }
 
     proptest! {
-        // The cases are the same in every run: Algorithm 3 promises no bound, and rare sites lie beyond a tenth.
+        // The cases are the same in every run: Algorithm 3 promises no bound, and rare sites lie
+        // beyond a tenth.
         #![proptest_config(ProptestConfig {
             rng_seed: proptest::test_runner::RngSeed::Fixed(1),
             ..ProptestConfig::with_cases(24)

@@ -1,8 +1,9 @@
 //! The solver for trees of serializers (Saturn §5.4, §5.5).
 //!
 //! # Purpose
-//! Finds the tree, the serializers' sites and the artificial delays that minimise the weighted mismatch between the time a label
-//! takes and the time its payload takes (Definition 2). [`solve`] chooses: [`enumerate()`] up to 8 regions, [`grow()`] above.
+//! Finds the tree, the serializers' sites and the artificial delays that minimise the weighted
+//! mismatch between the time a label takes and the time its payload takes (Definition 2). [`solve`]
+//! chooses: [`enumerate()`] up to 8 regions, [`grow()`] above.
 //!
 //! # Invariants
 //! Every solution passes [`Tree::validate`]. The same problem gives the same solution.
@@ -11,7 +12,8 @@
 //! [`Error::Unsolvable`] when the input is out of range or the linear program fails.
 //!
 //! # Limits
-//! Serializers sit at the regions' sites. Latencies are averages; whether load changes them is not modelled.
+//! Serializers sit at the regions' sites. Latencies are averages; whether load changes them is not
+//! modelled.
 
 mod delays;
 mod draw;
@@ -89,7 +91,8 @@ impl Problem {
         if weights > 0.0 { sum / weights } else { 0.0 }
     }
 
-    /// The weighted average of |label path − payload latency|, microseconds (Definition 2, divided by the sum of weights).
+    /// The weighted average of |label path − payload latency|, microseconds (Definition 2, divided
+    /// by the sum of weights).
     #[must_use]
     pub fn mismatch_micros(&self, tree: &Tree) -> f64 {
         self.average(|from, to| {
@@ -98,10 +101,12 @@ impl Problem {
         })
     }
 
-    /// By source and target region: how much later than its arrival a transaction is expected to become visible, microseconds.
+    /// By source and target region: how much later than its arrival a transaction is expected to
+    /// become visible, microseconds.
     ///
-    /// For the tree, what its path is longer. For `matrix`, the most that a cause on its way from a third region can be late. For
-    /// the planes that wait for time, what the farthest region is farther, and their intervals. Latencies only: no queues.
+    /// For the tree, what its path is longer. For `matrix`, the most that a cause on its way from a
+    /// third region can be late. For the planes that wait for time, what the farthest region is
+    /// farther, and their intervals. Latencies only: no queues.
     #[must_use]
     pub fn expected_extra_micros(&self, kind: PlaneKind, tree: Option<&Tree>) -> Vec<Vec<u64>> {
         let regions = || (0..self.regions() as u16).map(RegionId);

@@ -1,7 +1,8 @@
 //! A tree as a picture: for Graphviz, and as SVG without any program.
 //!
 //! # Invariants
-//! Every serializer, region, link and artificial delay is shown once. The same tree gives the same bytes.
+//! Every serializer, region, link and artificial delay is shown once. The same tree gives the same
+//! bytes.
 //!
 //! # On failure
 //! A region without a name is shown by its number.

@@ -1,7 +1,9 @@
-//! Trees of serializers (Saturn §5): the configuration, the serializer, and the plane that rests on them.
+//! Trees of serializers (Saturn §5): the configuration, the serializer, and the plane that rests on
+//! them.
 //!
 //! # Invariants
-//! Serializers and links form one tree; every region hangs on one serializer. [`Tree::validate`] checks it.
+//! Serializers and links form one tree; every region hangs on one serializer. [`Tree::validate`]
+//! checks it.
 //!
 //! # On failure
 //! What is no tree is refused with [`Error::NotATree`].
@@ -31,7 +33,8 @@ pub enum Node {
     Serializer(u16),
 }
 
-/// A configuration: serializers, where they are, how they are linked, what they delay (Saturn §5.4).
+/// A configuration: serializers, where they are, how they are linked, what they delay (Saturn
+/// §5.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// Grows with every change of trees.
@@ -132,7 +135,8 @@ impl Tree {
         self.delays_micros.get(&(from, to)).copied().unwrap_or(0)
     }
 
-    /// How long a label travels from one region to another, microseconds: latencies between sites and artificial delays.
+    /// How long a label travels from one region to another, microseconds: latencies between sites
+    /// and artificial delays.
     #[must_use]
     pub fn path_micros(&self, from: RegionId, to: RegionId, latencies: &Latencies) -> u64 {
         let edge = |a, b| latencies.get(self.site(a), self.site(b)) + self.delay(a, b);

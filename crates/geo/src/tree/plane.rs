@@ -1,15 +1,19 @@
-//! The `tree` plane of one region: label sink, remote proxy, fallback, change of trees (Saturn §4, §6).
+//! The `tree` plane of one region: label sink, remote proxy, fallback, change of trees (Saturn §4,
+//! §6).
 //!
 //! # Invariants
 //! - Labels leave in timestamp order, each down one tree: the next one from the change label on.
-//! - A transaction is applied when its label's turn has come in the tree's order, or when time is stable past it and every stable
-//!   one before it was applied. What was taken by time is not in the tree's order, so the labels of this region say so from then on:
-//!   their floor is the greatest time taken by time, and they are taken elsewhere only when time is stable past it there.
-//! - Per source, transactions are applied in order: one timestamp says which late labels are of the past.
+//! - A transaction is applied when its label's turn has come in the tree's order, or when time is
+//!   stable past it and every stable one before it was applied. What was taken by time is not in
+//!   the tree's order, so the labels of this region say so from then on: their floor is the
+//!   greatest time taken by time, and they are taken elsewhere only when time is stable past it
+//!   there.
+//! - Per source, transactions are applied in order: one timestamp says which late labels are of the
+//!   past.
 //!
 //! # On failure
-//! Labels that do not come cost `patience`, then time decides. A tree that is lost is left by a change of trees, which then ends
-//! by its slow exit.
+//! Labels that do not come cost `patience`, then time decides. A tree that is lost is left by a
+//! change of trees, which then ends by its slow exit.
 //!
 //! # Limits
 //! One change at a time. Labels of the next tree are kept in memory while a change lasts.
@@ -40,7 +44,8 @@ struct Waiting {
 struct Epoch {
     /// Labels that have come and were not taken.
     queue: VecDeque<TreeLabel>,
-    /// Regions whose change labels have come down this tree, as the next one, with their timestamps.
+    /// Regions whose change labels have come down this tree, as the next one, with their
+    /// timestamps.
     begun: BTreeMap<RegionId, Timestamp>,
     /// Regions whose change labels for this tree were taken in the order of the tree before it.
     taken: RegionSet,
@@ -192,7 +197,8 @@ impl TreePlane {
         }
     }
 
-    /// Whether the next tree's order may be followed, and up to which time everything must be applied first.
+    /// Whether the next tree's order may be followed, and up to which time everything must be
+    /// applied first.
     fn exit(&self) -> Option<Timestamp> {
         let epoch = self.epochs.get(&self.next.as_ref()?.epoch)?;
         let all = RegionSet::first(self.members).without(self.me);
@@ -346,7 +352,8 @@ impl CausalPlane for TreePlane {
         if self.position.get(usize::from(token.source.0)).is_some_and(|at| *at >= token.timestamp) {
             return true;
         }
-        // By time: nothing of its time or before can come, and nothing waits. What the session goes on to do here must say so.
+        // By time: nothing of its time or before can come, and nothing waits. What the session goes
+        // on to do here must say so.
         let first = self.payloads.first_key_value().map(|((at, _), _)| *at);
         let passed =
             self.stable() >= token.timestamp && first.is_none_or(|at| at > token.timestamp);
@@ -385,7 +392,8 @@ impl CausalPlane for TreePlane {
         // Down the old tree as its last label, down the new one as its first.
         let change = TreeLabel { label, interest, floor: self.floor };
         self.send(change, out);
-        // Known from now on, also where no other region will ever say a word of it: a lone region moves at once.
+        // Known from now on, also where no other region will ever say a word of it: a lone region
+        // moves at once.
         self.epochs.entry(tree.epoch).or_default();
         self.next = Some(tree);
         self.send(change, out);

@@ -1,12 +1,14 @@
-//! A serializer: forwards labels towards the regions that are interested, in the order they came (Saturn §5.3).
+//! A serializer: forwards labels towards the regions that are interested, in the order they came
+//! (Saturn §5.3).
 //!
 //! # Invariants
-//! - A label goes to a neighbour exactly when a region behind it is in the label's interest; never back.
+//! - A label goes to a neighbour exactly when a region behind it is in the label's interest; never
+//!   back.
 //! - Per directed edge the order of arrival is kept: the artificial delay is one number an edge.
 //!
 //! # On failure
-//! A label from a node that is no neighbour is refused. A serializer has no state but its links: when it is lost, the links resume
-//! at its successor, or regions change to another tree.
+//! A label from a node that is no neighbour is refused. A serializer has no state but its links:
+//! when it is lost, the links resume at its successor, or regions change to another tree.
 //!
 //! # Limits
 //! The caller waits out the delay; it must not let a later label of the same edge overtake.

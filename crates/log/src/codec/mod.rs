@@ -6,8 +6,8 @@
 //! writer 16 | previous hash 16 | records: count, then each
 //! ```
 //! # Invariants
-//! - What a good checksum covers and this program does not know (a version, a flag, a kind of record) was
-//!   written by a newer program: [`Error::TooNew`], never damage.
+//! - What a good checksum covers and this program does not know (a version, a flag, a kind of
+//!   record) was written by a newer program: [`Error::TooNew`], never damage.
 //! - The checksum covers every other byte, so one flipped byte anywhere is detected. It is checked
 //!   before the version: a damaged version number is damage, not a newer program.
 //! - `hash` is the first 16 bytes of BLAKE3 over the whole encoding; it binds an entry to its
@@ -146,8 +146,9 @@ pub fn decode(object: &str, place: Place, bytes: &Bytes) -> Result<Entry> {
     })
 }
 
-/// Checks magic, length and checksum of `magic 4 | version 2 | flags 2 | crc32c 4 | length 4 | ...`,
-/// the envelope that every object of the log has and that no later version changes.
+/// Checks magic, length and checksum of
+/// `magic 4 | version 2 | flags 2 | crc32c 4 | length 4 | ...`, the envelope that every object of
+/// the log has and that no later version changes.
 pub(crate) fn check_envelope(
     bytes: &[u8],
     magic: [u8; 4],

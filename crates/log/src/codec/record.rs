@@ -134,8 +134,8 @@ fn put_config(out: &mut BytesMut, config: &Config) {
 pub enum Unreadable {
     /// It is damaged.
     Malformed(Malformed),
-    /// It has something that this program does not know: a newer one wrote it, for the checksum of the
-    /// whole was good.
+    /// It has something that this program does not know: a newer one wrote it, for the checksum of
+    /// the whole was good.
     Unknown { what: &'static str, found: u16, supported: u16 },
 }
 
@@ -149,8 +149,8 @@ fn unknown(what: &'static str, found: u8, supported: u8) -> Unreadable {
     Unreadable::Unknown { what, found: found.into(), supported: supported.into() }
 }
 
-/// Reads one record. Keys and values share the input's memory. `only` is the shard of a log whose records do not
-/// name theirs yet (entry version 1).
+/// Reads one record. Keys and values share the input's memory. `only` is the shard of a log whose
+/// records do not name theirs yet (entry version 1).
 pub fn take_record(cursor: &mut Cursor, only: Option<ShardId>) -> Result<Record, Unreadable> {
     Ok(match cursor.u8()? {
         COMMIT => Record::Commit(take_commit(cursor, only)?),

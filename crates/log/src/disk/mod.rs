@@ -8,9 +8,9 @@
 //! - At most one live process holds a lock; it ends with the process, however that ends.
 //!
 //! # On failure
-//! [`crate::Error::LocalDisk`]. After a failed append the file's end is unknown: the log server stops
-//! using the loglet until it has been recovered. What is read after a failed sync, also in a later
-//! life, may be in the page cache only; [`DiskFile::rewrite`] is the way out.
+//! [`crate::Error::LocalDisk`]. After a failed append the file's end is unknown: the log server
+//! stops using the loglet until it has been recovered. What is read after a failed sync, also in a
+//! later life, may be in the page cache only; [`DiskFile::rewrite`] is the way out.
 
 mod real;
 mod sim;
@@ -56,7 +56,8 @@ pub trait Disk: Debug + Send + Sync {
     /// Opens a file for reading and appending.
     async fn open(&self, path: &str) -> Result<Arc<dyn DiskFile>>;
 
-    /// Puts the file `from` in the place of the file `to`, in one step. Durable: after a crash one of the two is there, whole.
+    /// Puts the file `from` in the place of the file `to`, in one step. Durable: after a crash one
+    /// of the two is there, whole.
     async fn rename(&self, from: &str, to: &str) -> Result<()>;
 
     /// Removes a file, or an empty directory; removing a missing one succeeds. Durable.
@@ -75,19 +76,19 @@ pub trait DiskFile: Debug + Send + Sync {
     /// Reads `length` bytes at `offset`; fewer when the file ends before.
     async fn read(&self, offset: u64, length: usize) -> Result<Bytes>;
 
-    /// Writes `bytes` at `offset`, the end of what was written, and makes them durable. Zeros may follow them in the
-    /// file.
+    /// Writes `bytes` at `offset`, the end of what was written, and makes them durable. Zeros may
+    /// follow them in the file.
     async fn append(&self, offset: u64, bytes: Bytes) -> Result<()>;
 
-    /// As [`Self::append`], for a task that has nothing else to do meanwhile: it may be held up, beyond any bound, for as long as
-    /// the disk takes.
+    /// As [`Self::append`], for a task that has nothing else to do meanwhile: it may be held up,
+    /// beyond any bound, for as long as the disk takes.
     async fn append_in_place(&self, offset: u64, bytes: Bytes) -> Result<()> {
         self.append(offset, bytes).await
     }
 
     /// Writes `bytes`, which the file holds at `offset` already, to the same place and makes them
-    /// durable. After a failed sync the operating system takes pages for clean that never reached the
-    /// disk, and no later sync writes them; this does.
+    /// durable. After a failed sync the operating system takes pages for clean that never reached
+    /// the disk, and no later sync writes them; this does.
     async fn rewrite(&self, offset: u64, bytes: Bytes) -> Result<()>;
 
     /// Cuts the file to `length` bytes and makes it durable as it then is.

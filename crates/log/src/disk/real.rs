@@ -3,23 +3,25 @@
 //! # Invariants
 //! - Data is on disk (`fdatasync`) before `append` returns; a new name is on disk (its directory
 //!   synced) before `create` returns.
-//! - Files grow ahead of what is written, by zeros: a sync of bytes inside a file's length need not wait for the
-//!   file system to record a new length (what PostgreSQL does with its write-ahead log).
+//! - Files grow ahead of what is written, by zeros: a sync of bytes inside a file's length need not
+//!   wait for the file system to record a new length (what PostgreSQL does with its write-ahead
+//!   log).
 //! - The lock is `flock`: it ends with the process, also by SIGKILL, and a copy of the file on
 //!   another machine holds nobody back (the chain in the bucket does that).
 //!
-//! - A directory that is there already may have been made a moment ago by a process that did not live to
-//!   sync its parent: every directory on the way is synced once, whoever made it.
-//! - Work on one file that changes it is done one by one, also when nobody waits for it any more: a late
-//!   append never writes into a file that was cut meanwhile.
+//! - A directory that is there already may have been made a moment ago by a process that did not
+//!   live to sync its parent: every directory on the way is synced once, whoever made it.
+//! - Work on one file that changes it is done one by one, also when nobody waits for it any more: a
+//!   late append never writes into a file that was cut meanwhile.
 //!
 //! # On failure
-//! [`Error::LocalDisk`] with the path, what the operating system said and what to do. A disk that does
-//! not answer is such a failure after [`TIMEOUT`]; what was asked of it may still happen. Calls that
-//! wait for it hold a thread each, [`PARALLEL`] at most; the others wait without one.
+//! [`Error::LocalDisk`] with the path, what the operating system said and what to do. A disk that
+//! does not answer is such a failure after [`TIMEOUT`]; what was asked of it may still happen.
+//! Calls that wait for it hold a thread each, [`PARALLEL`] at most; the others wait without one.
 //!
-//! An append in place is the exception: it lasts until the disk answers. It is made where that holds up one task only, which has
-//! nothing else to do, and on a disk that has lately answered within [`QUICK`]; whoever waits for that task has a bound of its own.
+//! An append in place is the exception: it lasts until the disk answers. It is made where that
+//! holds up one task only, which has nothing else to do, and on a disk that has lately answered
+//! within [`QUICK`]; whoever waits for that task has a bound of its own.
 //!
 //! # Limits
 //! Not for network file systems whose `flock` is local to one machine.
@@ -50,7 +52,8 @@ const GROW_BYTES: u64 = 1 << 20;
 /// How long one call waits for the disk.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An append that takes longer than this, smoothed, goes to another thread: beside that, the way there and back is nothing.
+/// An append that takes longer than this, smoothed, goes to another thread: beside that, the way
+/// there and back is nothing.
 const QUICK: Duration = Duration::from_millis(2);
 
 /// Calls that may be with the disk at once.
@@ -358,7 +361,8 @@ impl SharedParts {
 struct LocalFile {
     opened: Arc<Opened>,
     /// The file's length. Held while the file is changed, by the work itself: a change that nobody
-    /// waits for any more still ends before the next one starts. Whoever waits for it holds no thread.
+    /// waits for any more still ends before the next one starts. Whoever waits for it holds no
+    /// thread.
     length: Arc<tokio::sync::Mutex<u64>>,
     path: PathBuf,
     env: Env,
@@ -419,8 +423,8 @@ impl LocalFile {
         done.map_err(|e| failed(&self.path, &e))
     }
 
-    /// Runs `work`, which changes the file and is given its length to keep, after whatever changes it
-    /// now.
+    /// Runs `work`, which changes the file and is given its length to keep, after whatever changes
+    /// it now.
     async fn change(
         &self,
         name: &'static str,
@@ -515,7 +519,8 @@ impl DiskFile for LocalFile {
     }
 }
 
-/// How long a stage of a write took: handed to a thread, written and synced, heard of by who asked for it.
+/// How long a stage of a write took: handed to a thread, written and synced, heard of by who asked
+/// for it.
 fn stage(stage: &'static str, took: Duration) {
     metrics::histogram!("telesto_commit_stage_seconds", "stage" => stage)
         .record(took.as_secs_f64());

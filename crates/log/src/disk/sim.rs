@@ -1,5 +1,5 @@
-//! A simulated local disk for tests and the simulation: it can crash, tear, fill up, hang, lie about
-//! what it synced and be put back to an older state.
+//! A simulated local disk for tests and the simulation: it can crash, tear, fill up, hang, lie
+//! about what it synced and be put back to an older state.
 //!
 //! ```text
 //! limit_space   every write takes from what is left; then DiskFault::Full
@@ -57,8 +57,8 @@ pub struct DiskImage {
 struct Shared {
     /// As the page cache has them.
     files: BTreeMap<String, Vec<u8>>,
-    /// Pages that differ on the platter although the cache takes them for clean: path and number, and
-    /// what the platter has.
+    /// Pages that differ on the platter although the cache takes them for clean: path and number,
+    /// and what the platter has.
     lying: BTreeMap<(String, usize), Vec<u8>>,
     /// The next append reaches the cache only.
     fail_sync: bool,
@@ -160,7 +160,8 @@ impl SimDisk {
         self.shared.lock().takes = Some((Arc::clone(clock), takes));
     }
 
-    /// The next append fails to sync: its bytes stay in the page cache, marked clean, and only there.
+    /// The next append fails to sync: its bytes stay in the page cache, marked clean, and only
+    /// there.
     pub fn fail_next_sync(&self) {
         self.shared.lock().fail_sync = true;
     }
@@ -171,7 +172,8 @@ impl SimDisk {
         DiskImage { files: self.shared.lock().files.clone() }
     }
 
-    /// Puts the disk back to `image`. Frees the locks and makes old handles fail: the machine was off.
+    /// Puts the disk back to `image`. Frees the locks and makes old handles fail: the machine was
+    /// off.
     pub fn restore(&self, image: &DiskImage) {
         let mut shared = self.shared.lock();
         shared.life += 1;

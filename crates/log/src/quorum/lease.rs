@@ -1,22 +1,24 @@
-//! Whether the sequencer may answer for the tail: by what the servers have promised, or by asking them.
+//! Whether the sequencer may answer for the tail: by what the servers have promised, or by asking
+//! them.
 //!
 //! ```text
 //! asked ──► server: promise until its now + lease ──► answer
 //!   └── counted from here: now < asked + lease ⇒ the server keeps its promise still
 //! ```
 //! # Invariants
-//! - A lease counts from before it was asked for, so the server's own count ends later, whatever the message took.
+//! - A lease counts from before it was asked for, so the server's own count ends later, whatever
+//!   the message took.
 //! - It holds while a majority of the servers has promised: any majority that could seal meets it.
 //! - Both clocks of this machine must say that little time has passed. A round asks no clock.
 //! - A round serves those only who asked for one before it began.
 //!
 //! # On failure
-//! A majority that has sealed the loglet ends the sequencer; one that does not answer leaves it as it was, and the
-//! read is not answered.
+//! A majority that has sealed the loglet ends the sequencer; one that does not answer leaves it as
+//! it was, and the read is not answered.
 //!
 //! # Limits
-//! A machine that is paused together with all its clocks, which nobody sets afterwards, does not see that its lease has
-//! ended. A lease of zero has no such case: every look at the tail asks.
+//! A machine that is paused together with all its clocks, which nobody sets afterwards, does not
+//! see that its lease has ended. A lease of zero has no such case: every look at the tail asks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -74,7 +76,8 @@ impl Sequencer {
         }
     }
 
-    /// Makes sure that nobody else had written at some moment after the call: all who wait share a round.
+    /// Makes sure that nobody else had written at some moment after the call: all who wait share a
+    /// round.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when a majority has sealed the loglet, or cannot be reached.

@@ -6,21 +6,24 @@
 //! append(n+1) ─►               ├─► pusher 2 ── Store(n..) ──► server 2   durable below n+2   majority: n committed
 //!                               └─► pusher 3 ── lags, is fed from the buffer, a server's disk, the archive
 //! ```
-//! One log server in this process is written to by the appender itself: there is nothing to wait for besides.
+//! One log server in this process is written to by the appender itself: there is nothing to wait
+//! for besides.
 //!
 //! # Invariants
 //! - Entries are committed in order; each server has a prefix of what was written.
 //! - An entry is readable only when it is committed.
-//! - After a failed or abandoned append the sequencer stops for good: what it left behind is decided
-//!   by [`recover()`], which seals a majority, takes the longest prefix among them and brings a
-//!   majority up to it. Every committed entry is in that prefix, because any two majorities meet.
-//! - It answers for the tail only while nobody else can have written: under the lock of this machine's directory, or
-//!   while a majority of the servers has promised to accept no seal, or when a majority says, after it was asked, that
-//!   it has accepted none ([`Sequencer::confirm`]).
+//! - After a failed or abandoned append the sequencer stops for good: what it left behind is
+//!   decided by [`recover()`], which seals a majority, takes the longest prefix among them and
+//!   brings a majority up to it. Every committed entry is in that prefix, because any two
+//!   majorities meet.
+//! - It answers for the tail only while nobody else can have written: under the lock of this
+//!   machine's directory, or while a majority of the servers has promised to accept no seal, or
+//!   when a majority says, after it was asked, that it has accepted none ([`Sequencer::confirm`]).
 //!
 //! # On failure
-//! A server that cannot be reached, lags or has forgotten the loglet is shown by [`Sequencer::standing`]; its place is
-//! taken in the next loglet. A majority that has sealed the loglet stops the sequencer at once.
+//! A server that cannot be reached, lags or has forgotten the loglet is shown by
+//! [`Sequencer::standing`]; its place is taken in the next loglet. A majority that has sealed the
+//! loglet stops the sequencer at once.
 //!
 //! # Limits
 //! At most [`PIPELINED`] entries wait for a majority.
@@ -84,7 +87,8 @@ pub enum Ordered {
     Stopped(Vec<Record>),
 }
 
-/// An entry that is on its way to several log servers. Nobody need wait for it: it is committed all the same, or is not.
+/// An entry that is on its way to several log servers. Nobody need wait for it: it is committed all
+/// the same, or is not.
 #[derive(Debug)]
 pub struct UnderWay {
     shared: Arc<Shared>,
@@ -99,7 +103,8 @@ impl UnderWay {
         self.entry.hash
     }
 
-    /// Waits until a majority of the servers has it, and everything before it; gives the entry and its size.
+    /// Waits until a majority of the servers has it, and everything before it; gives the entry and
+    /// its size.
     ///
     /// # Errors
     /// [`Error::Indeterminate`]: the sequencer has stopped then.
@@ -163,8 +168,8 @@ pub fn majority(servers: usize) -> usize {
 }
 
 impl Sequencer {
-    /// The sequencer of `loglet`, which is empty, on `servers`, each with the incarnation in which it was met before the
-    /// chain named the loglet (0: it was not).
+    /// The sequencer of `loglet`, which is empty, on `servers`, each with the incarnation in which
+    /// it was met before the chain named the loglet (0: it was not).
     pub fn new(
         key: LogletKey,
         env: Env,
@@ -194,8 +199,8 @@ impl Sequencer {
             env,
         });
         if shared.remotes.len() > 1 {
-            // One task for all: an entry wakes one, which hands it to every connection before it waits for any. A task each
-            // would be handed from thread to thread.
+            // One task for all: an entry wakes one, which hands it to every connection before it
+            // waits for any. A task each would be handed from thread to thread.
             let pushing: FuturesUnordered<_> =
                 (0..shared.remotes.len()).map(|index| Arc::clone(&shared).push(index)).collect();
             shared.env.commits().spawn("feeding the log servers", pushing.collect::<()>());
@@ -230,8 +235,8 @@ impl Sequencer {
         self.shared.buffer.lock().range(from, next, max_bytes)
     }
 
-    /// The LSN after the last entry that was ordered, and that entry's hash: where the next append goes while earlier
-    /// ones are under way. `None` while one is being ordered.
+    /// The LSN after the last entry that was ordered, and that entry's hash: where the next append
+    /// goes while earlier ones are under way. `None` while one is being ordered.
     pub fn ordered(&self) -> Option<(Lsn, [u8; 16])> {
         self.state.try_lock().ok().map(|state| (state.next, state.hash))
     }
@@ -270,8 +275,9 @@ impl Sequencer {
         self.shared.remotes.len() > 1
     }
 
-    /// Puts one entry in order, at exactly `at`. With several log servers it is on its way to them then, and the next one
-    /// may be put in order behind it; with the one of this process it is committed when this returns.
+    /// Puts one entry in order, at exactly `at`. With several log servers it is on its way to them
+    /// then, and the next one may be put in order behind it; with the one of this process it is
+    /// committed when this returns.
     pub async fn order(
         &self,
         at: Lsn,
@@ -318,8 +324,8 @@ impl Sequencer {
             shared.ordered.send_replace(at.next());
             shared.committed.send_replace(at.next());
             if matches!(shared.fence, Fence::Lease(_)) {
-                // Followers wait at the server for what is committed. Without a next entry nothing else would tell it; an
-                // answer that is lost is made good by that one.
+                // Followers wait at the server for what is committed. Without a next entry nothing
+                // else would tell it; an answer that is lost is made good by that one.
                 let _ = only.server.call(shared.confirming(), by).await;
             }
             return Ok(Ordered::Committed(entry, size));
@@ -329,8 +335,8 @@ impl Sequencer {
         Ok(Ordered::UnderWay(UnderWay { shared: Arc::clone(shared), entry, size, by }))
     }
 
-    /// Stops taking entries; gives the LSN after the last committed one and its hash, or `None` when
-    /// an append was left undecided.
+    /// Stops taking entries; gives the LSN after the last committed one and its hash, or `None`
+    /// when an append was left undecided.
     pub async fn stop(&self, by: Deadline) -> Option<(Lsn, [u8; 16])> {
         // An append may wait for a disk that does not answer.
         let waiting = "waiting for the log's sequencer";

@@ -10,19 +10,21 @@
 //!     ├─ lags behind the buffer ─► Skip to what is archived, or read from another server
 //!     └─ no answer ─► a pause, again
 //! ```
-//! **Telling what is committed.** Readers on a server learn of it by the next entries, or by a request that says nothing else. While
-//! entries follow one another within [`BUSY`] such a request waits for [`TELL`], and mostly the next entries make it needless: a
-//! client that writes one row after the other costs each server one message a commit instead of two. After a pause the first
+//! **Telling what is committed.** Readers on a server learn of it by the next entries, or by a
+//! request that says nothing else. While entries follow one another within [`BUSY`] such a request
+//! waits for [`TELL`], and mostly the next entries make it needless: a client that writes one row
+//! after the other costs each server one message a commit instead of two. After a pause the first
 //! commit is told at once.
 //!
 //! # Invariants
-//! - What counts as stored was said by the server itself before it was sealed, and never shrinks. What a sealed server has more may
-//!   come from a recovery that decides nothing.
+//! - What counts as stored was said by the server itself before it was sealed, and never shrinks.
+//!   What a sealed server has more may come from a recovery that decides nothing.
 //! - A server counts as following only after it said that it has the loglet.
-//! - What is committed is told to each server that answers at most twice [`TELL`] after nothing else is under way to it.
-//! - A loglet is made on a server once, in the life in which it was met before the loglet was in any chain. A server that
-//!   had entries and has no longer is never made to look like one that had none, and one that has forgotten that it
-//!   sealed the loglet never takes entries again.
+//! - What is committed is told to each server that answers at most twice [`TELL`] after nothing
+//!   else is under way to it.
+//! - A loglet is made on a server once, in the life in which it was met before the loglet was in
+//!   any chain. A server that had entries and has no longer is never made to look like one that had
+//!   none, and one that has forgotten that it sealed the loglet never takes entries again.
 //!
 //! # On failure
 //! Tried again after [`PAUSE`] for as long as the loglet lives; [`Standing`] says since when.
@@ -53,7 +55,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(200);
 /// An idle server is asked so often whether it is there still.
 const IDLE: Duration = Duration::from_millis(500);
-/// While entries come closer together than this, what is committed need not be told at once: the next ones tell it.
+/// While entries come closer together than this, what is committed need not be told at once: the
+/// next ones tell it.
 const BUSY: Duration = Duration::from_millis(5);
 /// How long it waits for them, about: once more if they have just come.
 const TELL: Duration = Duration::from_millis(2);
@@ -108,8 +111,9 @@ struct Known {
 }
 
 impl Remote {
-    /// One of several servers (`state`: away) is not believed to take entries before it was heard to have the loglet: where a
-    /// majority has made it, the others may not have, and nobody may take theirs for copies.
+    /// One of several servers (`state`: away) is not believed to take entries before it was heard
+    /// to have the loglet: where a majority has made it, the others may not have, and nobody may
+    /// take theirs for copies.
     pub fn new(
         server: Arc<dyn LogServer>,
         life: Incarnation,
@@ -196,7 +200,8 @@ struct Feeding {
     /// When entries were last sent, and whether those before had been sent shortly before.
     last: Option<Duration>,
     busy: bool,
-    /// Ends when it is time to tell. One timer for many commits: to set one wakes the thread that waits for timers.
+    /// Ends when it is time to tell. One timer for many commits: to set one wakes the thread that
+    /// waits for timers.
     tell: Option<BoxFuture<'static, ()>>,
 }
 
@@ -211,13 +216,15 @@ impl Feeding {
         self.last = Some(now);
     }
 
-    /// Whether what is committed is to be told by a request of its own: entries that were sent just now are mostly followed by others.
+    /// Whether what is committed is to be told by a request of its own: entries that were sent just
+    /// now are mostly followed by others.
     fn is_due(&self, env: &Env) -> bool {
         let now = env.clock.monotonic();
         self.last.is_none_or(|last| now.saturating_sub(last) >= TELL / 2)
     }
 
-    /// Waits until it is time to tell what is committed, if a time was set, or to ask whether the server is there.
+    /// Waits until it is time to tell what is committed, if a time was set, or to ask whether the
+    /// server is there.
     async fn quiet(&mut self, env: &Env) -> Event {
         let idle = env.clock.sleep(IDLE);
         let Some(tell) = &mut self.tell else {
@@ -452,8 +459,9 @@ impl Shared {
         Next::Go
     }
 
-    /// A sealed server has entries up to `next`. They do not count: it may have been given them by a recovery, after another one that
-    /// did not see them has ended the loglet before them. What it said before it was sealed was there for each of them to see.
+    /// A sealed server has entries up to `next`. They do not count: it may have been given them by
+    /// a recovery, after another one that did not see them has ended the loglet before them. What
+    /// it said before it was sealed was there for each of them to see.
     fn counts_sealed(&self, remote: &Remote, next: Lsn) {
         if self.env.planted(Bug::CountsRepairs) && next >= remote.stored() {
             remote.knows(next);
@@ -473,8 +481,8 @@ impl Shared {
         }
     }
 
-    /// Finds out where the server is, with nothing under way, and brings it within reach of the buffer. `false`: it
-    /// gets nothing more.
+    /// Finds out where the server is, with nothing under way, and brings it within reach of the
+    /// buffer. `false`: it gets nothing more.
     async fn resync(&self, remote: &Remote) -> Result<bool> {
         let by = self.env.deadline(PATIENCE);
         let tail = remote.server.call(Request::Tail { key: self.key }, by).await?;

@@ -6,20 +6,23 @@
 //! server 3  (away)                     entries committed with it are on 1 or 2
 //! server 3' |──  doubtful              it may have forgotten: it does not count, and is repaired all the same
 //! ```
-//! How many are enough: an entry is committed at q = majority of r servers, all among the m that were met before the
-//! chain named the loglet (the others never take entries of it). Any m - q + 1 of those meet every such q. When all
-//! were met that is a majority; when one of three was not, each of the other two has everything.
+//! How many are enough: an entry is committed at q = majority of r servers, all among the m that
+//! were met before the chain named the loglet (the others never take entries of it). Any m - q + 1
+//! of those meet every such q. When all were met that is a majority; when one of three was not,
+//! each of the other two has everything.
 //!
-//! Enough to know where the loglet ends is not enough to keep it: the last entries of a sequencer that was cut off may be
-//! with that one server alone, and count as committed once the chain says that the loglet ends after them. So up to a
-//! majority are sealed and brought up to the end, if they answer within [`GRACE`]; else the caller is told
-//! ([`Recovered::kept`]), and ships what there is to the archive before the chain says anything.
+//! Enough to know where the loglet ends is not enough to keep it: the last entries of a sequencer
+//! that was cut off may be with that one server alone, and count as committed once the chain says
+//! that the loglet ends after them. So up to a majority are sealed and brought up to the end, if
+//! they answer within [`GRACE`]; else the caller is told ([`Recovered::kept`]), and ships what
+//! there is to the archive before the chain says anything.
 //!
 //! # Invariants
 //! - A majority, in this sense, is sealed before anything is believed.
-//! - What counts as committed afterwards is with a majority of all servers, or the caller knows that it may not be.
-//! - A server that may have forgotten something of the loglet is not part of that majority: what was committed with its
-//!   help would be missed.
+//! - What counts as committed afterwards is with a majority of all servers, or the caller knows
+//!   that it may not be.
+//! - A server that may have forgotten something of the loglet is not part of that majority: what
+//!   was committed with its help would be missed.
 //!
 //! # On failure
 //! Nothing but seals and repairs was done; the next recovery does the same again.
@@ -38,7 +41,8 @@ use crate::codec::hash16;
 use crate::error::{Error, Result};
 use crate::server::{LogServer, LogletKey, Reply, Request};
 
-/// How long more servers than must be sealed are waited for, so that a majority has the whole loglet.
+/// How long more servers than must be sealed are waited for, so that a majority has the whole
+/// loglet.
 const GRACE: Duration = Duration::from_millis(200);
 /// How long one of them may take to be brought up to the end.
 const REPAIRING: Duration = Duration::from_secs(1);
@@ -48,10 +52,11 @@ const REPAIRING: Duration = Duration::from_secs(1);
 pub struct Recovered {
     /// The LSN after the last entry that the sealed servers have now.
     pub end: Lsn,
-    /// The hash of the entry before `end`; `None` when the servers have released that entry, because
-    /// it is in the archive.
+    /// The hash of the entry before `end`; `None` when the servers have released that entry,
+    /// because it is in the archive.
     pub hash: Option<[u8; 16]>,
-    /// Whether everything below `end` is, or was when it was committed, with a majority of all servers.
+    /// Whether everything below `end` is, or was when it was committed, with a majority of all
+    /// servers.
     pub kept: bool,
     /// The place of a server that has it all, but for what is archived.
     pub longest: usize,
@@ -74,7 +79,8 @@ struct Sealed {
 /// puts the next chain version decides.
 ///
 /// # Errors
-/// [`Error::Unavailable`] without a majority; [`Error::Corrupt`] when the only server has lost the loglet.
+/// [`Error::Unavailable`] without a majority; [`Error::Corrupt`] when the only server has lost the
+/// loglet.
 pub async fn recover(
     key: LogletKey,
     loglet: &Loglet,
@@ -264,7 +270,8 @@ async fn repair(
     Ok(())
 }
 
-/// Up to where a sealed server has released what it had at `lsn`: its owner, which may live on, has shipped it meanwhile.
+/// Up to where a sealed server has released what it had at `lsn`: its owner, which may live on, has
+/// shipped it meanwhile.
 ///
 /// # Errors
 /// [`Error::Corrupt`] when it has released nothing there: the entry is lost.

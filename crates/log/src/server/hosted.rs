@@ -1,4 +1,5 @@
-//! A loglet as a server serves it: its files, what was promised about it, and who waits for what comes.
+//! A loglet as a server serves it: its files, what was promised about it, and who waits for what
+//! comes.
 //!
 //! ```text
 //!  sequencer ── Store, Confirm (lease) ──► promise ─┐  no seal until then, by this server's own clock
@@ -6,15 +7,16 @@
 //!  reader    ── Follow ── waits for progress: committed grew, or sealed
 //! ```
 //! # Invariants
-//! - Between the moment a lease is given and its end no seal of another is accepted. A waiting seal stops further
-//!   leases, so that it waits for one at most.
+//! - Between the moment a lease is given and its end no seal of another is accepted. A waiting seal
+//!   stops further leases, so that it waits for one at most.
 //! - `progress` never runs ahead of what is durable, and shows a seal before the seal is answered.
 //!
 //! # On failure
 //! A seal that gives up before the lease has ended leaves the loglet as it was.
 //!
 //! # Limits
-//! Promises are not stored: a server that starts again keeps every seal waiting for the longest one it can have given.
+//! Promises are not stored: a server that starts again keeps every seal waiting for the longest one
+//! it can have given.
 
 use std::time::Duration;
 
@@ -92,8 +94,8 @@ impl Hosted {
         &self.stored
     }
 
-    /// Writes what is queued. What is on disk then is known, whether or not whoever asked for it still waits: a sequencer that gave a
-    /// slow disk up, and asks later, goes on from there.
+    /// Writes what is queued. What is on disk then is known, whether or not whoever asked for it
+    /// still waits: a sequencer that gave a slow disk up, and asks later, goes on from there.
     pub async fn write_queued(&self, in_place: bool) {
         let next = self.stored.write_queued(in_place).await;
         self.progress.send_if_modified(|progress| {
@@ -103,7 +105,8 @@ impl Hosted {
         });
     }
 
-    /// Notes what a store or a skip has made durable, and what the sequencer knows to be committed; answers it.
+    /// Notes what a store or a skip has made durable, and what the sequencer knows to be committed;
+    /// answers it.
     pub fn stored_reply(&self, env: &Env, reply: Reply, terms: Option<Terms>) -> Reply {
         let Reply::Stored { next, .. } = reply else { return reply };
         self.progress.send_if_modified(|progress| {
@@ -194,7 +197,8 @@ impl Hosted {
         }
     }
 
-    /// Committed entries from `from` on, once there are any, the loglet is sealed, or `wait` is over.
+    /// Committed entries from `from` on, once there are any, the loglet is sealed, or `wait` is
+    /// over.
     pub async fn follow(
         &self,
         env: &Env,

@@ -9,27 +9,33 @@
 //! All are empty files: a name is durable or is not there.
 //!
 //! # Invariants
-//! - Lives are counted outside of the directory too, each after its name is in it: a start that ends before that is no life.
-//!   A directory that knows neither the last life that was counted nor the one after it is another directory, or an older
-//!   copy: the server then takes a new incarnation, and every loglet it finds is doubtful for good. So does a server whose
-//!   directory names no life at all.
-//! - A machine that is put back to a snapshot has both, the directory and the count beside it, as they were. So the bucket counts
-//!   lives too, each under a mark that its directory drew ([`CountedLife`]): a directory without the mark of the last life that
-//!   was counted there is not the one of that life.
-//! - A mark is in the directory before it is in the bucket, and no server answers anybody before its mark is there. A start that
-//!   ends between the two leaves the marks of the lives before beside its own, and whichever of them the bucket has is found.
-//! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner that was succeeded
-//!   without knowing it could otherwise make a majority of servers that have removed it. But for a bucket that was put back to an
-//!   older copy, on request ([`forget_ended`]): its chain goes on with numbers that were given before.
-//! - The doubts are written before the life that follows them: a crash between leaves both to be found again.
+//! - Lives are counted outside of the directory too, each after its name is in it: a start that
+//!   ends before that is no life. A directory that knows neither the last life that was counted nor
+//!   the one after it is another directory, or an older copy: the server then takes a new
+//!   incarnation, and every loglet it finds is doubtful for good. So does a server whose directory
+//!   names no life at all.
+//! - A machine that is put back to a snapshot has both, the directory and the count beside it, as
+//!   they were. So the bucket counts lives too, each under a mark that its directory drew
+//!   ([`CountedLife`]): a directory without the mark of the last life that was counted there is not
+//!   the one of that life.
+//! - A mark is in the directory before it is in the bucket, and no server answers anybody before
+//!   its mark is there. A start that ends between the two leaves the marks of the lives before
+//!   beside its own, and whichever of them the bucket has is found.
+//! - A loglet that has ended and was removed is never begun here again, nor one before it: an owner
+//!   that was succeeded without knowing it could otherwise make a majority of servers that have
+//!   removed it. But for a bucket that was put back to an older copy, on request
+//!   ([`forget_ended`]): its chain goes on with numbers that were given before.
+//! - The doubts are written before the life that follows them: a crash between leaves both to be
+//!   found again.
 //!
 //! # On failure
 //! Those of the local disk; the server is not opened.
 //!
 //! # Limits
-//! A directory that is put back to an older state of the same life cannot be told from one that went through a crash.
-//! What the archive and the checkpoint hold beyond it is found by a recovery (`crate::recover`). A bucket that counts no lives (of
-//! a node that has just been upgraded, or that was told to accept the bucket as it is) says nothing against a directory; lives that a
+//! A directory that is put back to an older state of the same life cannot be told from one that
+//! went through a crash. What the archive and the checkpoint hold beyond it is found by a recovery
+//! (`crate::recover`). A bucket that counts no lives (of a node that has just been upgraded, or
+//! that was told to accept the bucket as it is) says nothing against a directory; lives that a
 //! version before begins there are not in the bucket.
 
 use telesto_common::{Env, Incarnation, ShardId};
@@ -55,8 +61,9 @@ fn counted(shard: ShardId) -> String {
     format!("{shard}.counted")
 }
 
-/// Marks of so many lives are kept. A directory that has the mark which a bucket counted last is at least as new as that life, also where the
-/// bucket is an older copy: a start that is refused on that account must not make the directory doubtful.
+/// Marks of so many lives are kept. A directory that has the mark which a bucket counted last is at
+/// least as new as that life, also where the bucket is an older copy: a start that is refused on
+/// that account must not make the directory doubtful.
 const REMEMBERED: u64 = 64;
 
 fn life_of(name: &str) -> Option<(u64, u64)> {
@@ -64,12 +71,14 @@ fn life_of(name: &str) -> Option<(u64, u64)> {
     Some((life.parse().ok()?, u64::from_str_radix(incarnation, 16).ok()?))
 }
 
-/// A life of a log server as the bucket counts it, where no machine that is put back takes the count with it.
+/// A life of a log server as the bucket counts it, where no machine that is put back takes the
+/// count with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CountedLife {
     /// Grows with each.
     pub number: u64,
-    /// Drawn for each, so that two directories that go on from the same one are told from each other.
+    /// Drawn for each, so that two directories that go on from the same one are told from each
+    /// other.
     pub mark: u64,
 }
 
@@ -106,7 +115,8 @@ pub struct Life {
 }
 
 impl Life {
-    /// Begins life `life` of the node in a directory whose lock is held, which the bucket is to count, too.
+    /// Begins life `life` of the node in a directory whose lock is held, which the bucket is to
+    /// count, too.
     ///
     /// # Errors
     /// Those of the local disk.
@@ -191,8 +201,9 @@ impl Life {
     }
 }
 
-/// Forgets which loglets have ended, in a directory whose lock is held: the node was told that the bucket is an older copy, or another
-/// database's beginning, so that those that follow there are others than those that this directory remembers, whose tokens tell them apart.
+/// Forgets which loglets have ended, in a directory whose lock is held: the node was told that the
+/// bucket is an older copy, or another database's beginning, so that those that follow there are
+/// others than those that this directory remembers, whose tokens tell them apart.
 ///
 /// # Errors
 /// Those of the local disk.
@@ -203,7 +214,8 @@ pub async fn forget_ended(disk: &dyn Disk, shard: ShardId) -> Result<()> {
     Ok(())
 }
 
-/// Notes the mark of the life that begins. Behind the doubts: from here on the directory may be taken for that of the last life.
+/// Notes the mark of the life that begins. Behind the doubts: from here on the directory may be
+/// taken for that of the last life.
 async fn mark(
     disk: &dyn Disk,
     shard: ShardId,

@@ -1,14 +1,16 @@
 //! The log server of this machine: one shard's loglets in a local directory, held by one live
-//! process. It serves this process alone, or, when it is opened with its node's life, the nodes of a cluster.
+//! process. It serves this process alone, or, when it is opened with its node's life, the nodes of
+//! a cluster.
 //!
 //! # Invariants
 //! - The directory's lock is held for as long as the server exists, so every file in it is this
 //!   process's alone.
-//! - One that serves a cluster knows whether it may have forgotten something (`life`), and after its start keeps seals
-//!   waiting for as long as an earlier life may have promised.
+//! - One that serves a cluster knows whether it may have forgotten something (`life`), and after
+//!   its start keeps seals waiting for as long as an earlier life may have promised.
 //!
 //! # Limits
-//! Each loglet has files and syncs of its own. One journal for all loglets of a server is not built.
+//! Each loglet has files and syncs of its own. One journal for all loglets of a server is not
+//! built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -57,8 +59,8 @@ pub struct LocalLogServer {
 struct Door {
     /// No loglet is begun here any more.
     closed: bool,
-    /// What was begun here of the newest loglet, but what was removed: whoever changes the medium of a busy log makes its files several
-    /// times and uses one of them.
+    /// What was begun here of the newest loglet, but what was removed: whoever changes the medium
+    /// of a busy log makes its files several times and uses one of them.
     newest: BTreeSet<LogletKey>,
 }
 
@@ -88,9 +90,9 @@ impl LocalLogServer {
         }))
     }
 
-    /// As [`Self::open`], to serve the nodes of a cluster. `life` is one more than the last that has begun,
-    /// which the caller counts outside of the directory after this has returned. Where the bucket counts lives, too,
-    /// nobody is answered before it counts [`Self::counted_life`].
+    /// As [`Self::open`], to serve the nodes of a cluster. `life` is one more than the last that
+    /// has begun, which the caller counts outside of the directory after this has returned. Where
+    /// the bucket counts lives, too, nobody is answered before it counts [`Self::counted_life`].
     ///
     /// # Errors
     /// As [`Self::open`], and those of the local disk.
@@ -118,8 +120,8 @@ impl LocalLogServer {
         }))
     }
 
-    /// Forgets which loglets of `shard` have ended, in a directory that no process uses: its node was told to go on with an older copy of
-    /// its bucket, whose chain gives their numbers again.
+    /// Forgets which loglets of `shard` have ended, in a directory that no process uses: its node
+    /// was told to go on with an older copy of its bucket, whose chain gives their numbers again.
     ///
     /// # Errors
     /// As [`Self::open`], and those of the local disk.
@@ -140,16 +142,16 @@ impl LocalLogServer {
         &self.disk
     }
 
-    /// Whether `key` was made by this process, under the lock it still holds. The files of any other
-    /// loglet may be older than what its owner wrote: a restored backup, a machine that was put back
-    /// to a snapshot, a disk that lost what it had acknowledged.
+    /// Whether `key` was made by this process, under the lock it still holds. The files of any
+    /// other loglet may be older than what its owner wrote: a restored backup, a machine that was
+    /// put back to a snapshot, a disk that lost what it had acknowledged.
     #[must_use]
     pub fn has_made(&self, key: &LogletKey) -> bool {
         self.made.lock().contains(key)
     }
 
-    /// Whether no loglet is begun here any more, because the node leaves. The newest that was begun here before: the chain may not
-    /// name it yet, and will.
+    /// Whether no loglet is begun here any more, because the node leaves. The newest that was begun
+    /// here before: the chain may not name it yet, and will.
     pub fn close(&self, closed: bool) -> Option<u64> {
         let mut door = self.door.lock();
         door.closed = closed;
@@ -161,8 +163,9 @@ impl LocalLogServer {
         self.opened(&mut loglets, key).await
     }
 
-    /// Who makes a loglet that is not there keeps the lock until it is made: an opening that met its files meanwhile would take them for
-    /// those of one that was never finished, and remove them.
+    /// Who makes a loglet that is not there keeps the lock until it is made: an opening that met
+    /// its files meanwhile would take them for those of one that was never finished, and remove
+    /// them.
     async fn opened(
         &self,
         loglets: &mut BTreeMap<LogletKey, Arc<Hosted>>,
@@ -228,7 +231,8 @@ impl LocalLogServer {
         Ok(Reply::Done)
     }
 
-    /// Makes the files, to the end and under the lock whether or not whoever asked for it still waits.
+    /// Makes the files, to the end and under the lock whether or not whoever asked for it still
+    /// waits.
     async fn make(&self, mut loglets: Making, key: LogletKey, start: Lsn) -> Result<()> {
         let (disk, bytes, keeps) =
             (Arc::clone(&self.disk), self.segment_bytes, self.life.is_some());
@@ -295,15 +299,18 @@ impl LocalLogServer {
             Request::Store { first, entries, repair, terms, .. } => {
                 let answer = stored.queue(first, entries, repair);
                 if self.life.is_some() {
-                    // Whoever asked may give up, or its connection break: what has begun is written all the same.
+                    // Whoever asked may give up, or its connection break: what has begun is written
+                    // all the same.
                     let writing = Arc::clone(&loglet);
                     let mut write = async move { writing.write_queued(in_place).await }.boxed();
-                    // Begun here, so that the disk has it before another thread is woken for the rest.
+                    // Begun here, so that the disk has it before another thread is woken for the
+                    // rest.
                     if (&mut write).now_or_never().is_none() {
                         self.env.spawn("storing entries of the log", write);
                     }
                 } else {
-                    // The only one who asks is in this process; it decides again what it has given up.
+                    // The only one who asks is in this process; it decides again what it has given
+                    // up.
                     loglet.write_queued(in_place).await;
                 }
                 let reply = answer.await.unwrap_or_else(|_| Err(stored.failed()))?;

@@ -3,10 +3,11 @@
 //! # Invariants
 //! - `next` is the only LSN accepted; once sealed, only repairs are.
 //! - Callers that wait together share one write and one sync.
-//! - A failed write poisons the loglet: nothing more is accepted until it is sealed, which first cuts
-//!   the file back to what was acknowledged. Only then is the failed write gone for good.
+//! - A failed write poisons the loglet: nothing more is accepted until it is sealed, which first
+//!   cuts the file back to what was acknowledged. Only then is the failed write gone for good.
 //!
-//! - What is in memory ([`RECENT_BYTES`]) is on disk: those who follow read it there, and wait for no sync of what comes after.
+//! - What is in memory ([`RECENT_BYTES`]) is on disk: those who follow read it there, and wait for
+//!   no sync of what comes after.
 //!
 //! # Limits
 //! The index holds one position per batch, 32 bytes each, for entries not yet released.
@@ -94,7 +95,8 @@ impl StoredLoglet {
         Ok(Self::with_segments(disk, key, segment_bytes, vec![segment], false))
     }
 
-    /// From now on what is written is kept in memory for a while too: of a server on which others follow.
+    /// From now on what is written is kept in memory for a while too: of a server on which others
+    /// follow.
     pub async fn keep_recent(self) -> Self {
         let next = self.files.lock().await.next();
         *self.recent.lock() = Some(Buffer::new(next, RECENT_BYTES));
@@ -121,9 +123,9 @@ impl StoredLoglet {
 
     /// Opens a loglet's files. `None` when there is no usable one.
     ///
-    /// With `repair`, an unfinished last write is cut off and what is there made durable, whatever an
-    /// earlier life was told by its sync; without, the files are left as they are. `trusts_cache` (a
-    /// test's): what reads as written is taken for durable.
+    /// With `repair`, an unfinished last write is cut off and what is there made durable, whatever
+    /// an earlier life was told by its sync; without, the files are left as they are.
+    /// `trusts_cache` (a test's): what reads as written is taken for durable.
     pub async fn open(
         disk: Arc<dyn Disk>,
         key: LogletKey,
@@ -225,8 +227,8 @@ impl StoredLoglet {
         result
     }
 
-    /// Appends what is queued; gives what follows the last entry on disk. Not to be given up on the way: the files would count as failed.
-    /// `in_place`: the task may be held up by the disk.
+    /// Appends what is queued; gives what follows the last entry on disk. Not to be given up on the
+    /// way: the files would count as failed. `in_place`: the task may be held up by the disk.
     pub async fn write_queued(&self, in_place: bool) -> Lsn {
         let mut files = self.files.lock().await;
         // Whoever had the lock before may have written ours together with its own.
@@ -312,7 +314,8 @@ impl StoredLoglet {
         let (sector, offset, file) = (last.next_sector(), last.end_bytes, Arc::clone(&last.file));
         let bytes = last.batch(kind, payload);
         let size = bytes.len() as u64;
-        // Poisoned until the write is known to be durable: also when this future is dropped half-way.
+        // Poisoned until the write is known to be durable: also when this future is dropped
+        // half-way.
         files.failed = true;
         match in_place {
             true => file.append_in_place(offset, bytes).await?,
@@ -386,9 +389,9 @@ impl StoredLoglet {
     }
 
     /// Drops segments that hold only entries below `below`. What stays has at least one entry, if
-    /// there ever was one: a recovery names the hash of the last entry, so a segment that a roll-over
-    /// made and no batch ever reached (full disk, stalled sync) does not let the one before it go.
-    /// With `last_too` (a test's), it does.
+    /// there ever was one: a recovery names the hash of the last entry, so a segment that a
+    /// roll-over made and no batch ever reached (full disk, stalled sync) does not let the one
+    /// before it go. With `last_too` (a test's), it does.
     pub async fn release(&self, below: Lsn, last_too: bool) -> Result<()> {
         let mut files = self.files.lock().await;
         while files.segments.len() > 1
@@ -401,14 +404,16 @@ impl StoredLoglet {
         Ok(())
     }
 
-    /// Goes on from `to`: everything below is in the archive. Changes nothing when it is there already.
+    /// Goes on from `to`: everything below is in the archive. Changes nothing when it is there
+    /// already.
     pub async fn skip(&self, to: Lsn) -> Result<Reply> {
         let mut files = self.files.lock().await;
         if files.failed {
             return Err(self.failed());
         }
         if files.next() < to {
-            // A crash between the two leaves no segment: then the server has forgotten this loglet, and says so.
+            // A crash between the two leaves no segment: then the server has forgotten this loglet,
+            // and says so.
             files.failed = true;
             let number = files.last().number + 1;
             for segment in &files.segments {

@@ -1,8 +1,9 @@
 //! Log servers: make a loglet's entries durable on local disk, in order, until sealed.
 //!
-//! `protocol` is what a sequencer says to a server; `local` is the server of this machine, `hosted` a loglet on it,
-//! `life` what it knows of its own past; `loglet`, `segment` and `sector` are the files, from the whole to the part.
-//! `remote` is a server elsewhere, `service` the side that answers it, `wire` the bytes between them.
+//! `protocol` is what a sequencer says to a server; `local` is the server of this machine, `hosted`
+//! a loglet on it, `life` what it knows of its own past; `loglet`, `segment` and `sector` are the
+//! files, from the whole to the part. `remote` is a server elsewhere, `service` the side that
+//! answers it, `wire` the bytes between them.
 
 mod hosted;
 mod life;

@@ -2,14 +2,16 @@
 //! machine is the same code with a connection between.
 //!
 //! # Invariants of a server
-//! - It accepts only the entry after its last one, and none once sealed (repairs aside): what it has
-//!   is a prefix of what the sequencer wrote.
+//! - It accepts only the entry after its last one, and none once sealed (repairs aside): what it
+//!   has is a prefix of what the sequencer wrote.
 //! - What it says is stored is durable.
 //! - A repair after the seal comes from a recovery and carries bytes some server already has; as
 //!   there is one sequencer per loglet, every LSN has only one possible content.
-//! - While it has promised its sequencer not to accept a seal (a lease), it accepts one from nobody else, and once
-//!   somebody waits for a seal it promises nothing more. The promise is measured on its own monotonic clock.
-//! - A loglet that it may have forgotten something of is called doubtful, for as long as the loglet exists.
+//! - While it has promised its sequencer not to accept a seal (a lease), it accepts one from nobody
+//!   else, and once somebody waits for a seal it promises nothing more. The promise is measured on
+//!   its own monotonic clock.
+//! - A loglet that it may have forgotten something of is called doubtful, for as long as the loglet
+//!   exists.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -54,8 +56,9 @@ pub enum Request {
         key: LogletKey,
         /// First LSN.
         start: Lsn,
-        /// Only if this is the server's incarnation: what was sent before the server forgot everything must not make
-        /// an empty loglet of one that had entries. `None`: the server is this process's own.
+        /// Only if this is the server's incarnation: what was sent before the server forgot
+        /// everything must not make an empty loglet of one that had entries. `None`: the server is
+        /// this process's own.
         server: Option<Incarnation>,
     },
     /// Append encoded entries from `first` on.
@@ -85,8 +88,8 @@ pub enum Request {
         /// Of the sequencer.
         terms: Terms,
     },
-    /// Committed entries from `from` on; when there are none yet, as soon as there are, or the loglet is sealed, or
-    /// `wait` is over.
+    /// Committed entries from `from` on; when there are none yet, as soon as there are, or the
+    /// loglet is sealed, or `wait` is over.
     Follow {
         /// The loglet.
         key: LogletKey,
@@ -97,7 +100,8 @@ pub enum Request {
         /// How long to wait for something new.
         wait: Duration,
     },
-    /// Everything below `to` is in the archive: a server that has less need not be given it, and goes on from there.
+    /// Everything below `to` is in the archive: a server that has less need not be given it, and
+    /// goes on from there.
     Skip {
         /// The loglet.
         key: LogletKey,
@@ -135,8 +139,8 @@ pub enum Request {
     Remove {
         /// The loglet.
         key: LogletKey,
-        /// Whether it has ended, and is not the loser of a race for a place in the chain: then nobody may begin it, or
-        /// an earlier one, here again.
+        /// Whether it has ended, and is not the loser of a race for a place in the chain: then
+        /// nobody may begin it, or an earlier one, here again.
         over: bool,
     },
 }
@@ -172,7 +176,8 @@ pub enum Reply {
         committed: Lsn,
         /// Whether the lease asked for was given.
         leased: bool,
-        /// Whether the server may have forgotten some of it: then it does not count towards a majority.
+        /// Whether the server may have forgotten some of it: then it does not count towards a
+        /// majority.
         doubtful: bool,
     },
     /// To `Follow`.
@@ -231,13 +236,14 @@ pub trait LogServer: Debug + Send + Sync {
     /// was carried out.
     async fn call(&self, request: Request, by: Deadline) -> Result<Reply>;
 
-    /// As [`Self::call`], by a task that has nothing else to do meanwhile: a server in this process may hold it up for as long as its
-    /// disk takes.
+    /// As [`Self::call`], by a task that has nothing else to do meanwhile: a server in this process
+    /// may hold it up for as long as its disk takes.
     async fn call_and_wait(&self, request: Request, by: Deadline) -> Result<Reply> {
         self.call(request, by).await
     }
 
-    /// Tells a server in this process what is committed, which costs no message; one elsewhere is told by the next request.
+    /// Tells a server in this process what is committed, which costs no message; one elsewhere is
+    /// told by the next request.
     fn note_committed(&self, key: LogletKey, committed: Lsn) {
         let _ = (key, committed);
     }

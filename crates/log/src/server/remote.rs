@@ -1,8 +1,8 @@
 //! Log servers on other nodes, and where those of a cluster are.
 //!
 //! # Invariants
-//! Entries on their way to a server, seals and leases, and entries on their way back have a connection each: a large
-//! read delays no append, and a full append queue no seal.
+//! Entries on their way to a server, seals and leases, and entries on their way back have a
+//! connection each: a large read delays no append, and a full append queue no seal.
 //!
 //! # On failure
 //! [`Error::Unavailable`] or [`Error::DeadlinePassed`]; what was asked may have been done.
@@ -26,7 +26,8 @@ use crate::error::{Error, Result};
 
 /// Where the log servers of a cluster are.
 pub trait Servers: Debug + Send + Sync {
-    /// Those on which a new loglet may be put, the best first: this node's own, those that live, in other zones.
+    /// Those on which a new loglet may be put, the best first: this node's own, those that live, in
+    /// other zones.
     fn candidates(&self) -> Vec<ServerInfo>;
 
     /// The server that `info` names.
@@ -98,7 +99,8 @@ pub struct Neighbours {
     /// Not asked over the network.
     own: Option<Arc<LocalLogServer>>,
     candidates: Mutex<Vec<ServerInfo>>,
-    /// Where nodes are now, whatever the chain says: a node that started again may have another address.
+    /// Where nodes are now, whatever the chain says: a node that started again may have another
+    /// address.
     addresses: Mutex<BTreeMap<NodeId, String>>,
     clients: Mutex<BTreeMap<(NodeId, String), Arc<RemoteLogServer>>>,
 }
@@ -174,7 +176,8 @@ impl Servers for Neighbours {
     }
 }
 
-/// The log server of a node, wherever the node is by the time that it is asked: whoever holds this may hold it for long.
+/// The log server of a node, wherever the node is by the time that it is asked: whoever holds this
+/// may hold it for long.
 #[derive(Debug)]
 struct Neighbour {
     neighbours: Weak<Neighbours>,

@@ -21,10 +21,10 @@
 //!
 //! # Torn or damaged
 //! A sector is *unwritten* when the file ends in it or its trailer ends in two or more zero bytes
-//! (what comes before them as it should be). Every written sector's trailer has eight non-zero bytes,
-//! so one changed byte never makes a written sector look unwritten: it stays a written sector with a
-//! wrong checksum, which is damage. An unwritten sector is an unfinished write only in the last batch:
-//! when any sector of a later batch follows it, it is damage too.
+//! (what comes before them as it should be). Every written sector's trailer has eight non-zero
+//! bytes, so one changed byte never makes a written sector look unwritten: it stays a written
+//! sector with a wrong checksum, which is damage. An unwritten sector is an unfinished write only
+//! in the last batch: when any sector of a later batch follows it, it is damage too.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

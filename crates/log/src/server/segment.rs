@@ -3,14 +3,16 @@
 //! ```text
 //! <shard>/<loglet, 20 digits>-<token>/<segment, 20 digits>.log
 //! ```
-//! The header batch holds `TLSG`, format version, shard, loglet, token, segment number and the LSN of
-//! the first entry; an entry batch holds the first LSN, a count, and each entry after its length.
+//! The header batch holds `TLSG`, format version, shard, loglet, token, segment number and the LSN
+//! of the first entry; an entry batch holds the first LSN, a count, and each entry after its
+//! length.
 //!
 //! # Encryption
-//! Where the database is encrypted the header (version 2) also holds an epoch of the key ring and a salt, and the payload of every
-//! later batch is encrypted with a key of this file, bound to its place and kind. Checksums are over what is stored, so that
-//! torn and damaged writes are told apart as ever. It is done at each disk, not once by the owner: every node that keeps a copy
-//! also executes, and so has the keys, and messages between nodes have their own encryption.
+//! Where the database is encrypted the header (version 2) also holds an epoch of the key ring and a
+//! salt, and the payload of every later batch is encrypted with a key of this file, bound to its
+//! place and kind. Checksums are over what is stored, so that torn and damaged writes are told
+//! apart as ever. It is done at each disk, not once by the owner: every node that keeps a copy also
+//! executes, and so has the keys, and messages between nodes have their own encryption.
 //!
 //! # On failure
 //! Recovery drops an unfinished last batch with a log line (it was never acknowledged) and refuses
@@ -183,7 +185,8 @@ impl Segment {
         })
     }
 
-    /// Whether it is in clear on a disk where what is written is encrypted: the database is being turned over.
+    /// Whether it is in clear on a disk where what is written is encrypted: the database is being
+    /// turned over.
     pub fn is_left_clear(&self, disk: &dyn Disk) -> bool {
         self.cipher.is_none() && disk.keys().is_some()
     }
@@ -256,9 +259,10 @@ impl Segment {
         self.batches.last().map_or(self.first, |b| Lsn(b.first.0 + b.count))
     }
 
-    /// Writes its last batch (and a seal behind it) again, the same bytes to the same place. The sync of
-    /// that batch may have failed in an earlier life, which then died: the batch is in the page cache,
-    /// taken for clean, and a sync alone would leave it there. Everything before it was acknowledged.
+    /// Writes its last batch (and a seal behind it) again, the same bytes to the same place. The
+    /// sync of that batch may have failed in an earlier life, which then died: the batch is in the
+    /// page cache, taken for clean, and a sync alone would leave it there. Everything before it was
+    /// acknowledged.
     pub async fn harden(&self) -> Result<()> {
         let from = self.batches.last().map_or(0, |b| b.sector * SECTOR as u64);
         let length = usize::try_from(self.end_bytes - from).unwrap_or(usize::MAX);

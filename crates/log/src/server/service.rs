@@ -1,8 +1,8 @@
 //! The log servers of this node, as other nodes reach them.
 //!
 //! # Invariants
-//! - Who asks is known by the connection. An earlier life of a node, which may not know that it is over, is not let to
-//!   change anything once a later one was heard.
+//! - Who asks is known by the connection. An earlier life of a node, which may not know that it is
+//!   over, is not let to change anything once a later one was heard.
 //! - Requests of one connection reach a server in the order in which they came.
 //!
 //! # On failure

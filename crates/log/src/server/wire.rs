@@ -4,14 +4,17 @@
 //! request: kind 1 | shard 8 | loglet 8 | token 16 | what belongs to the kind
 //! reply:   kind 1 | what belongs to the kind            kind 0: an error, as text
 //! ```
-//! Numbers are little endian, durations microseconds (8), entries a count (4) and each after its length (4).
+//! Numbers are little endian, durations microseconds (8), entries a count (4) and each after its
+//! length (4).
 //!
 //! # Invariants
-//! Both ends speak one version, agreed on when they met (`telesto_net`). What is not known is refused, never guessed.
+//! Both ends speak one version, agreed on when they met (`telesto_net`). What is not known is
+//! refused, never guessed.
 //!
 //! # On failure
 //! Bytes that do not fit are refused with what does not fit. An error of the other side arrives as
-//! [`Error::Unavailable`] with its text: whatever failed there, from here it is a server that could not answer.
+//! [`Error::Unavailable`] with its text: whatever failed there, from here it is a server that could
+//! not answer.
 
 use std::time::Duration;
 

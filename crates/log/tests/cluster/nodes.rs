@@ -1,4 +1,5 @@
-//! Nodes of a simulated cluster: each has a disk, a log server, a log, clients, and looks whether the owner lives.
+//! Nodes of a simulated cluster: each has a disk, a log server, a log, clients, and looks whether
+//! the owner lives.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

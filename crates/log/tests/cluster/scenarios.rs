@@ -251,7 +251,8 @@ fn appends_of_many_are_under_way_at_a_time_and_committed_in_order() {
         let started = nodes.world.now();
         let mut appends = Vec::new();
         for at in 1..=40_u64 {
-            // What an entry's hash will be is known only from itself: each is ordered before the next is made.
+            // What an entry's hash will be is known only from itself: each is ordered before the
+            // next is made.
             let mut append = {
                 let (log, by) = (log.clone(), env.deadline(PATIENCE));
                 Box::pin(async move { log.append(Lsn(at), hash, saying("x"), by).await })
@@ -288,7 +289,8 @@ fn owner_whose_own_disk_hangs_commits_at_the_two_others() {
     });
 }
 
-/// What two disks wrote after nobody waited for it any more is what the owner goes on from when they answer again.
+/// What two disks wrote after nobody waited for it any more is what the owner goes on from when
+/// they answer again.
 #[test]
 fn disks_that_stand_still_for_longer_than_the_owner_waits_stop_commits_no_longer() {
     World::run(10, false, async |world| {
@@ -410,7 +412,8 @@ fn server_counts_as_following_only_once_it_has_the_loglet() {
     });
 }
 
-/// The last entry of an owner that is cut off is on its disk alone. It ends its loglet itself, after that entry, and loses the disk.
+/// The last entry of an owner that is cut off is on its disk alone. It ends its loglet itself,
+/// after that entry, and loses the disk.
 #[test]
 fn last_entry_of_an_owner_that_was_cut_off_outlives_its_disk_once_it_is_in_the_log() {
     World::run(20, false, async |world| {
@@ -487,7 +490,8 @@ fn every_node_tells_who_owned_the_log_and_why_that_changed() {
     });
 }
 
-/// The owner is cut off while its last append is under way and it gives the log to the bucket; another node goes on without that entry.
+/// The owner is cut off while its last append is under way and it gives the log to the bucket;
+/// another node goes on without that entry.
 #[test]
 fn switch_to_the_bucket_that_a_successor_overtakes_shows_nothing_that_is_not_in_the_log() {
     for seed in 0..24 {
@@ -522,7 +526,8 @@ fn switch_to_the_bucket_that_a_successor_overtakes_shows_nothing_that_is_not_in_
     }
 }
 
-/// The bucket fails when the owner has stopped for it. The log goes on although nobody appends: the others wait for that.
+/// The bucket fails when the owner has stopped for it. The log goes on although nobody appends: the
+/// others wait for that.
 #[test]
 fn switch_to_the_bucket_that_fails_leaves_a_log_that_every_node_reads() {
     World::run(21, false, async |world| {
@@ -559,7 +564,8 @@ fn switch_to_the_bucket_that_fails_leaves_a_log_that_every_node_reads() {
     });
 }
 
-/// What is in the bucket is safe: nobody waits until a server that is frozen, or whose disk hangs, has heard that.
+/// What is in the bucket is safe: nobody waits until a server that is frozen, or whose disk hangs,
+/// has heard that.
 #[test]
 fn log_server_that_does_not_answer_holds_up_nothing_that_is_archived() {
     World::run(22, false, async |world| {
@@ -587,7 +593,8 @@ fn log_server_that_does_not_answer_holds_up_nothing_that_is_archived() {
     });
 }
 
-/// A node that ends while the bucket is slow gives its log up: it does not begin another loglet while the rest of this one is shipped.
+/// A node that ends while the bucket is slow gives its log up: it does not begin another loglet
+/// while the rest of this one is shipped.
 #[test]
 fn log_that_is_closed_slowly_begins_no_loglet() {
     World::run(23, false, async |world| {

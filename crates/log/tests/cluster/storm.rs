@@ -1,5 +1,6 @@
-//! Everything that befalls a cluster, from a seed: nothing acknowledged is lost, there is one order, and no strict read
-//! misses what was acknowledged before it began. With a mend taken out, the same storm finds what it mends.
+//! Everything that befalls a cluster, from a seed: nothing acknowledged is lost, there is one
+//! order, and no strict read misses what was acknowledged before it began. With a mend taken out,
+//! the same storm finds what it mends.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -64,7 +65,8 @@ impl Storm {
     }
 
     fn clients(&self, index: usize) {
-        // Some append one entry right after the other: then what is committed is mostly told along with the next.
+        // Some append one entry right after the other: then what is committed is mostly told along
+        // with the next.
         let drawn = self.nodes.world.draw(80);
         let brisk = drawn * 100 < brisk() * 80;
         let pause = Duration::from_millis(if brisk { 2 } else { 20 + drawn });

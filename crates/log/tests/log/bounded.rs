@@ -37,8 +37,8 @@ async fn entry_of_a_closed_loglet_trimmed_meanwhile_is_trimmed_and_not_damaged()
     }
 }
 
-/// Seeds 773 and 1188 of the simulation: the archive was listed before the new owner shipped the entry, and the chain
-/// read again after it.
+/// Seeds 773 and 1188 of the simulation: the archive was listed before the new owner shipped the
+/// entry, and the chain read again after it.
 #[tokio::test]
 async fn entry_archived_after_the_archive_was_listed_is_found_and_not_damaged() {
     let objects = Arc::new(Objects::default());

@@ -310,8 +310,8 @@ async fn writer_paused_whose_wall_clock_was_set_afterwards_is_refused_before_it_
     assert_eq!(objects.keys("shards/1/log/").len(), slots, "no stray");
 }
 
-/// The remaining assumption, as docs/architecture/log.md states it: where no clock tells of the pause, a
-/// history of the process's own lasts no longer than an eighth of a retention.
+/// The remaining assumption, as docs/architecture/log.md states it: where no clock tells of the
+/// pause, a history of the process's own lasts no longer than an eighth of a retention.
 #[tokio::test]
 async fn writer_paused_without_any_clock_that_tells_finds_out_within_an_eighth_of_a_retention() {
     let objects = Arc::new(Objects::default());
@@ -333,8 +333,8 @@ async fn writer_paused_without_any_clock_that_tells_finds_out_within_an_eighth_o
     assert!(late.said().len() <= 1 + 13, "{}", late.said().len());
 }
 
-/// Found by the storm's seed 1492: what was read and then found trimmed stayed in the reader's hash chain, and the first
-/// entry after it was called damaged.
+/// Found by the storm's seed 1492: what was read and then found trimmed stayed in the reader's hash
+/// chain, and the first entry after it was called damaged.
 #[tokio::test]
 async fn late_reader_that_met_a_stray_begins_again_at_the_trim_point() {
     let objects = Arc::new(Objects::default());
@@ -455,7 +455,8 @@ async fn crash_at_every_bucket_request_of_a_trim_is_finished_by_the_next_trim() 
     }
 }
 
-/// Somebody has emptied the bucket and made another database there, while a process of the one before was stopped.
+/// Somebody has emptied the bucket and made another database there, while a process of the one
+/// before was stopped.
 #[tokio::test]
 async fn process_of_a_database_that_was_removed_harms_none_that_is_made_in_its_place_and_notices() {
     let objects = Arc::new(Objects::default());
@@ -500,7 +501,8 @@ async fn process_of_a_database_that_was_removed_harms_none_that_is_made_in_its_p
     assert!(matches!(error, Error::OtherDatabase { .. }), "{error}");
 }
 
-/// A bucket is put back to what a backup has, while a process of the database lives: ahead of the backup, or with a chain as old as that one's.
+/// A bucket is put back to what a backup has, while a process of the database lives: ahead of the
+/// backup, or with a chain as old as that one's.
 #[tokio::test]
 async fn process_of_a_database_that_was_restored_in_its_place_does_not_go_on_in_it() {
     for ahead in [false, true] {
@@ -549,7 +551,8 @@ async fn process_of_a_database_that_was_restored_in_its_place_does_not_go_on_in_
     }
 }
 
-/// `telesto cluster recover --accept-loss` gives up the loglets that had begun behind what is left: a backup from before it knows them.
+/// `telesto cluster recover --accept-loss` gives up the loglets that had begun behind what is left:
+/// a backup from before it knows them.
 #[tokio::test]
 async fn log_of_backups_before_and_after_a_loss_is_cut_to_a_chain_that_opens() {
     let (objects, env) = (Arc::new(Objects::default()), telesto_runtime::env());

@@ -1,5 +1,5 @@
-//! Listings are hints: they may leave out what is there, and come in any order. Chain versions are found
-//! by probing.
+//! Listings are hints: they may leave out what is there, and come in any order. Chain versions are
+//! found by probing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! What a local disk may do to a quorum log: fill up, fail a sync and lie about it, be put back to an
-//! older state. The bucket has the rest.
+//! What a local disk may do to a quorum log: fill up, fail a sync and lie about it, be put back to
+//! an older state. The bucket has the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -275,7 +275,8 @@ async fn archive_object_of_the_same_name_counts_only_with_the_same_entries() {
     assert_eq!(again.said(), ["1", "2"]);
 }
 
-/// The connection over which an entry came breaks while it is written: the next one finds a server that goes on.
+/// The connection over which an entry came breaks while it is written: the next one finds a server
+/// that goes on.
 #[tokio::test]
 async fn store_that_nobody_waits_for_any_more_is_written_and_the_server_goes_on() {
     let (env, disk) = (telesto_runtime::env(), SimDisk::new());
@@ -304,7 +305,8 @@ async fn store_that_nobody_waits_for_any_more_is_written_and_the_server_goes_on(
     assert_eq!(store(2).await.unwrap(), Reply::Stored { next: Lsn(3), leased: false });
 }
 
-/// The chain of a bucket that was put back to an older copy gives numbers again that the directory remembers as ended.
+/// The chain of a bucket that was put back to an older copy gives numbers again that the directory
+/// remembers as ended.
 #[tokio::test]
 async fn directory_beside_a_bucket_that_was_put_back_begins_loglets_again_when_it_is_told_to() {
     let (env, disk) = (telesto_runtime::env(), SimDisk::new());
@@ -328,7 +330,8 @@ async fn directory_beside_a_bucket_that_was_put_back_begins_loglets_again_when_i
     assert_eq!(after.call(create(key(6, 2)), soon(&env)).await.unwrap(), Reply::Done);
 }
 
-/// A node that leaves is told of what was begun on it, and nothing is begun on it afterwards, until it stays.
+/// A node that leaves is told of what was begun on it, and nothing is begun on it afterwards, until
+/// it stays.
 #[tokio::test]
 async fn server_of_a_node_that_leaves_begins_no_loglet_and_tells_the_last_one() {
     let (env, disk) = (telesto_runtime::env(), SimDisk::new());
@@ -397,8 +400,8 @@ impl Disk for SlowNames {
     }
 }
 
-/// Whoever asks for a loglet while it is being made waits for it, also when nobody waits for the making any more: its files are not those
-/// of one that was never finished.
+/// Whoever asks for a loglet while it is being made waits for it, also when nobody waits for the
+/// making any more: its files are not those of one that was never finished.
 #[tokio::test]
 async fn loglet_that_is_being_made_is_not_taken_for_one_that_was_never_finished() {
     for patience in [Duration::from_secs(30), Duration::from_millis(50)] {
@@ -521,7 +524,8 @@ async fn write_whose_sync_failed_is_on_the_platter_before_the_next_life_calls_it
     }
 }
 
-/// Opens a directory for a life, as a bucket that counts `last` has it do; what the server is, and how the bucket is to count it.
+/// Opens a directory for a life, as a bucket that counts `last` has it do; what the server is, and
+/// how the bucket is to count it.
 async fn counted_life(
     disk: &Arc<SimDisk>,
     life: u64,
@@ -541,8 +545,9 @@ async fn counted_life(
     (server.incarnation().await, server.counted_life().await)
 }
 
-/// A bucket that was put back knows an earlier life of the directory, which is at least as new as that: it is believed, whatever was refused on
-/// account of the bucket. A directory that was put back does not know the last life.
+/// A bucket that was put back knows an earlier life of the directory, which is at least as new as
+/// that: it is believed, whatever was refused on account of the bucket. A directory that was put
+/// back does not know the last life.
 #[tokio::test]
 async fn directory_that_knows_the_life_counted_last_is_believed_and_an_older_one_is_not() {
     let disk = SimDisk::new();

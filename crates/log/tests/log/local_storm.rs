@@ -1,10 +1,12 @@
-//! One machine's disk with everything that befalls it, from a seed, and a reader that comes late: nothing that was
-//! acknowledged or read is lost or changed, and nothing is called damaged.
+//! One machine's disk with everything that befalls it, from a seed, and a reader that comes late:
+//! nothing that was acknowledged or read is lost or changed, and nothing is called damaged.
 //!
-//! Space ends and comes back, syncs fail, processes die with the page cache staying or the power going, segments are
-//! small, the log is archived, switched and trimmed at any time, a process on another machine reads on in small steps.
+//! Space ends and comes back, syncs fail, processes die with the page cache staying or the power
+//! going, segments are small, the log is archived, switched and trimmed at any time, a process on
+//! another machine reads on in small steps.
 //!
-//! The same storm proves the mends of the local log: with one taken out, it finds what that one mends.
+//! The same storm proves the mends of the local log: with one taken out, it finds what that one
+//! mends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -189,15 +189,16 @@ async fn recovery_from_any_majority_keeps_every_committed_entry_and_fences_the_s
             cluster.cut([false; 3]);
             let zombie = append(&cluster, &sequencer, 10, hash).await;
             assert!(matches!(zombie, Err(Error::Indeterminate { .. })), "{zombie:?}");
-            // Another recovery may also find what the zombie left on the server that was gone: it was
-            // never acknowledged, and the chain decides between the two ends.
+            // Another recovery may also find what the zombie left on the server that was gone: it
+            // was never acknowledged, and the chain decides between the two ends.
             assert!(cluster.recover().await.unwrap().0 >= Lsn(10), "nothing was lost");
         }
     }
 }
 
-/// Two recoveries end a loglet at different places. The one that saw the last entry has brought it to a majority, the other one
-/// was there first: the entry is not in the log, whatever the servers have.
+/// Two recoveries end a loglet at different places. The one that saw the last entry has brought it
+/// to a majority, the other one was there first: the entry is not in the log, whatever the servers
+/// have.
 #[tokio::test]
 async fn entry_that_a_recovery_gave_to_sealed_servers_is_not_acknowledged_by_its_sequencer() {
     let cluster = Cluster::new().await;
@@ -230,7 +231,8 @@ async fn entry_that_a_recovery_gave_to_sealed_servers_is_not_acknowledged_by_its
     assert_eq!(sequencer.next(), Lsn(2), "not readable");
 }
 
-/// Of three servers two were met, so that one is enough to know where the loglet ends. The last entry is with that one alone.
+/// Of three servers two were met, so that one is enough to know where the loglet ends. The last
+/// entry is with that one alone.
 #[tokio::test]
 async fn recovery_that_needs_one_server_brings_the_end_to_a_majority_or_says_that_it_did_not() {
     for other_answers in [true, false] {
@@ -267,7 +269,8 @@ async fn recovery_that_needs_one_server_brings_the_end_to_a_majority_or_says_tha
     }
 }
 
-/// An owner that was found dead and is not ships what it has, and lets its servers release it, while another node repairs them.
+/// An owner that was found dead and is not ships what it has, and lets its servers release it,
+/// while another node repairs them.
 #[tokio::test]
 async fn entries_that_are_released_while_they_are_repaired_are_no_damage() {
     for released in [8, 20, 30] {
@@ -324,8 +327,9 @@ async fn server_accepts_only_its_next_entry_and_nothing_once_sealed() {
     );
 }
 
-/// Two candidates end a loglet at different places. The one that loses has met the only server with the last entry, and brings that to
-/// another one; the winner has not. So what the owner hears from a server that is sealed says nothing of what is in the log.
+/// Two candidates end a loglet at different places. The one that loses has met the only server with
+/// the last entry, and brings that to another one; the winner has not. So what the owner hears from
+/// a server that is sealed says nothing of what is in the log.
 #[tokio::test]
 async fn what_a_recovery_brought_to_a_sealed_server_is_not_told_as_committed() {
     for (cluster, told) in

@@ -1,8 +1,9 @@
-//! Many processes, every misfortune of a bucket at once, from a seed: no fork, nothing acknowledged lost or
-//! doubled, no stale strict read, nothing called damaged.
+//! Many processes, every misfortune of a bucket at once, from a seed: no fork, nothing acknowledged
+//! lost or doubled, no stale strict read, nothing called damaged.
 //!
-//! Requests fail, take effect without a reply, are sent twice, listings leave out what is there; the log is
-//! switched and trimmed under processes whose clocks stand still, as on a paused machine.
+//! Requests fail, take effect without a reply, are sent twice, listings leave out what is there;
+//! the log is switched and trimmed under processes whose clocks stand still, as on a paused
+//! machine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ impl Storm {
                 _ => Fault::None,
             });
             let draws = Arc::clone(&random);
-            // Archive objects have no names to ask for; but what was there before a listing began is in it.
+            // Archive objects have no names to ask for; but what was there before a listing began
+            // is in it.
             bucket.distort_lists(move |page| {
                 page.retain(|object| {
                     object.key.contains("/archive/") || !draws.next_u64().is_multiple_of(5)

@@ -418,8 +418,8 @@ impl Process {
     }
 }
 
-/// Makes the bucket one that was restored from a backup of what it has now: as of entry `last`, from a checkpoint of nothing. What was
-/// written behind that entry is gone.
+/// Makes the bucket one that was restored from a backup of what it has now: as of entry `last`,
+/// from a checkpoint of nothing. What was written behind that entry is gone.
 pub async fn restore(objects: &Arc<Objects>, env: &Env, last: Lsn) {
     let copies = Arc::new(objects.copy());
     let bucket = MemBucket::new(&copies) as Arc<dyn Bucket>;

@@ -16,7 +16,8 @@ fn with_disk(node: u128, life: u64, disk: &Arc<SimDisk>) -> LogOptions {
     options
 }
 
-/// While one makes files for the next slot on a slow disk, others take it: the switch has to be ahead of them.
+/// While one makes files for the next slot on a slow disk, others take it: the switch has to be
+/// ahead of them.
 #[tokio::test(start_paused = true)]
 async fn busy_log_goes_from_the_bucket_to_a_disk_that_is_slower_than_its_writers() {
     let objects = Arc::new(Objects::default());
@@ -63,7 +64,8 @@ async fn busy_log_goes_from_the_bucket_to_a_disk_that_is_slower_than_its_writers
     assert_eq!(logs, 1, "the loglets of lost races are removed: {paths:?}");
 }
 
-/// What one has made for slots ahead of the tail is of no use once another one has moved the log to its disk and back.
+/// What one has made for slots ahead of the tail is of no use once another one has moved the log to
+/// its disk and back.
 #[tokio::test(start_paused = true)]
 async fn log_that_another_process_moves_there_and_back_meanwhile_is_not_moved_to_files_of_another_name()
  {
@@ -162,8 +164,8 @@ async fn switch_there_and_back_keeps_every_entry_and_tells_other_processes() {
     assert!(changes[0].owner.is_none() && changes[2].owner.is_none(), "{changes:?}");
 }
 
-/// Found by the simulation's seeds 247 and 293: the entries were in a closed loglet, below the start of the newest one,
-/// and a process that had been refused them once was refused for ever.
+/// Found by the simulation's seeds 247 and 293: the entries were in a closed loglet, below the
+/// start of the newest one, and a process that had been refused them once was refused for ever.
 #[tokio::test]
 async fn process_refused_while_owners_live_takes_over_when_the_last_one_is_gone() {
     let objects = Arc::new(Objects::default());
@@ -330,8 +332,8 @@ async fn process_that_survives_a_failed_switch_goes_on() {
     }
 }
 
-/// Found by the storm: the seal of a switch that was told to be indeterminate stood at the tail, unread, and the log was
-/// said to be on the bucket until somebody met it.
+/// Found by the storm: the seal of a switch that was told to be indeterminate stood at the tail,
+/// unread, and the log was said to be on the bucket until somebody met it.
 #[tokio::test]
 async fn switch_back_after_one_of_unknown_outcome_leaves_a_log_that_all_can_write() {
     let objects = Arc::new(Objects::default());

@@ -1,7 +1,7 @@
 //! Trimming more than fits in the time, and in a folder.
 //!
-//! `TELESTO_TRIM_SLOTS` sets how many slots the folder has: 3,000 unless told; `make soak` tries 150,000,
-//! which takes minutes and is what a busy hour leaves.
+//! `TELESTO_TRIM_SLOTS` sets how many slots the folder has: 3,000 unless told; `make soak` tries
+//! 150,000, which takes minutes and is what a busy hour leaves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,8 @@ async fn trim_that_cannot_list_all_in_its_time_makes_progress() {
     assert!(objects.keys("shards/1/log/").is_empty());
 }
 
-/// What was restored ends within an object of the archive, which was copied whole: trimming does not wait for what nobody reads.
+/// What was restored ends within an object of the archive, which was copied whole: trimming does
+/// not wait for what nobody reads.
 #[tokio::test]
 async fn restored_log_is_trimmed_past_an_object_of_which_it_has_a_part() {
     let (objects, env) = (Arc::new(Objects::default()), telesto_runtime::env());

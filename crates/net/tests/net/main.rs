@@ -186,7 +186,8 @@ fn way_back_that_is_cut_breaks_the_connection_and_a_healed_one_serves_again() {
     });
 }
 
-/// Calls that come faster than the client would otherwise look keep nobody from seeing that no answer comes.
+/// Calls that come faster than the client would otherwise look keep nobody from seeing that no
+/// answer comes.
 #[test]
 fn connection_in_steady_use_is_found_dead_as_soon_as_an_idle_one() {
     World::run(1, false, async |world| {

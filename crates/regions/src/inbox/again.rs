@@ -1,4 +1,5 @@
-//! What the own link does not bring: what is missing, what this region serves again, and what it takes from others.
+//! What the own link does not bring: what is missing, what this region serves again, and what it
+//! takes from others.
 //!
 //! # Invariants
 //! - What is taken goes on where the stream of its source stands here, and waits for nothing.
@@ -16,7 +17,8 @@ use crate::past::MEMBERS;
 use crate::wire::Element;
 
 impl Inbox {
-    /// What this region waits for since before `since` (microseconds of its clock) and has not got of whom it is.
+    /// What this region waits for since before `since` (microseconds of its clock) and has not got
+    /// of whom it is.
     pub fn missing(&self, since: u64) -> Vec<Missing> {
         let mut missing = Vec::new();
         for (via, source) in &self.sources {
@@ -34,7 +36,8 @@ impl Inbox {
         missing
     }
 
-    /// Transactions of `of` to region `to` that are numbered above `above`, of which this region got the same.
+    /// Transactions of `of` to region `to` that are numbered above `above`, of which this region
+    /// got the same.
     pub fn again(&self, of: RegionId, to: RegionId, above: u64) -> Vec<Element> {
         let Some(source) = self.sources.get(&of) else { return Vec::new() };
         let (mut next, mut bytes) = (above + 1, 0);
@@ -53,14 +56,16 @@ impl Inbox {
         again
     }
 
-    /// Takes transactions of `of` that another region had; those that go on where its stream stands here.
+    /// Takes transactions of `of` that another region had; those that go on where its stream stands
+    /// here.
     ///
-    /// None that would wait: what is told of their past here is that of a batch to somebody else, made later than they were, and may
-    /// name what depends on them. It would stand before the same transaction in the queue when that comes by its own stream, and
-    /// for ever.
+    /// None that would wait: what is told of their past here is that of a batch to somebody else,
+    /// made later than they were, and may name what depends on them. It would stand before the same
+    /// transaction in the queue when that comes by its own stream, and for ever.
     ///
-    /// None that may stand behind a definition which has not come here by that stream: rows of a table that this region gets by
-    /// the definition stand between, in no transaction, and only the stream brings them.
+    /// None that may stand behind a definition which has not come here by that stream: rows of a
+    /// table that this region gets by the definition stand between, in no transaction, and only the
+    /// stream brings them.
     pub fn take_again(&mut self, of: RegionId, elements: Vec<Element>, now: u64) -> usize {
         let (me, turn, defining) = (self.me, self.turn, self.defining);
         if self.defined {

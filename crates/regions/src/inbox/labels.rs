@@ -1,8 +1,10 @@
-//! The inbox on plane `tree`: transactions are given out in the turn of their labels, while those are followed ([`Order`]).
+//! The inbox on plane `tree`: transactions are given out in the turn of their labels, while those
+//! are followed ([`Order`]).
 //!
 //! # Invariants
 //! - A transaction whose label has its turn is the first one of its stream that was not given out.
-//! - Positions between transactions keep their order among themselves, and behind the transactions that they hold.
+//! - Positions between transactions keep their order among themselves, and behind the transactions
+//!   that they hold.
 //!
 //! # On failure
 //! While labels are not followed, nothing here holds anything back.
@@ -65,8 +67,8 @@ impl Inbox {
         self.follows() == Follows::On && past.get(from, self.me) > source.applied
     }
 
-    /// Gives out the transaction whose label has its turn. Positions before it in its stream wait for their pasts, as ever: what they name
-    /// may be more than what it has seen.
+    /// Gives out the transaction whose label has its turn. Positions before it in its stream wait
+    /// for their pasts, as ever: what they name may be more than what it has seen.
     pub(super) fn pop_labelled(&mut self, defined: &Defined, now: u64) -> Option<Remote> {
         let (sources, me) = (&self.sources, self.me);
         let from = self.order.as_mut()?.turn(|of| stands(sources, of, me))?;

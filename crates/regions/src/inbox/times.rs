@@ -1,21 +1,24 @@
-//! The inbox on plane `timestamp`: transactions are given out in the order of their labels over all streams, first time, then region.
+//! The inbox on plane `timestamp`: transactions are given out in the order of their labels over all
+//! streams, first time, then region.
 //!
 //! ```text
 //! stream of i:  … T at t            T has its turn when every other stream has something later to come next, or nothing, but has
 //! stream of j:  … ─ closed up to c  been closed up to t: what the end of its last batch says (c ≥ t)
 //! ```
 //! # Invariants
-//! - A stream comes in the order of its region's log, whose times grow. So nothing that is still to come of it is at or below the end of
-//!   what came: that is a closed time, which no region has to promise.
-//! - Pasts are waited for as on `matrix`. The least label of all has its past here, as a label is greater than all that its region had
-//!   applied: the two never wait for each other.
+//! - A stream comes in the order of its region's log, whose times grow. So nothing that is still to
+//!   come of it is at or below the end of what came: that is a closed time, which no region has to
+//!   promise.
+//! - Pasts are waited for as on `matrix`. The least label of all has its past here, as a label is
+//!   greater than all that its region had applied: the two never wait for each other.
 //!
 //! # On failure
 //! While a region is known not to close its time for others, pasts alone decide.
 //!
 //! # Limits
-//! The order begins with what has not been given out when the plane is chosen, or a stream begins. Transactions whose rows wait for definitions
-//! let others pass, of which one may bring those. What a region took back from others after a loss comes under its old label.
+//! The order begins with what has not been given out when the plane is chosen, or a stream begins.
+//! Transactions whose rows wait for definitions let others pass, of which one may bring those. What
+//! a region took back from others after a loss comes under its old label.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +71,8 @@ impl Inbox {
         self.times.waited_for = regions;
     }
 
-    /// Whether a region does not close its time for others, so that pasts decide; whether that is new.
+    /// Whether a region does not close its time for others, so that pasts decide; whether that is
+    /// new.
     pub fn go_by_pasts(&mut self, refused: bool) -> bool {
         std::mem::replace(&mut self.times.refused, refused) != refused
     }
@@ -84,7 +88,8 @@ impl Inbox {
         self.times.unread = self.times.passable;
     }
 
-    /// Others whose times count for what `from` sent: their streams have begun, and are not given up.
+    /// Others whose times count for what `from` sent: their streams have begun, and are not given
+    /// up.
     fn timers(&self, from: RegionId) -> impl Iterator<Item = (RegionId, &Source)> + '_ {
         let waited_for = self.times.waited_for;
         let counts = move |(region, source): &(RegionId, &Source)| {
@@ -96,7 +101,8 @@ impl Inbox {
         self.sources.iter().map(|(region, source)| (*region, source)).filter(counts)
     }
 
-    /// Whether the first transaction of `from` is the next one in the order of labels. Positions have no turn.
+    /// Whether the first transaction of `from` is the next one in the order of labels. Positions
+    /// have no turn.
     pub(super) fn has_turn(&self, from: RegionId) -> bool {
         if !self.times.are_followed() {
             return true;
@@ -113,7 +119,8 @@ impl Inbox {
         })
     }
 
-    /// The regions that transactions wait for, whose times are not closed far enough: up to when they are wanted.
+    /// The regions that transactions wait for, whose times are not closed far enough: up to when
+    /// they are wanted.
     pub fn lacking(&self) -> BTreeMap<RegionId, Timestamp> {
         if !self.times.are_followed() {
             return BTreeMap::new();

@@ -1,16 +1,19 @@
 //! Sends the labels of this region: a function of its log, from where the epoch has begun in it.
 //!
 //! # Invariants
-//! - Labels leave in the order of the log. One leaves when the labels have come here of everything that stands before it in the log and
-//!   was applied from other regions, and of what was taken up of them without being placed here, by sessions that came or read there and
-//!   by transactions that were committed for them: the gate.
-//! - Before a label waits at the gate, the region has said how far its labels are: others may wait for that.
+//! - Labels leave in the order of the log. One leaves when the labels have come here of everything
+//!   that stands before it in the log and was applied from other regions, and of what was taken up
+//!   of them without being placed here, by sessions that came or read there and by transactions
+//!   that were committed for them: the gate.
+//! - Before a label waits at the gate, the region has said how far its labels are: others may wait
+//!   for that.
 //!
 //! # On failure
 //! The epoch is broken, with the reason.
 //!
 //! # Limits
-//! It is looked at entries as wholes: a label waits for what was applied in its own entry behind it, too.
+//! It is looked at entries as wholes: a label waits for what was applied in its own entry behind
+//! it, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

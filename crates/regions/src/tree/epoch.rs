@@ -1,4 +1,5 @@
-//! One epoch of a tree, as far as it runs in this region: its leaf, the serializers at its site, the edges from them.
+//! One epoch of a tree, as far as it runs in this region: its leaf, the serializers at its site,
+//! the edges from them.
 //!
 //! ```text
 //! log ─► labels ─► leaf ──edge──► serializer ──edge──► serializer of another region        edge: FIFO, artificial delay
@@ -6,8 +7,9 @@
 //!                   └───────── inbox ◄──edge── serializer ◄──edge───────────┘
 //! ```
 //! # Invariants
-//! - What is here is memory of this process. Who loses it never takes part in the epoch again: [`Epoch::take`] hears an edge from one
-//!   process only, and a process that does not know the epoch says so.
+//! - What is here is memory of this process. Who loses it never takes part in the epoch again:
+//!   [`Epoch::take`] hears an edge from one process only, and a process that does not know the
+//!   epoch says so.
 //! - Per edge, labels keep their order; none is left out while the epoch is not broken.
 //!
 //! # On failure
@@ -57,8 +59,9 @@ struct Inner {
     began: BTreeMap<RegionId, (Timestamp, u64)>,
     /// The newest label of each other region that has come here.
     came: BTreeMap<RegionId, Timestamp>,
-    /// What was taken up of other regions: labels of what is committed after the first time leave when a label of the region has come that
-    /// is not older than the second one. None that another one of the region makes needless.
+    /// What was taken up of other regions: labels of what is committed after the first time leave
+    /// when a label of the region has come that is not older than the second one. None that another
+    /// one of the region makes needless.
     holds: Vec<(Timestamp, RegionId, Timestamp)>,
     serializers: BTreeMap<u16, Serializer>,
     edges: BTreeMap<Edge, Out>,
@@ -177,7 +180,8 @@ impl Epoch {
         self.news.notify_waiters();
     }
 
-    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is committed after `from`.
+    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is
+    /// committed after `from`.
     pub fn hold(&self, from: Timestamp, region: RegionId, seen: Timestamp) {
         let holds = &mut self.inner.lock().holds;
         // Clients that come again and again while nothing is committed here hold it once.
@@ -191,7 +195,8 @@ impl Epoch {
         holds.push((from, region, seen));
     }
 
-    /// The newest time of this region's log behind which something is held that may have been told up to `at` without it.
+    /// The newest time of this region's log behind which something is held that may have been told
+    /// up to `at` without it.
     pub fn held_from(&self, at: Timestamp) -> Option<Timestamp> {
         let inner = self.inner.lock();
         inner.holds.iter().map(|(from, _, _)| *from).filter(|from| *from >= at).max()
@@ -209,7 +214,8 @@ impl Epoch {
         });
     }
 
-    /// Whether labels may leave of what was committed when this region had applied `seen` of each other one, and has this past.
+    /// Whether labels may leave of what was committed when this region had applied `seen` of each
+    /// other one, and has this past.
     pub fn gate(&self, seen: &BTreeMap<RegionId, Timestamp>, past: &Past) -> Gate {
         let inner = self.inner.lock();
         if inner.planted == Some(Bug::UngatedLabels) {
@@ -301,7 +307,8 @@ impl Epoch {
         self.news.notify_waiters();
     }
 
-    /// Labels that have come to this region's leaf, in their order: under the lock, so that nobody else's comes between.
+    /// Labels that have come to this region's leaf, in their order: under the lock, so that nobody
+    /// else's comes between.
     fn deliver(&self, inner: &mut Inner, labels: Vec<TreeLabel>, shared: &Shared) {
         if labels.is_empty() {
             return;
@@ -361,7 +368,8 @@ impl Inner {
         here
     }
 
-    /// For tests: sends a label along an edge, now and then behind those of other regions that come after it.
+    /// For tests: sends a label along an edge, now and then behind those of other regions that come
+    /// after it.
     fn reorder(&mut self, edge: Edge, label: TreeLabel, shared: &Shared) -> Vec<TreeLabel> {
         let TreeLabel { label: of, .. } = label;
         let update = of.kind == LabelKind::Update;

@@ -5,12 +5,14 @@
 //! leader: standing? ─► all there, and ready ─► prepare ─► all have ─► begin          again when one has lost it, or it is broken
 //! ```
 //! # Invariants
-//! - An epoch's number is greater than every one that was heard of; each process takes part in the newest one that it was asked to.
+//! - An epoch's number is greater than every one that was heard of; each process takes part in the
+//!   newest one that it was asked to.
 //! - No label is sent before every region has made ready to take it.
 //! - A region makes ready only when all its streams run: what others have of it is in its log then.
 //!
 //! # On failure
-//! The next look tries again, with pauses that double up to [`LONGEST`] looks while epochs do not last.
+//! The next look tries again, with pauses that double up to [`LONGEST`] looks while epochs do not
+//! last.
 //!
 //! # Limits
 //! One leader: the region of the tree's first serializer. While it is away no epoch begins.

@@ -1,7 +1,8 @@
 //! Sends labels along an edge that leads to another region, or that has a delay.
 //!
 //! # Invariants
-//! - Labels are numbered. The receiver takes them in their order, each once; what is not acknowledged is kept and sent again.
+//! - Labels are numbered. The receiver takes them in their order, each once; what is not
+//!   acknowledged is kept and sent again.
 //! - An edge connects two processes: when another one answers, the epoch is broken.
 //!
 //! # On failure

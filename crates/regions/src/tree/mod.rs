@@ -1,17 +1,21 @@
-//! The `tree` plane between real regions: serializers over logs, after Saturn (EuroSys 2017). `docs/architecture/tree.md`.
+//! The `tree` plane between real regions: serializers over logs, after Saturn (EuroSys 2017).
+//! `docs/architecture/tree.md`.
 //!
 //! ```text
 //! plan (registry, or told by another region) ─► leader: prepare, begin ─► epoch in each region ─► order of labels at each inbox
 //! ```
 //! # Invariants
-//! - Pasts go with every transaction as ever: each region may go by them at any moment, and nobody has to be asked.
-//! - An epoch is memory of the processes that began it. Who is started again never takes part in it; the leader begins another one.
+//! - Pasts go with every transaction as ever: each region may go by them at any moment, and nobody
+//!   has to be asked.
+//! - An epoch is memory of the processes that began it. Who is started again never takes part in
+//!   it; the leader begins another one.
 //!
 //! # On failure
 //! The status says why no epoch runs; meanwhile all regions go by pasts, as on `matrix`.
 //!
 //! # Limits
-//! Every region of the deployment has to be reached for an epoch to begin. Labels come in addition to pasts.
+//! Every region of the deployment has to be reached for an epoch to begin. Labels come in addition
+//! to pasts.
 
 mod emit;
 mod epoch;
@@ -48,12 +52,14 @@ pub struct TreeStatus {
     pub plan: u64,
     /// The epoch that runs here; 0: none.
     pub epoch: u64,
-    /// What is applied now goes by labels. Else, and on other planes, it goes by pasts, or in no order.
+    /// What is applied now goes by labels. Else, and on other planes, it goes by pasts, or in no
+    /// order.
     pub on: bool,
-    /// In a word: `followed`, `late` (by pasts until labels are up to date), `begins` (by pasts, too), `carried` (for the others; this region
-    /// is on another plane), `none` (no epoch runs).
+    /// In a word: `followed`, `late` (by pasts until labels are up to date), `begins` (by pasts,
+    /// too), `carried` (for the others; this region is on another plane), `none` (no epoch runs).
     pub state: &'static str,
-    /// Transactions of other regions applied since this runner began: by their labels, and by their pasts.
+    /// Transactions of other regions applied since this runner began: by their labels, and by their
+    /// pasts.
     pub applied: (u64, u64),
     /// Labels that this region has sent of its own since this runner began.
     pub labels: u64,
@@ -105,8 +111,8 @@ impl Trees {
         self.state.lock().epoch.clone()
     }
 
-    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is committed after `from`. To be said
-    /// before they go on.
+    /// Somebody who goes on here has seen everything of `region` up to `seen`; what they do here is
+    /// committed after `from`. To be said before they go on.
     pub fn hold(&self, from: Timestamp, region: RegionId, seen: Timestamp) {
         if let Some(epoch) = self.epoch() {
             epoch.hold(from, region, seen);

@@ -1,4 +1,5 @@
-//! The order of a tree at the end of one of its leaves: in what turn labels have come, and whether it is followed.
+//! The order of a tree at the end of one of its leaves: in what turn labels have come, and whether
+//! it is followed.
 //!
 //! ```text
 //! prepared ── all have begun, and everything is here that they had before ──► on the tree ◄─── labels are up to date again
@@ -6,12 +7,12 @@
 //! ```
 //! # Invariants
 //! - On the tree a transaction is given out when every label before its own was.
-//! - Off the tree, and fallen back, the inbox goes by pasts. Either rule is right whatever was given out by the other one, so it may change
-//!   between any two transactions.
+//! - Off the tree, and fallen back, the inbox goes by pasts. Either rule is right whatever was
+//!   given out by the other one, so it may change between any two transactions.
 //!
 //! # On failure
-//! A label whose transaction does not come, or a transaction whose label does not come, costs `patience` once; then pasts decide until
-//! labels are up to date.
+//! A label whose transaction does not come, or a transaction whose label does not come, costs
+//! `patience` once; then pasts decide until labels are up to date.
 //!
 //! # Limits
 //! Labels that wait are in memory: [`QUEUED`], then the tree is not followed until its next epoch.
@@ -112,7 +113,8 @@ impl Order {
         }
     }
 
-    /// Looks whether the tree is to be followed. `settled`: nothing of a lost region is to come beside the labels.
+    /// Looks whether the tree is to be followed. `settled`: nothing of a lost region is to come
+    /// beside the labels.
     pub fn look(&mut self, stands: impl Fn(RegionId) -> Stands, settled: bool, now: u64) {
         self.drop_done(&stands);
         let begun = |region: RegionId| {

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - Of two plans the one with the greater number is the newer one, everywhere.
-//! - A plan that [`Plan::check`] lets pass has a leaf for every region and serializers at regions that are there.
+//! - A plan that [`Plan::check`] lets pass has a leaf for every region and serializers at regions
+//!   that are there.
 //!
 //! # On failure
 //! [`crate::Error::Config`] says what does not fit, and to plan anew.

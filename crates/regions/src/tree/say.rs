@@ -1,4 +1,5 @@
-//! What regions say to each other about a tree: who runs what, and labels. `docs/reference/formats/regions.md` has the tables.
+//! What regions say to each other about a tree: who runs what, and labels.
+//! `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
 //! A label has the same size whatever it is of: [`LABEL_BYTES`].
@@ -35,7 +36,8 @@ pub(crate) enum Say {
     Begin { epoch: u64 },
     /// Nobody follows the tree any more.
     End { epoch: u64 },
-    /// Labels of an edge, numbered from `first` on; `life` tells one process that sends them from the next.
+    /// Labels of an edge, numbered from `first` on; `life` tells one process that sends them from
+    /// the next.
     Labels { epoch: u64, life: u64, edge: Edge, first: u64, labels: Vec<TreeLabel> },
 }
 

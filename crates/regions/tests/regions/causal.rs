@@ -1,4 +1,5 @@
-//! Clients that move between three regions while links are cut and regions are killed; the causal checker judges.
+//! Clients that move between three regions while links are cut and regions are killed; the causal
+//! checker judges.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

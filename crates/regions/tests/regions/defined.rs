@@ -14,8 +14,9 @@ use telesto_txn::{Database as _, Level, ReadFor, TxnOptions};
 
 use crate::harness::{Sites, rule, usual_rules, write};
 
-/// The key that every definition writes: its value has the first letters of the keys that are defined. The value of a key that begins with
-/// `m` says how many entries follow from it ([`follow`]); with `!` among the letters none can be computed.
+/// The key that every definition writes: its value has the first letters of the keys that are
+/// defined. The value of a key that begins with `m` says how many entries follow from it
+/// ([`follow`]); with `!` among the letters none can be computed.
 const STAMP: &str = "\0\0\0\0s";
 
 /// Definitions as the value of [`STAMP`] has them, made in region 0.
@@ -106,8 +107,8 @@ async fn defined(world: &World) -> Sites {
     sites
 }
 
-/// What a region that lost commits takes back may belong to a table whose definition waits in its inbox, or has not come: it stands before
-/// nothing else, and is applied behind that.
+/// What a region that lost commits takes back may belong to a table whose definition waits in its
+/// inbox, or has not come: it stands before nothing else, and is applied behind that.
 #[test]
 fn rows_that_are_taken_back_wait_for_their_definition_and_nothing_waits_for_them() {
     World::run(36, false, async |world| {
@@ -144,8 +145,9 @@ fn rows_that_are_taken_back_wait_for_their_definition_and_nothing_waits_for_them
     });
 }
 
-/// The definition itself waits for something of the lost region that comes by nobody's stream any more, so that it comes only when that is
-/// waited for no longer; and what depends on the rows comes behind them still.
+/// The definition itself waits for something of the lost region that comes by nobody's stream any
+/// more, so that it comes only when that is waited for no longer; and what depends on the rows
+/// comes behind them still.
 #[test]
 fn rows_of_a_lost_region_wait_for_a_definition_that_waits_for_that_region() {
     World::run(37, false, async |world| {
@@ -229,8 +231,9 @@ async fn entries(sites: &Sites, region: usize) -> Vec<(String, usize)> {
     counts
 }
 
-/// One transaction, and several that come together, of which more follows than an entry of the log holds: all of it is applied, at once with its row
-/// and under its label, in whatever comes later, and after a crash.
+/// One transaction, and several that come together, of which more follows than an entry of the log
+/// holds: all of it is applied, at once with its row and under its label, in whatever comes later,
+/// and after a crash.
 #[test]
 fn what_follows_from_rows_beyond_an_entry_of_the_log_is_applied_with_them() {
     World::run(38, false, async |world| {
@@ -267,7 +270,8 @@ fn what_follows_from_rows_beyond_an_entry_of_the_log_is_applied_with_them() {
     });
 }
 
-/// A transaction of which something cannot be computed holds up its own stream alone, and only as long as the definitions are so. Who operates the region is told.
+/// A transaction of which something cannot be computed holds up its own stream alone, and only as
+/// long as the definitions are so. Who operates the region is told.
 #[test]
 fn what_cannot_be_computed_of_a_row_holds_up_no_other_stream_and_comes_once_it_can() {
     for plane in [PlaneKind::Matrix, PlaneKind::Timestamp] {

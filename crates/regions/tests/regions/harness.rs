@@ -1,4 +1,5 @@
-//! Regions of one world: each an engine on a bucket of its own, that can be killed and opened again.
+//! Regions of one world: each an engine on a bucket of its own, that can be killed and opened
+//! again.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -369,7 +370,8 @@ impl Sites {
         regions.await.expect("starts")
     }
 
-    /// A region takes in what it has heard of others; whether that is something new. All but the first have nothing yet.
+    /// A region takes in what it has heard of others; whether that is something new. All but the
+    /// first have nothing yet.
     pub fn learns(&self, region: usize) -> bool {
         let mut registries = self.registries.borrow_mut();
         registries.get_mut(&region).expect("there").learn(region > 0)
@@ -380,8 +382,8 @@ impl Sites {
         self.at(region).switch.older.store(false, Ordering::Relaxed);
     }
 
-    /// Another process carries a region's streams from now on; the one before does not know that yet: it goes on to send, and to take what
-    /// comes over the connections that it has.
+    /// Another process carries a region's streams from now on; the one before does not know that
+    /// yet: it goes on to send, and to take what comes over the connections that it has.
     pub async fn succeed(&self, region: usize) {
         self.beside.borrow_mut().push(self.at(region));
         self.start_as(region, 0..self.sites.len(), true).await;
@@ -398,7 +400,8 @@ impl Sites {
         (0..self.sites.len()).for_each(|region| self.net.end_succeeded(&address(region)));
     }
 
-    /// Those that carry now start their streams anew where another process has applied something, as a node does that is named.
+    /// Those that carry now start their streams anew where another process has applied something,
+    /// as a node does that is named.
     pub async fn go_on(&self) {
         for region in 0..self.sites.len() {
             let running = self.sites[region].running.borrow().clone();

@@ -37,8 +37,8 @@ fn region_that_joins_is_filled_from_rows_and_stream_while_traffic_goes_on() {
     });
 }
 
-/// Who is told that a stream has begun goes on with it. A receiver that was killed then and had not noted it would be filled again, with
-/// rows that go before their causes.
+/// Who is told that a stream has begun goes on with it. A receiver that was killed then and had not
+/// noted it would be filled again, with rows that go before their causes.
 #[test]
 fn stream_that_is_said_to_have_begun_has_begun_after_a_crash_too() {
     World::run(24, false, async |world| {
@@ -78,8 +78,8 @@ fn range_that_a_region_gains_comes_with_the_rows_it_had() {
     });
 }
 
-/// Deletes that are too many for an entry stand in parts beside the log. A region that has rows from before, and is filled anew, gets the
-/// marks of those, too.
+/// Deletes that are too many for an entry stand in parts beside the log. A region that has rows
+/// from before, and is filled anew, gets the marks of those, too.
 #[test]
 fn range_that_a_region_gains_again_has_no_row_that_a_large_delete_removed() {
     World::run(25, false, async |world| {
@@ -141,8 +141,8 @@ fn region_that_begins_again_is_filled_anew_and_has_what_the_others_have() {
     });
 }
 
-/// Two regions whose invitations were made before either of them had joined know nothing of each other; the one that has invited them tells
-/// them.
+/// Two regions whose invitations were made before either of them had joined know nothing of each
+/// other; the one that has invited them tells them.
 #[test]
 fn regions_that_were_invited_before_one_another_had_joined_learn_of_each_other() {
     World::run(25, false, async |world| {

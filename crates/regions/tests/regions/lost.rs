@@ -1,4 +1,5 @@
-//! Regions that lose commits, and regions that are lost; what their link does not bring; the comparison of replicas.
+//! Regions that lose commits, and regions that are lost; what their link does not bring; the
+//! comparison of replicas.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,9 +132,10 @@ fn region_that_lost_commits_takes_them_back_and_goes_on() {
     });
 }
 
-/// Rows of the system, definitions among them, are taken back in an entry of their own, before the rows that are read by them. The region has
-/// heard nothing else meanwhile, so that its state is as it was: that says nothing about whether they are here.
-/// Three regions whose region 1 has lost what region 2 alone has seen, and is about to start.
+/// Rows of the system, definitions among them, are taken back in an entry of their own, before the
+/// rows that are read by them. The region has heard nothing else meanwhile, so that its state is as
+/// it was: that says nothing about whether they are here. Three regions whose region 1 has lost
+/// what region 2 alone has seen, and is about to start.
 async fn one_lost_to_two(world: &World) -> Sites {
     let mut sites = Sites::new(world, 3);
     sites.beat = Duration::from_millis(500);
@@ -150,8 +152,8 @@ async fn one_lost_to_two(world: &World) -> Sites {
     sites
 }
 
-/// Region 2 goes away in the middle of giving back what region 1 had lost: that holds back what region 1 sends to region 0 for as long as SQL
-/// waits for it, and says so, and no longer.
+/// Region 2 goes away in the middle of giving back what region 1 had lost: that holds back what
+/// region 1 sends to region 0 for as long as SQL waits for it, and says so, and no longer.
 #[test]
 fn peer_that_goes_away_while_it_gives_back_holds_back_the_streams_to_others_for_a_while_only() {
     World::run(37, false, async |world| {
@@ -277,7 +279,8 @@ fn lose_commits(seed: u64, planted: Option<Bug>) -> Result<(), String> {
             }
         }
         sites.restore(victim, &backup).await;
-        // Somebody can be reached: what nobody can give back when a region starts may be numbered anew.
+        // Somebody can be reached: what nobody can give back when a region starts may be numbered
+        // anew.
         sites.net.heal();
         sites.start(victim, 0..3).await;
         work(&world, &sites, 15, 3).await;
@@ -458,8 +461,9 @@ fn left_out(world: &World) -> Vec<u16> {
     lost.into_iter().map(|region| region.0).collect()
 }
 
-/// A region that leaves in order has not sent everything to everybody, either: one of those that stay waits for what another one has had of it.
-/// Without the exchange that is for ever, and the status says so.
+/// A region that leaves in order has not sent everything to everybody, either: one of those that
+/// stay waits for what another one has had of it. Without the exchange that is for ever, and the
+/// status says so.
 #[test]
 fn nobody_waits_for_a_region_that_has_left() {
     World::run(39, false, async |world| {
@@ -499,7 +503,8 @@ fn nobody_waits_for_a_region_that_has_left() {
     });
 }
 
-/// What a region said in another incarnation than a peer has heard of it is not counted as lost: the numbers of incarnations are far apart.
+/// What a region said in another incarnation than a peer has heard of it is not counted as lost:
+/// the numbers of incarnations are far apart.
 #[test]
 fn numbers_of_another_incarnation_are_not_reported_as_lost_transactions() {
     World::run(40, false, async |world| {
@@ -511,7 +516,8 @@ fn numbers_of_another_incarnation_are_not_reported_as_lost_transactions() {
         sites.quiet().await;
         sites.kill(1);
         sites.restore(1, &backup).await;
-        // Region 2 hears nothing while region 1 takes back what region 0 has, and goes on in another incarnation.
+        // Region 2 hears nothing while region 1 takes back what region 0 has, and goes on in
+        // another incarnation.
         sites.partition(0, 2);
         sites.partition(1, 2);
         sites.start(1, 0..3).await;
@@ -533,8 +539,8 @@ fn numbers_of_another_incarnation_are_not_reported_as_lost_transactions() {
     });
 }
 
-/// What a survivor's log says of deletes is told in stretches: reading all of it takes longer than a request may. Each delete comes once, however
-/// many pieces one stretch makes.
+/// What a survivor's log says of deletes is told in stretches: reading all of it takes longer than
+/// a request may. Each delete comes once, however many pieces one stretch makes.
 #[test]
 fn lost_region_is_closed_although_a_survivors_log_takes_longer_to_read_than_a_request() {
     World::run(38, false, async |world| {
@@ -582,8 +588,8 @@ fn lost_region_is_closed_although_a_survivors_log_takes_longer_to_read_than_a_re
     });
 }
 
-/// One of those that stay was told by a version that took the region from its list and did no more: who waits for it says so, after a start
-/// too.
+/// One of those that stay was told by a version that took the region from its list and did no more:
+/// who waits for it says so, after a start too.
 #[test]
 fn who_has_not_closed_a_region_that_has_left_is_named() {
     World::run(40, false, async |world| {

@@ -1,4 +1,5 @@
-//! Regions with real engines on buckets in memory, over the simulated network, in virtual time; and over TCP.
+//! Regions with real engines on buckets in memory, over the simulated network, in virtual time; and
+//! over TCP.
 #![allow(missing_docs, reason = "tests")]
 
 mod causal;

@@ -125,7 +125,8 @@ fn successor_of_a_lost_region_is_kept_with_it() {
     });
 }
 
-/// A number that two regions were given is refused where the second of them is taken in, and nothing is put in the place of the first.
+/// A number that two regions were given is refused where the second of them is taken in, and
+/// nothing is put in the place of the first.
 #[test]
 fn number_is_never_given_to_two_regions() {
     World::run(2, false, async |world| {
@@ -135,7 +136,8 @@ fn number_is_never_given_to_two_regions() {
         us.accept(&accepted).expect("accepted");
         let refused = eu.invite("africa").expect_err("not the one that gives numbers").to_string();
         assert!(refused.contains("in region us"), "{refused}");
-        // An invitation that was made before regions looked at that: it has the number of the next one.
+        // An invitation that was made before regions looked at that: it has the number of the next
+        // one.
         let mut older = us.clone();
         let africa = older.invite("africa").expect("invites");
         let asia = us.invite("asia").expect("invites");
@@ -172,8 +174,8 @@ fn said(by: u16, text: &str) -> Introduction {
     Introduction { by: RegionId(by), text: text.to_owned() }
 }
 
-/// Nobody can tell whether somebody has joined with an invitation that was taken back, where this region does not hear of it: two regions of
-/// one number would write over each other's rows.
+/// Nobody can tell whether somebody has joined with an invitation that was taken back, where this
+/// region does not hear of it: two regions of one number would write over each other's rows.
 #[test]
 fn number_of_an_invitation_that_is_taken_back_is_not_given_again() {
     World::run(3, false, async |world| {
@@ -221,8 +223,8 @@ fn told(registry: &Registry, of: u16) -> String {
     found.expect("it is told of").1
 }
 
-/// An invitation is taken back and given anew, under the same name: who has heard of the first one takes in who has joined with the second,
-/// whether the first was taken back there, too, or not.
+/// An invitation is taken back and given anew, under the same name: who has heard of the first one
+/// takes in who has joined with the second, whether the first was taken back there, too, or not.
 #[test]
 fn region_whose_invitation_was_given_anew_is_taken_in_by_all() {
     World::run(6, false, async |world| {
@@ -249,8 +251,8 @@ fn region_whose_invitation_was_given_anew_is_taken_in_by_all() {
     });
 }
 
-/// Whoever was refused before it was known to have joined has sent something to others: it is left out as one that has joined, and those that
-/// stay exchange what they have of it.
+/// Whoever was refused before it was known to have joined has sent something to others: it is left
+/// out as one that has joined, and those that stay exchange what they have of it.
 #[test]
 fn region_that_has_joined_elsewhere_before_it_was_refused_is_closed() {
     World::run(7, false, async |world| {
@@ -326,7 +328,8 @@ fn region_that_has_left_is_given_up_by_all_also_when_it_was_removed_before() {
     });
 }
 
-/// What a region says of a third one adds to what is known, and changes nothing; but in a region that opens.
+/// What a region says of a third one adds to what is known, and changes nothing; but in a region
+/// that opens.
 #[test]
 fn what_is_said_of_a_third_region_makes_it_known_and_changes_nothing() {
     World::run(5, false, async |world| {
@@ -343,7 +346,8 @@ fn what_is_said_of_a_third_region_makes_it_known_and_changes_nothing() {
         ap.hear(&said(0, &others[0].1), true).expect("of eu");
         assert_eq!(eu.config(caller(2)).expect("fits").peers.len(), 2);
         assert_eq!(ap.config(caller(3)).expect("fits").peers.len(), 2);
-        // Of what is known nothing changes, whatever is said; not by one that speaks from another node, either.
+        // Of what is known nothing changes, whatever is said; not by one that speaks from another
+        // node, either.
         let (_, twice) = Registry::join(&texts[1], NodeId(4), "ap:2").expect("joins twice");
         let before = eu.clone();
         eu.hear(&said(0, &of_ap), false).expect("known");

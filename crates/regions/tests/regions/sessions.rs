@@ -64,7 +64,8 @@ fn session_that_has_seen_nothing_yet_stands_for_what_its_client_may_have_seen_be
 
 #[test]
 fn past_that_came_without_a_transaction_is_carried_on_to_a_third_region() {
-    // x goes from 0 to 2 only; the session that made it goes to 1, which has no copy, and writes y to 2 there: y waits for x.
+    // x goes from 0 to 2 only; the session that made it goes to 1, which has no copy, and writes y
+    // to 2 there: y waits for x.
     World::run(12, false, async |world| {
         let sites = Sites::running(&world, 3).await;
         sites.quiet().await;

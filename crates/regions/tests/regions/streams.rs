@@ -128,7 +128,8 @@ fn snapshot_does_not_change_under_its_reader() {
         sites.put(0, "a1", "new").await;
         sites.comes(1, "a1", Some("new")).await;
         assert_eq!(get().await, Some(Bytes::from_static(b"old")));
-        // What was read was changed by a transaction of the other region: a conflict as with one of this region.
+        // What was read was changed by a transaction of the other region: a conflict as with one of
+        // this region.
         txn.put(Bytes::from_static(b"a2"), Bytes::from_static(b"x")).await.expect("buffered");
         let committed = txn.commit().await;
         assert!(matches!(committed, Err(telesto_txn::Error::Conflict { .. })), "{committed:?}");

@@ -1,4 +1,5 @@
-//! Two regions over TCP with certificates on this machine, with buckets in folders and the ordinary checkpoint engine.
+//! Two regions over TCP with certificates on this machine, with buckets in folders and the ordinary
+//! checkpoint engine.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A node that does not carry its region's streams: what its sessions are told of commits in another region.
+//! A node that does not carry its region's streams: what its sessions are told of commits in
+//! another region.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,8 +128,8 @@ async fn open(env: &Env, net: &SimNet, carrier: &Arc<Carrier>) -> Arc<Engine> {
     engine
 }
 
-/// A commit that is known to be one is told as such, whatever becomes of this node before it has applied it: told of an error, a client runs
-/// its transaction once more.
+/// A commit that is known to be one is told as such, whatever becomes of this node before it has
+/// applied it: told of an error, a client runs its transaction once more.
 #[test]
 fn commit_elsewhere_that_this_node_cannot_apply_is_told_as_committed_and_not_arrived() {
     for (ahead, stops, arrived) in

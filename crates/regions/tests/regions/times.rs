@@ -1,4 +1,5 @@
-//! Plane `timestamp`: what others sent becomes visible in the order of their labels over all streams.
+//! Plane `timestamp`: what others sent becomes visible in the order of their labels over all
+//! streams.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ pub fn begin(sites: &Sites) -> Vec<(usize, Lsn)> {
     all.map(|region| (region, sites.at(region).engine.applied().0)).collect()
 }
 
-/// The labels of what came from other regions, in the order in which it became visible, from behind a place in the log on.
+/// The labels of what came from other regions, in the order in which it became visible, from behind
+/// a place in the log on.
 async fn came(sites: &Sites, region: usize, after: Lsn) -> Vec<(Timestamp, RegionId)> {
     let running = sites.at(region);
     let by = running.env.deadline(Duration::from_secs(60));
@@ -218,7 +220,8 @@ fn planes_are_changed_while_everybody_writes_and_the_order_holds_from_there_on()
                     let planes = [PlaneKind::Timestamp, PlaneKind::Matrix, PlaneKind::Eventual];
                     sites.planes.insert(region, planes[world.draw(3) as usize]);
                 }
-                // Its place in the log is that of the last thing that the plane before has let pass.
+                // Its place in the log is that of the last thing that the plane before has let
+                // pass.
                 let mut begun = Vec::new();
                 for region in 0..3 {
                     sites.start_anew(region).await;

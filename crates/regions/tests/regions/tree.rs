@@ -1,4 +1,5 @@
-//! Regions on plane `tree`: that labels are really followed, and causal order under cuts, kills and changes of trees and planes.
+//! Regions on plane `tree`: that labels are really followed, and causal order under cuts, kills and
+//! changes of trees and planes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,8 @@ fn star(site: u16) -> Tree {
     Tree::star(3, RegionId(site))
 }
 
-/// Serializers at regions 1 and 2; the ways to the leaf of region 2 and from that of region 0 are longer than they need be.
+/// Serializers at regions 1 and 2; the ways to the leaf of region 2 and from that of region 0 are
+/// longer than they need be.
 fn chain() -> Tree {
     let delayed = |from, to, millis: u64| ((from, to), millis * 1000);
     Tree {
@@ -128,7 +130,8 @@ enum By {
 /// The key that definitions write; it is placed nowhere else.
 const STAMP: &str = "\0\0\0\0s";
 
-/// Definitions that never change: what begins with `d` is written in region 0, with `c` in region 1, with `e` in region 3, the rest everywhere.
+/// Definitions that never change: what begins with `d` is written in region 0, with `c` in region
+/// 1, with `e` in region 3, the rest everywhere.
 #[derive(Debug)]
 struct Kept;
 
@@ -206,7 +209,8 @@ async fn put_away(sites: &Sites, from: usize, home: u16, key: &str, value: &str)
     done.at
 }
 
-/// Labels of region 0 are slow. It writes x; 1 writes y to 2, which x does not reach. Whether 2 shows y without x.
+/// Labels of region 0 are slow. It writes x; 1 writes y to 2, which x does not reach. Whether 2
+/// shows y without x.
 fn effect_without_cause(by: By, bug: Option<Bug>) -> bool {
     World::run(62, false, async |world| {
         let slow = (Node::Region(RegionId(0)), Node::Serializer(0));
@@ -230,7 +234,8 @@ fn effect_without_cause(by: By, bug: Option<Bug>) -> bool {
         let there = sites.at(1);
         let (cause, session) = match by {
             By::Past => {
-                // Region 1 gets another part of it than region 2, so that it cannot give it to that.
+                // Region 1 gets another part of it than region 2, so that it cannot give it to
+                // that.
                 let writes = [("a1", Some("cause")), ("b1", Some("cause"))];
                 write(&sites.at(0).engine, &writes, Label::default()).await.expect("commits");
                 sites.comes(1, "a1", Some("cause")).await;
@@ -306,7 +311,8 @@ fn label_leaves_behind_those_of_what_another_region_has_committed_for_a_session(
     assert!(found, "the gate left out is not found");
 }
 
-/// How a session of region 1 that has seen x there goes on to region 3, at the place in the log of region 1 where it came.
+/// How a session of region 1 that has seen x there goes on to region 3, at the place in the log of
+/// region 1 where it came.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Onward {
     /// Region 3 commits y for it.
@@ -315,8 +321,9 @@ enum Onward {
     Moves,
 }
 
-/// Labels of region 0 are slow. A session writes x there, goes on in region 1, which x does not reach, and from there in region 3, which x does
-/// not reach either; y goes to region 2. Whether 2 shows y without x.
+/// Labels of region 0 are slow. A session writes x there, goes on in region 1, which x does not
+/// reach, and from there in region 3, which x does not reach either; y goes to region 2. Whether 2
+/// shows y without x.
 fn effect_two_regions_on(onward: Onward) -> bool {
     World::run(65, false, async |world| {
         let slow = (Node::Region(RegionId(0)), Node::Serializer(0));
@@ -374,7 +381,8 @@ fn label_leaves_behind_those_of_what_a_session_has_seen_two_regions_before() {
     assert!(!effect_two_regions_on(Onward::Moves));
 }
 
-/// x does not reach 2 before another epoch begins; then 1, which has seen it, writes y to 2. Whether 2 shows y without x.
+/// x does not reach 2 before another epoch begins; then 1, which has seen it, writes y to 2.
+/// Whether 2 shows y without x.
 fn effect_of_an_older_epoch(bug: Option<Bug>) -> bool {
     World::run(63, false, async |world| {
         let mut sites = planted(&world, &star(1));
@@ -427,7 +435,8 @@ async fn shows(world: &World, sites: &Sites, region: usize, key: &str, value: &S
     panic!("{key} is not {value} in region {region} after ten seconds");
 }
 
-/// Chains of cause and effect over the regions; how many effects are seen at the end without their causes.
+/// Chains of cause and effect over the regions; how many effects are seen at the end without their
+/// causes.
 fn broken_chains(bug: Option<Bug>) -> usize {
     World::run(64, false, async |world| {
         let mut sites = planted(&world, &star(1));
@@ -454,7 +463,8 @@ fn labels_that_overtake_each_other_at_a_serializer_are_found() {
     assert!(broken_chains(Some(Bug::SerializerReorders)) > 0);
 }
 
-/// Regions on the tree, some of which go over to other planes and trees, while links are cut and regions killed.
+/// Regions on the tree, some of which go over to other planes and trees, while links are cut and
+/// regions killed.
 #[derive(Default)]
 struct Changing {
     planted: Option<Bug>,

@@ -5,7 +5,8 @@
 //!            ─► this node's certificate, made at its start: <node>.node.telesto
 //! ```
 //! # Invariants
-//! - Whoever has the join token can speak as any node: it is a secret like a root password, and never leaves the node.
+//! - Whoever has the join token can speak as any node: it is a secret like a root password, and
+//!   never leaves the node.
 //! - Nothing is stored: a node that starts again makes its key and certificate anew.
 //! - TLS 1.3 only, by aws-lc-rs, named explicitly.
 //!
@@ -117,8 +118,8 @@ impl Certificates {
         Self::of(&[authority.der().clone()], vec![certificate.der().clone()], key)
     }
 
-    /// Those that an operator gives, all PEM: the certificates of the cluster's authorities, this node's chain, its key.
-    /// The node's certificate must name it (`<node>.node.telesto`).
+    /// Those that an operator gives, all PEM: the certificates of the cluster's authorities, this
+    /// node's chain, its key. The node's certificate must name it (`<node>.node.telesto`).
     ///
     /// # Errors
     /// [`Error::Certificates`].

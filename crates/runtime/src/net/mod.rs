@@ -1,20 +1,23 @@
 //! Connections between nodes over TCP, with mutual TLS or, on a trusted network, without.
 //!
 //! # Invariants
-//! - With certificates, both sides prove that they belong to the cluster, and each that it is the node it says: a node's
-//!   certificate names it (`<node>.node.telesto`).
+//! - With certificates, both sides prove that they belong to the cluster, and each that it is the
+//!   node it says: a node's certificate names it (`<node>.node.telesto`).
 //! - Small messages are sent at once (`TCP_NODELAY`).
-//! - A peer may have several addresses, set apart by commas: they are tried in their order, each for its share of the time.
-//! - When serving is stopped its connections end, too: whoever is at the other end looks for another node.
+//! - A peer may have several addresses, set apart by commas: they are tried in their order, each
+//!   for its share of the time.
+//! - When serving is stopped its connections end, too: whoever is at the other end looks for
+//!   another node.
 //!
 //! # On failure
-//! [`Error::Unreachable`] for what cannot be connected to, and for a peer whose certificate is not this cluster's. A
-//! connection that does not finish its handshake in `PATIENCE` is dropped.
+//! [`Error::Unreachable`] for what cannot be connected to, and for a peer whose certificate is not
+//! this cluster's. A connection that does not finish its handshake in `PATIENCE` is dropped.
 //!
 //! # Limits
-//! At most [`MAX_CONNECTIONS`] connections are served at a time; further ones are closed. Of those that have not proved yet who they are at
-//! most [`MAX_STRANGERS`]: the one that has taken longest goes when another one comes, so that whoever connects and says nothing takes no
-//! place from nodes, whose handshake takes milliseconds.
+//! At most [`MAX_CONNECTIONS`] connections are served at a time; further ones are closed. Of those
+//! that have not proved yet who they are at most [`MAX_STRANGERS`]: the one that has taken longest
+//! goes when another one comes, so that whoever connects and says nothing takes no place from
+//! nodes, whose handshake takes milliseconds.
 
 mod certificates;
 
@@ -50,8 +53,8 @@ pub struct Tcp {
 }
 
 impl Tcp {
-    /// Connections that are encrypted with `certificates`; without, everybody on the network can read them and speak as
-    /// any node.
+    /// Connections that are encrypted with `certificates`; without, everybody on the network can
+    /// read them and speak as any node.
     #[must_use]
     pub fn new(env: Env, certificates: Option<Certificates>) -> Self {
         Self { env, certificates }

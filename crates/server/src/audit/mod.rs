@@ -7,17 +7,21 @@
 //! ```
 //!
 //! # Invariants
-//! - What must be recorded is not done while records cannot be kept: log-ins, definitions and changes of roles of a class that is
-//!   wanted are refused with 58030. Statements that only read and write data go on.
-//! - No record is dropped silently: one that cannot be queued, or not be written before the process ends, goes to standard error.
+//! - What must be recorded is not done while records cannot be kept: log-ins, definitions and
+//!   changes of roles of a class that is wanted are refused with 58030. Statements that only read
+//!   and write data go on.
+//! - No record is dropped silently: one that cannot be queued, or not be written before the process
+//!   ends, goes to standard error.
 //! - Records have no passwords.
 //! - Strangers cannot fill the disk: see `strangers`.
 //!
 //! # On failure
-//! [`AuditLog::trouble`] has the reason, as long as there is one; `telesto_audit_records_total` counts, by result.
+//! [`AuditLog::trouble`] has the reason, as long as there is one; `telesto_audit_records_total`
+//! counts, by result.
 //!
 //! # Limits
-//! The order of records is that of their ends. An answer waits for its record to be on disk for at most [`WRITE_WAIT`].
+//! The order of records is that of their ends. An answer waits for its record to be on disk for at
+//! most [`WRITE_WAIT`].
 
 mod record;
 mod strangers;
@@ -209,7 +213,8 @@ impl AuditLog {
         let _ = self.env.within(deadline, "an audit record to be written", done).await;
     }
 
-    /// Takes no more records and waits for those there are, for at most `patience`; what cannot be written goes to standard error.
+    /// Takes no more records and waits for those there are, for at most `patience`; what cannot be
+    /// written goes to standard error.
     pub async fn stop(&self, patience: Duration) {
         self.stop.cancel();
         let Some(ended) = self.ended.lock().take() else { return };

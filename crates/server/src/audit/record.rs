@@ -1,8 +1,8 @@
 //! Records as JSON, and whose they are.
 //!
 //! # Invariants
-//! - One record is one line, and shows on a terminal as what it is: what would end it, control characters and marks that turn the
-//!   direction of a text are escaped.
+//! - One record is one line, and shows on a terminal as what it is: what would end it, control
+//!   characters and marks that turn the direction of a text are escaped.
 //! - A record is at most some 100 KB, whatever a client calls itself.
 //!
 //! # On failure
@@ -114,8 +114,8 @@ impl SessionAudit {
         self.tell_with(event, 0).await;
     }
 
-    /// Keeps a record of somebody who was refused before he showed who he is, unless too many such records came of late: then
-    /// the next one that is kept says how many were left out.
+    /// Keeps a record of somebody who was refused before he showed who he is, unless too many such
+    /// records came of late: then the next one that is kept says how many were left out.
     pub async fn tell_stranger(&self, stranger: Stranger, event: Event<'_>) {
         if !self.log.wants(event.class) {
             return;
@@ -188,12 +188,14 @@ fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// A record as a line. Outside of texts JSON is printable ASCII: what is escaped here stands in a text.
+/// A record as a line. Outside of texts JSON is printable ASCII: what is escaped here stands in a
+/// text.
 fn escaped(json: &str) -> String {
     let mut line = String::with_capacity(json.len() + 1);
     for character in json.chars() {
         match character {
-            // Controls that JSON lets through, line ends of Unicode, marks of direction, the byte order mark.
+            // Controls that JSON lets through, line ends of Unicode, marks of direction, the byte
+            // order mark.
             '\u{7f}'..='\u{9f}'
             | '\u{61c}'
             | '\u{200b}'..='\u{200f}'

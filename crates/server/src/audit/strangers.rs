@@ -1,13 +1,15 @@
-//! How many records strangers can make: whoever has not shown who he is must not fill the disk that log-ins need.
+//! How many records strangers can make: whoever has not shown who he is must not fill the disk that
+//! log-ins need.
 //!
 //! # Invariants
-//! - Of each kind at most [`BURST`] records at once and one more each [`INTERVAL`]; so a day has at most 865,000 of a kind, some
-//!   300 MB.
+//! - Of each kind at most [`BURST`] records at once and one more each [`INTERVAL`]; so a day has at
+//!   most 865,000 of a kind, some 300 MB.
 //! - What was left out is counted, and the next record that is kept has the count.
 //!
 //! # Limits
-//! Whoever floods the log hides who else is refused for the same reason meanwhile; `telesto_log_ins_failed_total` counts all. Kinds
-//! are apart, so that the cheap refusals do not hide wrong passwords, of which there are few from each address.
+//! Whoever floods the log hides who else is refused for the same reason meanwhile;
+//! `telesto_log_ins_failed_total` counts all. Kinds are apart, so that the cheap refusals do not
+//! hide wrong passwords, of which there are few from each address.
 
 use std::time::Duration;
 

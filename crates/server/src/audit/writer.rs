@@ -1,13 +1,15 @@
 //! Writes records: the only one who touches the file.
 //!
 //! # Invariants
-//! - Records are written in the order of the queue, each whole and once; after a failure the writer goes on at the byte where it
-//!   stopped.
-//! - Before each batch the file is opened anew if another file, or none, has its name: renaming it is all that rotation takes.
+//! - Records are written in the order of the queue, each whole and once; after a failure the writer
+//!   goes on at the byte where it stopped.
+//! - Before each batch the file is opened anew if another file, or none, has its name: renaming it
+//!   is all that rotation takes.
 //! - The file is made with mode 600.
 //!
 //! # On failure
-//! The batch is kept and tried again each second; `trouble` says why. At the process's end what is left goes to standard error.
+//! The batch is kept and tried again each second; `trouble` says why. At the process's end what is
+//! left goes to standard error.
 //!
 //! # Limits
 //! A batch is at most the queue.
@@ -109,7 +111,8 @@ fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether a file ends inside of a line: a process was killed there, and the next record must not become a part of that.
+/// Whether a file ends inside of a line: a process was killed there, and the next record must not
+/// become a part of that.
 fn is_torn(path: &Path) -> io::Result<bool> {
     let named = std::fs::metadata(path)?;
     if !named.is_file() || named.len() == 0 {

@@ -2,11 +2,14 @@
 //! same verifiers as the Postgres wire, as far as their roles reach.
 //!
 //! # Invariants
-//! - A password that was proven once is recognised by a keyed hash of its header and of the verifier it was proven against,
-//!   not kept: another password of the role, or none, and it is asked for again.
-//! - What a route needs is looked up for each request; a route that nobody thought of needs the right to write.
+//! - A password that was proven once is recognised by a keyed hash of its header and of the
+//!   verifier it was proven against, not kept: another password of the role, or none, and it is
+//!   asked for again.
+//! - What a route needs is looked up for each request; a route that nobody thought of needs the
+//!   right to write.
 //! - Key derivation runs off the async threads.
-//! - A wrong password and a user who does not exist take the same work and the same delay; see [`crate::attempts`] for how many.
+//! - A wrong password and a user who does not exist take the same work and the same delay; see
+//!   [`crate::attempts`] for how many.
 //!
 //! # Limits
 //! [`MAX_PROVEN`] proven headers are remembered; then all are forgotten.
@@ -253,8 +256,8 @@ pub fn check_host(auth: &Auth, headers: &HeaderMap) -> Result<(), ApiError> {
     }
 }
 
-/// Whether a request without a password may be meant for this server: where everyone is trusted, a page that has its own
-/// name resolve to this machine may not use a visitor's browser.
+/// Whether a request without a password may be meant for this server: where everyone is trusted, a
+/// page that has its own name resolve to this machine may not use a visitor's browser.
 pub fn is_for_us(auth: &Auth, headers: &HeaderMap) -> bool {
     matches!(auth, Auth::Scram(_)) || host(headers).is_none_or(is_local)
 }

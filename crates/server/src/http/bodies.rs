@@ -1,14 +1,17 @@
 //! Bodies of requests: what they hold in memory counts while they come and until they are answered.
 //!
 //! # Invariants
-//! All bodies and large answers of a node together take [`Limits::wire_memory_bytes`](crate::config::Limits::wire_memory_bytes) at most.
+//! All bodies and large answers of a node together take
+//! [`Limits::wire_memory_bytes`](crate::config::Limits::wire_memory_bytes) at most.
 //!
 //! # On failure
-//! A body that finds no room ends there; its request is answered with 503, and nothing of it has taken effect.
+//! A body that finds no room ends there; its request is answered with 503, and nothing of it has
+//! taken effect.
 //!
 //! # Limits
-//! A byte counts [`COPIES`] times: while a value is taken out of its JSON, both are there. The first [`SMALL`] bytes of each body are
-//! free, so that slow large ones keep no small one out; a body counts no more than all there is.
+//! A byte counts [`COPIES`] times: while a value is taken out of its JSON, both are there. The
+//! first [`SMALL`] bytes of each body are free, so that slow large ones keep no small one out; a
+//! body counts no more than all there is.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -29,7 +32,8 @@ use super::reply::ApiError;
 /// How often a byte of a body is in memory while its request is worked on.
 const COPIES: u64 = 2;
 
-/// Bytes of a body that need no room: with all requests that may be under way at once they are a few MiB.
+/// Bytes of a body that need no room: with all requests that may be under way at once they are a
+/// few MiB.
 const SMALL: u64 = 32 << 10;
 
 /// What a request's body holds, until this goes.
@@ -51,7 +55,8 @@ impl Taken {
     }
 }
 
-/// The request with a body that counts against `memory`, which has a permit for each KiB of `all` bytes, as it is read.
+/// The request with a body that counts against `memory`, which has a permit for each KiB of `all`
+/// bytes, as it is read.
 pub(super) fn counted(
     request: Request,
     (memory, all): (&Arc<Semaphore>, u64),

@@ -6,17 +6,18 @@
 //! ```
 //!
 //! # Invariants
-//! - Answered within `SLOW`, without a password, however many requests are under way. What was found longer ago than `FRESH` is
-//!   told to nobody as the present state.
-//! - "ok" means: a strict read succeeded lately or nothing says that it would not, and the last write got through.
+//! - Answered within `SLOW`, without a password, however many requests are under way. What was
+//!   found longer ago than `FRESH` is told to nobody as the present state.
+//! - "ok" means: a strict read succeeded lately or nothing says that it would not, and the last
+//!   write got through.
 //!
 //! # On failure
-//! 503 with `"status": "degraded"` and the reason for each of `reads` and `writes`. Reads at the levels `session` and
-//! `eventual` may go on meanwhile.
+//! 503 with `"status": "degraded"` and the reason for each of `reads` and `writes`. Reads at the
+//! levels `session` and `eventual` may go on meanwhile.
 //!
 //! # Limits
-//! The strict read costs what a client's costs; it is made when somebody asks, at most every `FRESH`. Writes are judged by
-//! those of SQL sessions: none is made for the purpose.
+//! The strict read costs what a client's costs; it is made when somebody asks, at most every
+//! `FRESH`. Writes are judged by those of SQL sessions: none is made for the purpose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +74,8 @@ impl Health {
         self.engine.write_trouble().map(|error| error.to_string())
     }
 
-    /// What keeps strict reads from being answered; has one made if the last is old, and waits for it for a while.
+    /// What keeps strict reads from being answered; has one made if the last is old, and waits for
+    /// it for a while.
     pub(super) async fn reads(self: &Arc<Self>) -> Option<String> {
         let ended = self.ended.notified();
         let mut ended = std::pin::pin!(ended);

@@ -1,8 +1,9 @@
 //! The handlers of `/v1/kv` and `/v1/txn`.
 //!
 //! # Invariants
-//! Every reply to a request that the database has carried out, or found nothing for, carries the session's token: of the greater of what
-//! the one that came stood for and what this request saw or wrote.
+//! Every reply to a request that the database has carried out, or found nothing for, carries the
+//! session's token: of the greater of what the one that came stood for and what this request saw or
+//! wrote.
 //!
 //! # Limits
 //! Those of [`crate::kv`]; bodies are bounded by `Limits::max_body_bytes`.

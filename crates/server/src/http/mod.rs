@@ -1,4 +1,5 @@
-//! HTTP: health, metrics, the key-value API and its OpenAPI description, and the console that is mounted beside them.
+//! HTTP: health, metrics, the key-value API and its OpenAPI description, and the console that is
+//! mounted beside them.
 //!
 //! # Invariants
 //! - The routes are those of [`routes`]; `openapi.json` describes exactly them (tested).
@@ -6,17 +7,21 @@
 //! - Without authentication only requests whose `Host` is a loopback name are answered: a web page
 //!   that has its own name resolve to 127.0.0.1 cannot use a visitor's browser to reach the data.
 //!
-//! - Whoever has proven nothing takes no place of those who have: a place of `Limits::max_requests` is taken after authentication,
-//!   forms are read before it, and passwords are proven in places of their own (`Clients::proving`).
-//! - Liveness, health and readiness take no place at all: they are answered however busy the node is.
+//! - Whoever has proven nothing takes no place of those who have: a place of `Limits::max_requests`
+//!   is taken after authentication, forms are read before it, and passwords are proven in places of
+//!   their own (`Clients::proving`).
+//! - Liveness, health and readiness take no place at all: they are answered however busy the node
+//!   is.
 //!
 //! # On failure
-//! A client that stalls in its headers, its body, its answer or between requests is dropped: see `serve.rs`.
+//! A client that stalls in its headers, its body, its answer or between requests is dropped: see
+//! `serve.rs`.
 //!
 //! # Limits
-//! `Limits::max_requests` at once until their answers are sent, more get 503, as do answers that are large, and requests whose
-//! bodies are (`bodies.rs`), when `Limits::wire_memory_bytes` of such are there; HTTP/1.1 only; TLS where it is asked for
-//! (`ServerConfig::http_tls`), without clients' certificates.
+//! `Limits::max_requests` at once until their answers are sent, more get 503, as do answers that
+//! are large, and requests whose bodies are (`bodies.rs`), when `Limits::wire_memory_bytes` of such
+//! are there; HTTP/1.1 only; TLS where it is asked for (`ServerConfig::http_tls`), without clients'
+//! certificates.
 
 mod auth;
 mod bodies;
@@ -106,7 +111,8 @@ pub struct HttpState {
     proving: Arc<Semaphore>,
     /// Of the status port.
     scrapes: Arc<Semaphore>,
-    /// A permit for each KiB of the large answers that are being sent, and of requests that are being taken in.
+    /// A permit for each KiB of the large answers that are being sent, and of requests that are
+    /// being taken in.
     sending: Arc<Semaphore>,
     passwords: Arc<auth::Passwords>,
     attempts: Arc<Attempts>,
@@ -167,7 +173,8 @@ pub fn routes() -> Vec<(&'static str, &'static [&'static str], MethodRouter<Http
     ]
 }
 
-/// The whole application; with a console, `/` and what is below it that no route of ours has is the console's.
+/// The whole application; with a console, `/` and what is below it that no route of ours has is the
+/// console's.
 pub fn router(state: HttpState, console: Option<Router>) -> Router {
     let mut router = Router::new();
     for (path, _, handlers) in routes() {
@@ -197,14 +204,15 @@ pub fn router(state: HttpState, console: Option<Router>) -> Router {
     }
 }
 
-/// Before and after every handler of the console, which knows its users by itself: admission, deadline, measurement.
+/// Before and after every handler of the console, which knows its users by itself: admission,
+/// deadline, measurement.
 async fn guard_console(State(state): State<HttpState>, request: Request, next: Next) -> Response {
     let begun = state.env.clock.monotonic();
     let handled = within(&state, async {
         auth::check_host(&state.config.auth, request.headers())?;
         let request = with_form(request).await?;
-        // A page is sent as slowly as its reader likes: what anybody gets takes no place of those who have a session or a password. Who
-        // shows a session that is none is sent away at once.
+        // A page is sent as slowly as its reader likes: what anybody gets takes no place of those
+        // who have a session or a password. Who shows a session that is none is sent away at once.
         let permit = match is_for_anybody(&request) {
             true => Arc::clone(&state.strangers).try_acquire_owned().map_err(|_| busy())?,
             false => admission(&state)?,
@@ -254,8 +262,9 @@ async fn guard(State(state): State<HttpState>, request: Request, next: Next) -> 
     response
 }
 
-/// The request with its form, if it brings one: forms come from those who have proven nothing yet, and the slow among them must
-/// not take others' places. Any other body is read by a handler that knows by then who sends it.
+/// The request with its form, if it brings one: forms come from those who have proven nothing yet,
+/// and the slow among them must not take others' places. Any other body is read by a handler that
+/// knows by then who sends it.
 async fn with_form(request: Request) -> Result<Request, ApiError> {
     let is_form = request
         .headers()
@@ -356,7 +365,8 @@ async fn openapi() -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
 }
 
-/// Health, readiness and metrics, for whoever can connect: no data, and nothing that can be changed.
+/// Health, readiness and metrics, for whoever can connect: no data, and nothing that can be
+/// changed.
 pub fn status_router(state: HttpState) -> Router {
     Router::new()
         .route(health::PATH, get(health::get))
@@ -386,7 +396,8 @@ async fn guard_status(State(state): State<HttpState>, request: Request, next: Ne
     .await
 }
 
-/// Serves health, readiness and metrics until the server has stopped: they tell of the stop while it lasts.
+/// Serves health, readiness and metrics until the server has stopped: they tell of the stop while
+/// it lasts.
 pub async fn serve_status(listener: TcpListener, state: HttpState, stop: Stop) {
     let router = status_router(state.clone());
     let end = stop.kill.clone();

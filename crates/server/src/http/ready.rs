@@ -5,11 +5,13 @@
 //!          └───> is this node stopping?      ├─ all well: 200; else 503 with each reason
 //!          └───> does its copy of the log count? (one message to the owner, at most every 2 s)
 //! ```
-//! An orchestrator restarts or evicts one node after the other, and waits for each until it is ready again. A node that serves clients
-//! but whose copy of the log is behind is one more loss away from a log that stands still: it is not ready.
+//! An orchestrator restarts or evicts one node after the other, and waits for each until it is
+//! ready again. A node that serves clients but whose copy of the log is behind is one more loss
+//! away from a log that stands still: it is not ready.
 //!
 //! # Invariants
-//! - A copy that is missing makes the node unready that should keep it, not those whose copies are well: clients always find somebody.
+//! - A copy that is missing makes the node unready that should keep it, not those whose copies are
+//!   well: clients always find somebody.
 //! - Answered within `PATIENCE` and what [`Health`] takes, without a password.
 //!
 //! # On failure
@@ -47,7 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub struct Part {
     /// What is missing of it; nothing when all is well.
     pub trouble: Option<String>,
-    /// Copies of the newest log that take entries, and copies that there are to be, where that is known.
+    /// Copies of the newest log that take entries, and copies that there are to be, where that is
+    /// known.
     pub copies: Option<(usize, usize)>,
 }
 

@@ -1,4 +1,5 @@
-//! Connections of HTTP: who gets a place, how long a silent one keeps it, and what is held until an answer is sent.
+//! Connections of HTTP: who gets a place, how long a silent one keeps it, and what is held until an
+//! answer is sent.
 //!
 //! ```text
 //! accept ──> a place; all taken: the connection that has been idle for longest loses its own, none idle: nobody is let in
@@ -7,11 +8,15 @@
 //! ```
 //!
 //! # Invariants
-//! - Connections that ask for nothing keep nobody out: a place is taken from one of them before anyone is refused.
-//! - No place is taken from a connection whose request is under way or whose answer is not sent yet.
-//! - What an answer holds (`Held`) is given back when its last byte has been handed to the socket, or its connection ends.
-//! - A request that came in time is answered, even if this process was stopped meanwhile and reads it late: a connection
-//!   is judged silent by what there is to read after the wait, not by the clock alone.
+//! - Connections that ask for nothing keep nobody out: a place is taken from one of them before
+//!   anyone is refused.
+//! - No place is taken from a connection whose request is under way or whose answer is not sent
+//!   yet.
+//! - What an answer holds (`Held`) is given back when its last byte has been handed to the socket,
+//!   or its connection ends.
+//! - A request that came in time is answered, even if this process was stopped meanwhile and reads
+//!   it late: a connection is judged silent by what there is to read after the wait, not by the
+//!   clock alone.
 //!
 //! # On failure
 //! A connection that stalls is dropped; its client sees it end.
@@ -51,8 +56,8 @@ use crate::wire::stream::Stop;
 const FIRST_HEAD: Duration = Duration::from_secs(5);
 /// Between two parts of a request's body.
 const BODY_STALL: Duration = Duration::from_secs(10);
-/// After [`FIRST_HEAD`], for what had come meanwhile to be read: the timer of a process that was stopped fires at the
-/// same moment as the first look at its sockets, or before it.
+/// After [`FIRST_HEAD`], for what had come meanwhile to be read: the timer of a process that was
+/// stopped fires at the same moment as the first look at its sockets, or before it.
 const LAST_LOOK: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -333,7 +338,8 @@ async fn connection(
     }
 }
 
-/// A request's body, as it comes: no part of it may keep its reader waiting for longer than `stall`.
+/// A request's body, as it comes: no part of it may keep its reader waiting for longer than
+/// `stall`.
 struct Arriving {
     body: Incoming,
     env: Env,
@@ -371,7 +377,8 @@ impl HttpBody for Arriving {
     }
 }
 
-/// An answer's body; when it has been taken into the connection's buffers, what is left is to send them.
+/// An answer's body; when it has been taken into the connection's buffers, what is left is to send
+/// them.
 struct Leaving {
     body: Body,
     place: Arc<Place>,
@@ -493,7 +500,8 @@ mod tests {
 
     use super::*;
 
-    /// A process that is stopped for longer than a first request may take answers the request that came meanwhile.
+    /// A process that is stopped for longer than a first request may take answers the request that
+    /// came meanwhile.
     #[tokio::test]
     async fn request_that_came_while_the_process_stood_still_is_answered() {
         let env = telesto_runtime::env();

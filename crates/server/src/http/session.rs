@@ -4,13 +4,16 @@
 //! Telesto-Session of a request ─► begin: label, once what it stands for is here ─► transaction ─► finish: Telesto-Session of the reply
 //! ```
 //! # Invariants
-//! - In a region the token of a reply is the one that the deployment signs, as `SHOW telesto.session_token` gives it: every region takes it.
-//! - A token that only names a label ([`token`]) is good in the region that gave it: another one would read it by its own clock. What it
-//!   says is believed no further than the newest commit ([`telesto_txn::Error::SessionAhead`]), since anybody can write one.
+//! - In a region the token of a reply is the one that the deployment signs, as
+//!   `SHOW telesto.session_token` gives it: every region takes it.
+//! - A token that only names a label ([`token`]) is good in the region that gave it: another one
+//!   would read it by its own clock. What it says is believed no further than the newest commit
+//!   ([`telesto_txn::Error::SessionAhead`]), since anybody can write one.
 //!
 //! # On failure
-//! 400 for what is no token here, 410 when something of what it stands for was lost with its region, 503 while it is not here yet. Where
-//! nobody can be asked to sign, the reply still tells of what was done: its token is good in this region only.
+//! 400 for what is no token here, 410 when something of what it stands for was lost with its
+//! region, 503 while it is not here yet. Where nobody can be asked to sign, the reply still tells
+//! of what was done: its token is good in this region only.
 //!
 //! # Limits
 //! What was seen elsewhere is waited for `LONGEST`, a signature `SIGNED`.
@@ -29,7 +32,8 @@ use crate::http::token::{self, SESSION_HEADER};
 
 /// The code of what is no token here.
 pub const BAD_SESSION: &str = "bad_session";
-/// How long a request waits for what its client has seen in another region; less than a request may take.
+/// How long a request waits for what its client has seen in another region; less than a request may
+/// take.
 const LONGEST: Duration = Duration::from_secs(30);
 /// How long a reply waits for its token, where another node signs it.
 const SIGNED: Duration = Duration::from_secs(1);

@@ -1,13 +1,14 @@
-//! The session token of one region: what a client has seen there, as an opaque text. Between regions a signed one is used
-//! ([`super::session`]).
+//! The session token of one region: what a client has seen there, as an opaque text. Between
+//! regions a signed one is used ([`super::session`]).
 //!
 //! # Stored form
-//! base64url without padding of: `01` (format), kind (1), source region (2), timestamp (8), target (4),
-//! CRC-32 (4) of what precedes it; integers big endian.
+//! base64url without padding of: `01` (format), kind (1), source region (2), timestamp (8), target
+//! (4), CRC-32 (4) of what precedes it; integers big endian.
 //!
 //! # Invariants
-//! `decode(encode(label)) = label`. A token only ever raises what a read must include, up to the newest commit of the database: a forged
-//! one can make its bearer look at the log's tail, or is refused.
+//! `decode(encode(label)) = label`. A token only ever raises what a read must include, up to the
+//! newest commit of the database: a forged one can make its bearer look at the log's tail, or is
+//! refused.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

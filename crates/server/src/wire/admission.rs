@@ -1,4 +1,5 @@
-//! Early shedding: how long sessions wait for their turn on the threads, and which new work is turned away for it.
+//! Early shedding: how long sessions wait for their turn on the threads, and which new work is
+//! turned away for it.
 //!
 //! ```text
 //! probe: a task of the sessions' runtime sleeps ─► how much later than asked does it run? ─► share that is turned away (PIE)
@@ -6,13 +7,14 @@
 //!                                                              └─ no ──► as ever
 //! ```
 //! # Invariants
-//! - Only what begins something is turned away: a simple query, or the first message of a pipeline, outside of a transaction block. What is begun
-//!   goes on to its end, COMMIT and ROLLBACK with it; cancel requests, HTTP, health and the node's own work are not concerned.
+//! - Only what begins something is turned away: a simple query, or the first message of a pipeline,
+//!   outside of a transaction block. What is begun goes on to its end, COMMIT and ROLLBACK with it;
+//!   cancel requests, HTTP, health and the node's own work are not concerned.
 //! - A client that was turned away knows that nothing was done, and the connection stays.
 //!
 //! # Limits
-//! The probe sees the queue of ready tasks. What waits for the log or the bucket waits without a thread, and is bounded by the number of
-//! sessions and by deadlines.
+//! The probe sees the queue of ready tasks. What waits for the log or the bucket waits without a
+//! thread, and is bounded by the number of sessions and by deadlines.
 
 use telesto_common::Env;
 use telesto_common::admission::{Admission, Gate, PERIOD};

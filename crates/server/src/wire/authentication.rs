@@ -10,7 +10,8 @@
 //! # Invariants
 //! - A wrong password and a user who does not exist look the same.
 //! - The client learns that its password was right after that was judged (`attempts`), not before.
-//! - A client that was passed at a restart stays only where it could come in by what it showed then.
+//! - A client that was passed at a restart stays only where it could come in by what it showed
+//!   then.
 //! - Each refusal is told in the audit log, as far as strangers may write there.
 //!
 //! # On failure
@@ -37,8 +38,9 @@ use crate::wire::startup::{Client, fatal};
 use crate::wire::stream::{End, Stream, Wire};
 use crate::wire::{WireServer, of_connection};
 
-/// Whether a client that was passed by the process before may stay, by what this one asks of clients: its rules may be others.
-/// A password that was shown is not asked for again; a certificate cannot have been, for no client of TLS is passed.
+/// Whether a client that was passed by the process before may stay, by what this one asks of
+/// clients: its rules may be others. A password that was shown is not asked for again; a
+/// certificate cannot have been, for no client of TLS is passed.
 pub(super) fn may_stay(server: &WireServer, passport: &Passport) -> bool {
     if !matches!(server.config.auth, Auth::Scram(_)) {
         return true;
@@ -60,7 +62,8 @@ pub(super) fn may_stay(server: &WireServer, passport: &Passport) -> bool {
     }
 }
 
-/// Returns when `client` may come in, and whether it showed a password; where everyone is trusted, at once.
+/// Returns when `client` may come in, and whether it showed a password; where everyone is trusted,
+/// at once.
 ///
 /// # Errors
 /// [`End`]; the client has been told why.
@@ -91,7 +94,8 @@ fn own_prober<'a>(config: &'a ServerConfig, client: &Client) -> Option<&'a Probe
     (key.user == client.user && client.settings.iter().any(says)).then_some(key)
 }
 
-/// How the client has to show who it is, by the rules of entrance; ends the connection where it may not come in.
+/// How the client has to show who it is, by the rules of entrance; ends the connection where it may
+/// not come in.
 async fn method(server: &WireServer, wire: &mut Wire, client: &Client) -> Result<Method, End> {
     let Some(rules) = &server.config.access else { return Ok(Method::Scram) };
     let knock = Knock {
@@ -119,7 +123,8 @@ async fn method(server: &WireServer, wire: &mut Wire, client: &Client) -> Result
     Err(End::Done)
 }
 
-/// Ends the connection unless the client showed its user's certificate. The handshake has seen that it is one of the authorities'.
+/// Ends the connection unless the client showed its user's certificate. The handshake has seen that
+/// it is one of the authorities'.
 async fn shows_certificate(
     server: &WireServer,
     wire: &mut Wire,
@@ -146,7 +151,8 @@ async fn shows_certificate(
     Err(End::Done)
 }
 
-/// Ends the connection unless the client knows its user's password. Nothing is asked from where too many were wrong.
+/// Ends the connection unless the client knows its user's password. Nothing is asked from where too
+/// many were wrong.
 async fn authenticate(
     server: &WireServer,
     wire: &mut Wire,
@@ -177,8 +183,8 @@ async fn authenticate(
     }
 }
 
-/// Ends the connection unless the client knows the prober's secret. No rule and no guesser keeps the prober out: its secret is
-/// drawn at each start and too long to be guessed.
+/// Ends the connection unless the client knows the prober's secret. No rule and no guesser keeps
+/// the prober out: its secret is drawn at each start and too long to be guessed.
 async fn authenticate_prober(
     server: &WireServer,
     wire: &mut Wire,
@@ -255,7 +261,8 @@ async fn tell_refused(
     SessionAudit::new(log, who).tell_stranger(stranger, event).await;
 }
 
-/// The SASL dialogue; what `judge` makes of whether the client knows the password. The client is told that it does after that only.
+/// The SASL dialogue; what `judge` makes of whether the client knows the password. The client is
+/// told that it does after that only.
 async fn scram(
     wire: &mut Wire,
     secret: ScramSecret,

@@ -5,7 +5,8 @@
 //! statement or row are written in place: no intermediate message, no copy of a value.
 //!
 //! # Invariants
-//! Every message's length field equals its body; a message is either whole in the buffer or not in it.
+//! Every message's length field equals its body; a message is either whole in the buffer or not in
+//! it.
 //!
 //! # Limits
 //! Texts in errors and notices are cut at [`MAX_ERROR_TEXT_BYTES`] and freed of NUL bytes.
@@ -151,7 +152,8 @@ impl Output {
         self.framed(b'C', |out| cstring(out, tag));
     }
 
-    /// CommandComplete of a statement that gave rows: with their number, but for statements whose tag has none.
+    /// CommandComplete of a statement that gave rows: with their number, but for statements whose
+    /// tag has none.
     pub fn rows_complete(&mut self, tag: &str, rows: u64) {
         match tag {
             "SHOW" | "EXPLAIN" => self.command_complete(tag),

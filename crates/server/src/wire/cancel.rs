@@ -59,13 +59,15 @@ impl Cancels {
         Registered { cancels: Arc::clone(self), pid, secret }
     }
 
-    /// Process ids from here on are above those of sessions that another process had: they are entered one by one.
+    /// Process ids from here on are above those of sessions that another process had: they are
+    /// entered one by one.
     pub fn begin_above(&self, pids: impl Iterator<Item = i32>) {
         let mut sessions = self.sessions.lock();
         sessions.last = pids.fold(sessions.last, i32::max);
     }
 
-    /// Enters a session that another process had, under the key that its client knows; `None`: the process id is taken.
+    /// Enters a session that another process had, under the key that its client knows; `None`: the
+    /// process id is taken.
     #[must_use]
     pub fn register_again(
         self: &Arc<Self>,

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! # Invariants
-//! - ReadyForQuery follows every simple query and every Sync, exactly once, with the transaction's state.
+//! - ReadyForQuery follows every simple query and every Sync, exactly once, with the transaction's
+//!   state.
 //! - After an error in the extended protocol everything up to Sync is read and ignored.
 //! - A reply that is ready is sent before the loop waits for more input.
 //!
@@ -52,7 +53,8 @@ pub const IDLE_IN_TRANSACTION: &str = "a message from a client that is idle in a
 
 /// What [`End::Stalled`] names when a session idles longer than its `idle_session_timeout`.
 pub const IDLE_SESSION: &str = "idle-session timeout";
-/// What [`End::Stalled`] names when a session idles in a transaction longer than its `idle_in_transaction_session_timeout`.
+/// What [`End::Stalled`] names when a session idles in a transaction longer than its
+/// `idle_in_transaction_session_timeout`.
 pub const IDLE_TRANSACTION_SESSION: &str = "idle-in-transaction timeout";
 
 /// What a session on its socket is taken apart into, for another process.
@@ -131,7 +133,8 @@ impl Connection {
         }
     }
 
-    /// Ends the session; the socket is left for the goodbye, with what it has to say of a commit whose outcome nobody waited for.
+    /// Ends the session; the socket is left for the goodbye, with what it has to say of a commit
+    /// whose outcome nobody waited for.
     #[must_use]
     pub fn finish(mut self) -> (Wire, Option<Error>) {
         self.extended.clear();
@@ -178,7 +181,8 @@ impl Connection {
             if let Err(end) = stepped {
                 return end;
             }
-            // Ten bytes ask for a description of a thousand columns: what waits for the rest of the input is bounded by itself.
+            // Ten bytes ask for a description of a thousand columns: what waits for the rest of the
+            // input is bounded by itself.
             if self.wire.output.len() >= FLUSH_BYTES
                 && let Err(end) = self.wire.flush().await
             {
@@ -252,7 +256,8 @@ impl Connection {
         }
     }
 
-    /// How long the client may say nothing, and what it is told otherwise: the node's limit or the session's own, whichever is shorter.
+    /// How long the client may say nothing, and what it is told otherwise: the node's limit or the
+    /// session's own, whichever is shorter.
     fn may_idle(&self, idle: bool) -> (Option<Duration>, &'static str) {
         let limits = self.wire.limits();
         let (limit, what, own) = match idle {
@@ -269,7 +274,8 @@ impl Connection {
         }
     }
 
-    /// The next frame; meanwhile notifications go out as they come. They begin the wait for an idle client anew.
+    /// The next frame; meanwhile notifications go out as they come. They begin the wait for an idle
+    /// client anew.
     async fn frame_or_notifications(
         &mut self,
         limit: Option<Duration>,
@@ -472,8 +478,8 @@ struct Sink<'a, 'w> {
     binary: bool,
     /// Set when the connection ended under a result.
     end: Option<End>,
-    /// What is to be told of the last statement. Its transaction may still have to commit, and who was told that a statement is complete
-    /// takes it for done.
+    /// What is to be told of the last statement. Its transaction may still have to commit, and who
+    /// was told that a statement is complete takes it for done.
     owed: Option<Complete>,
     /// It is told whatever comes: another statement has begun behind it.
     holds: bool,
@@ -532,7 +538,8 @@ impl ResultSink for Sink<'_, '_> {
     }
 }
 
-/// Sends a result to its end, in text format unless it is fetched from a binary cursor; all but that it is complete.
+/// Sends a result to its end, in text format unless it is fetched from a binary cursor; all but
+/// that it is complete.
 async fn send_whole(
     wire: &mut Wire,
     result: StatementResult,

@@ -2,14 +2,18 @@
 //!
 //! # Invariants
 //! - A portal runs at most once; it ends with its transaction.
-//! - A portal that is suspended does not hold the session: before another statement runs, the session puts the rows that it has
-//!   left aside. From then on it is one of the session's cursors, which FETCH, MOVE and CLOSE reach as well.
-//! - Portals and cursors have one space of names: a cursor that was declared is executed like a portal.
-//! - What a portal keeps of its client's bytes is charged to the memory of statements: ten thousand portals of 64 MiB are refused.
+//! - A portal that is suspended does not hold the session: before another statement runs, the
+//!   session puts the rows that it has left aside. From then on it is one of the session's cursors,
+//!   which FETCH, MOVE and CLOSE reach as well.
+//! - Portals and cursors have one space of names: a cursor that was declared is executed like a
+//!   portal.
+//! - What a portal keeps of its client's bytes is charged to the memory of statements: ten thousand
+//!   portals of 64 MiB are refused.
 //!
 //! # Limits
-//! `Limits::max_statements` statements and as many portals. A portal that has not been executed runs before a query string that
-//! says FETCH or MOVE and names it; prepared FETCH and MOVE of it as well.
+//! `Limits::max_statements` statements and as many portals. A portal that has not been executed
+//! runs before a query string that says FETCH or MOVE and names it; prepared FETCH and MOVE of it
+//! as well.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -175,8 +179,9 @@ impl Connection {
         self.session.close_portals();
     }
 
-    /// Frees the session of rows that suspended portals still draw from it, and lets it have the portals that the statement about
-    /// to run may reach: any that has rows, and one that was not executed yet if `sql` may fetch from it.
+    /// Frees the session of rows that suspended portals still draw from it, and lets it have the
+    /// portals that the statement about to run may reach: any that has rows, and one that was not
+    /// executed yet if `sql` may fetch from it.
     ///
     /// # Errors
     /// [`Failure`].

@@ -1,9 +1,9 @@
 //! Frontend messages: framing and parsing.
 //!
 //! # Purpose
-//! Cuts the byte stream into frames and reads each into a borrowed message. `pgwire`'s own decoder is
-//! not used for this direction: it panics on truncated bodies, replaces invalid UTF-8 silently and
-//! copies every parameter.
+//! Cuts the byte stream into frames and reads each into a borrowed message. `pgwire`'s own decoder
+//! is not used for this direction: it panics on truncated bodies, replaces invalid UTF-8 silently
+//! and copies every parameter.
 //!
 //! # Invariants
 //! - Total: any bytes give a message, "more needed", or a [`ProtocolError`]; nothing panics.

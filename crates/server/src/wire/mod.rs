@@ -1,9 +1,9 @@
 //! The Postgres wire: accepting, admission, one task a connection.
 //!
 //! # Purpose
-//! `pgwire` gives message types, backend encoding and SCRAM; the loop is ours (`connection`), because
-//! `pgwire`'s flushes every reply by itself, waits without bounds, and its decoder panics on malformed
-//! messages.
+//! `pgwire` gives message types, backend encoding and SCRAM; the loop is ours (`connection`),
+//! because `pgwire`'s flushes every reply by itself, waits without bounds, and its decoder panics
+//! on malformed messages.
 //!
 //! # Invariants
 //! - At most `max_startups` sockets that have not authenticated and `max_connections` that have.
@@ -97,7 +97,8 @@ impl WireServer {
         }
     }
 
-    /// Serves until the server drains, then waits for the sessions to end. Begins with clients that another process served.
+    /// Serves until the server drains, then waits for the sessions to end. Begins with clients that
+    /// another process served.
     pub async fn serve(self: Arc<Self>, listener: TcpListener, passed: Vec<PassedClient>) {
         if self.engine.has_peers() {
             self.clients.cancels.begin_anywhere(&self.env);
@@ -131,7 +132,8 @@ impl WireServer {
                     continue;
                 }
             };
-            // A wave of clients waits in the system's queue, not for long: whoever fills the places with silence must not keep others out.
+            // A wave of clients waits in the system's queue, not for long: whoever fills the places
+            // with silence must not keep others out.
             let by = self.env.deadline(STARTUP_WAIT);
             let place = Arc::clone(&self.startups).acquire_owned();
             let Ok(Ok(startup)) = self.env.within(by, "a place to start", place).await else {
@@ -162,7 +164,8 @@ impl WireServer {
     async fn start(&self, socket: TcpStream, peer: SocketAddr) -> Option<(Wire, Client)> {
         // Without it small replies wait for the client's delayed acknowledgement.
         let _ = socket.set_nodelay(true);
-        // Each wait of a start has its limit; all together have this one, or a byte at a time would keep a place for days.
+        // Each wait of a start has its limit; all together have this one, or a byte at a time would
+        // keep a place for days.
         let by = self.env.deadline(self.config.limits.startup * 2);
         let started = startup::start(self, socket, peer);
         let Ok(started) = self.env.within(by, "the start of a client", started).await else {

@@ -8,12 +8,16 @@
 //! ```
 //!
 //! # Invariants
-//! - A statement that may compute for long is never polled where another session or the sockets wait for the thread.
-//! - At most as many threads compute as there are slots: each holds memory of its own. What is executed for other regions takes them, too.
-//! - A statement without a slot still ends when it is cancelled, when its time is over, and with its session.
+//! - A statement that may compute for long is never polled where another session or the sockets
+//!   wait for the thread.
+//! - At most as many threads compute as there are slots: each holds memory of its own. What is
+//!   executed for other regions takes them, too.
+//! - A statement without a slot still ends when it is cancelled, when its time is over, and with
+//!   its session.
 //!
 //! # Limits
-//! While every slot computes, further statements that may compute wait for one; those that surely do not go on.
+//! While every slot computes, further statements that may compute wait for one; those that surely
+//! do not go on.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,7 +33,8 @@ use tokio_util::sync::PollSemaphore;
 use super::admission::turned_away;
 use crate::clients::Clients;
 
-/// Where statements are polled that this process executes for other regions: as those of its clients are.
+/// Where statements are polled that this process executes for other regions: as those of its
+/// clients are.
 #[derive(Debug)]
 pub struct ForRegions {
     /// Of the server.

@@ -1,7 +1,8 @@
 //! Sends what a statement returns: rows, COPY data, command tags.
 //!
 //! # Invariants
-//! - Output is sent on when it passes [`FLUSH_BYTES`]: a result of any size needs bounded memory here.
+//! - Output is sent on when it passes [`FLUSH_BYTES`]: a result of any size needs bounded memory
+//!   here.
 //! - While rows are awaited, a client that hangs up ends the wait.
 //!
 //! # On failure
@@ -215,7 +216,8 @@ pub async fn copy_in(
                     format!("COPY from stdin failed: {reason}"),
                 )));
             }
-            // Drivers pipeline these with the Execute that started the COPY; PostgreSQL ignores them too.
+            // Drivers pipeline these with the Execute that started the COPY; PostgreSQL ignores
+            // them too.
             b'H' | b'S' => {}
             b'X' => return Err(Failure::End(End::Done)),
             other => {

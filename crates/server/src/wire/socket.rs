@@ -1,8 +1,9 @@
 //! A client's TCP socket: which runtime's driver watches it, and whether the client is still there.
 //!
 //! # Purpose
-//! A client is led through its start where nobody computes, and served where sessions are: its socket moves with it.
-//! While a statement computes nobody reads the socket; then [`probe`] asks the system about it.
+//! A client is led through its start where nobody computes, and served where sessions are: its
+//! socket moves with it. While a statement computes nobody reads the socket; then [`probe`] asks
+//! the system about it.
 //!
 //! # Invariants
 //! A socket that cannot move is a client that is gone: nothing is served half.
@@ -76,7 +77,8 @@ fn gone() -> io::Error {
     io::Error::new(io::ErrorKind::NotConnected, "the socket could not be moved")
 }
 
-/// A look at the socket `descriptor`, which must be open whenever the probe runs, and at the server's end.
+/// A look at the socket `descriptor`, which must be open whenever the probe runs, and at the
+/// server's end.
 pub fn probe(descriptor: RawFd, kill: CancellationToken) -> Probe {
     Box::new(move || {
         if kill.is_cancelled() {

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing read before the TLS handshake is believed after it: bytes that came with the SSLRequest
-//!   end the connection (CVE-2021-23214).
+//! - Nothing read before the TLS handshake is believed after it: bytes that came with the
+//!   SSLRequest end the connection (CVE-2021-23214).
 //! - Before authentication a client can hold at most one small message.
 //! - Who may come in is for `authentication` to say.
 //!
@@ -86,8 +86,8 @@ pub(crate) fn fatal(output: &mut Output, code: &str, message: &str, hint: Option
     output.error(fields);
 }
 
-/// Leads a fresh socket through the start. The error carries the connection when the client has been
-/// told why and only the goodbye is left.
+/// Leads a fresh socket through the start. The error carries the connection when the client has
+/// been told why and only the goodbye is left.
 ///
 /// # Errors
 /// [`End`].
@@ -156,7 +156,8 @@ async fn bytes(wire: &mut Wire, count: usize) -> Result<(), End> {
     let limit = wire.limits().startup;
     while wire.input().len() < count {
         match wire.read_more(Some(limit), WHAT, true).await {
-            // It was accepted just before the end: it becomes a session that is passed, if it is not one that says nothing.
+            // It was accepted just before the end: it becomes a session that is passed, if it is
+            // not one that says nothing.
             Err(End::Draining) if wire.is_passed_on() => {
                 wire.read_more(Some(LAST_CALL.min(limit)), WHAT, false).await?;
             }

@@ -1,8 +1,8 @@
 //! A client's socket with bounded buffers and bounded waits.
 //!
 //! # Purpose
-//! Everything the protocol reads or writes goes through [`Wire`]: it batches output, grows input only
-//! as bytes arrive, and gives up on clients that stall.
+//! Everything the protocol reads or writes goes through [`Wire`]: it batches output, grows input
+//! only as bytes arrive, and gives up on clients that stall.
 //!
 //! # Invariants
 //! - Input memory beyond one read is taken for bytes that have arrived, never for a length a client
@@ -47,7 +47,8 @@ pub const MAX_TICK: Duration = Duration::from_secs(5);
 const READ_BYTES: usize = 16 * 1024;
 const MAX_READ_BYTES: usize = 1 << 20;
 const KEEP_BUFFER_BYTES: usize = 256 * 1024;
-/// What a client that says nothing for a tick keeps for what it will say: its next message begins in it.
+/// What a client that says nothing for a tick keeps for what it will say: its next message begins
+/// in it.
 const IDLE_BYTES: usize = 256;
 
 /// A plain or encrypted socket.
@@ -134,8 +135,8 @@ pub enum End {
 }
 
 impl End {
-    /// Whether the server ends a session that could have gone on: a driver that is told no more than that may take it for one that
-    /// did nothing.
+    /// Whether the server ends a session that could have gone on: a driver that is told no more
+    /// than that may take it for one that did nothing.
     pub const fn is_told(&self) -> bool {
         matches!(self, Self::Draining | Self::Killed | Self::Terminated)
     }
@@ -226,7 +227,8 @@ impl Wire {
         self.stream.socket().move_here().map_err(|_| End::Gone)
     }
 
-    /// From here on the connection ends when `handle`'s session is told to, and its work is polled where it belongs.
+    /// From here on the connection ends when `handle`'s session is told to, and its work is polled
+    /// where it belongs.
     pub fn belongs_to(&mut self, handle: &CancelHandle, slots: Arc<Semaphore>) {
         if let Some(descriptor) = self.stream.socket().descriptor() {
             // Runs only inside of the session's work, while this socket is open.
@@ -257,13 +259,15 @@ impl Wire {
         &self.limits
     }
 
-    /// The socket and what was read from it beyond the messages taken, to go on in another way (TLS).
+    /// The socket and what was read from it beyond the messages taken, to go on in another way
+    /// (TLS).
     #[must_use]
     pub fn into_parts(self) -> (Stream, BytesMut) {
         (self.stream, self.input)
     }
 
-    /// The socket for another process, when nothing of the client is under way here and it is not encrypted.
+    /// The socket for another process, when nothing of the client is under way here and it is not
+    /// encrypted.
     ///
     /// # Errors
     /// The wire as it was, or nothing when the system refuses, and why.
@@ -383,7 +387,8 @@ impl Wire {
         }
     }
 
-    /// Gives back the buffers of a client that has nothing to say for now: ten thousand of them are more than the data.
+    /// Gives back the buffers of a client that has nothing to say for now: ten thousand of them are
+    /// more than the data.
     fn rest(&mut self) {
         if self.input.is_empty() && self.input.capacity() > IDLE_BYTES {
             self.input = BytesMut::with_capacity(IDLE_BYTES);
@@ -432,7 +437,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Runs `work`; meanwhile notices a client that hangs up. `None`: it did, and `work` was dropped.
+    /// Runs `work`; meanwhile notices a client that hangs up. `None`: it did, and `work` was
+    /// dropped.
     ///
     /// # Errors
     /// [`End::Gone`], [`End::Killed`]; `work` was dropped.
@@ -440,9 +446,9 @@ impl Wire {
         let mut work = std::pin::pin!(work);
         let mut waited = false;
         std::future::poll_fn(|context| {
-            // Before the work, because work that computes uses up the task's share (tokio's cooperative
-            // budget) and the socket would never be looked at; not before its first step, because most
-            // work ends with that.
+            // Before the work, because work that computes uses up the task's share (tokio's
+            // cooperative budget) and the socket would never be looked at; not before its first
+            // step, because most work ends with that.
             if waited && let Poll::Ready(end) = self.poll_gone(context) {
                 return Poll::Ready(Err(end));
             }
@@ -480,7 +486,8 @@ impl Wire {
         Poll::Pending
     }
 
-    /// Closes the socket after what is to be sent; waits no longer than a client needs that listens.
+    /// Closes the socket after what is to be sent; waits no longer than a client needs that
+    /// listens.
     pub async fn close(mut self) {
         if self.flush().await.is_ok() {
             let deadline = self.env.deadline(Duration::from_secs(1));

@@ -1,8 +1,8 @@
 //! Values in the protocol's text and binary formats.
 //!
 //! # Invariants
-//! Formats are PostgreSQL's; the codecs are `telesto_sql::types`. Integers, booleans and texts, most of
-//! what is sent, are written without an allocation.
+//! Formats are PostgreSQL's; the codecs are `telesto_sql::types`. Integers, booleans and texts,
+//! most of what is sent, are written without an allocation.
 //!
 //! # On failure
 //! Input that is no value of its type gives the SQLSTATE that PostgreSQL gives; nothing panics.
@@ -60,11 +60,12 @@ pub fn write(
     Ok(false)
 }
 
-/// Reads a value of type `ty` in `format`. An object's name (regclass and its kin) and a value of a user's type stay
-/// text: the session looks them up in the statement's catalog.
+/// Reads a value of type `ty` in `format`. An object's name (regclass and its kin) and a value of a
+/// user's type stay text: the session looks them up in the statement's catalog.
 ///
 /// # Errors
-/// 22021 for text that is not UTF-8, 22P02 and 22P03 for what is no value of the type, and the type's own.
+/// 22021 for text that is not UTF-8, 22P02 and 22P03 for what is no value of the type, and the
+/// type's own.
 pub fn read(raw: &[u8], ty: &SqlType, format: i16, style: &TextStyle) -> Result<Datum> {
     if format != 0 {
         return Datum::from_binary_unlinked(raw, ty);

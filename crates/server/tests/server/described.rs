@@ -1,4 +1,5 @@
-//! What drivers are told of a statement before it runs: types of its parameters, and which table its columns are of.
+//! What drivers are told of a statement before it runs: types of its parameters, and which table
+//! its columns are of.
 
 use telesto_server::ServerConfig;
 use tokio_postgres::Client;

@@ -425,7 +425,8 @@ async fn portals_give_nothing_in_failed_blocks_and_end_with_their_transaction() 
     }
 }
 
-/// Who is told that a statement is complete takes it for done, and for more than one message that ends a statement some drivers have no place.
+/// Who is told that a statement is complete takes it for done, and for more than one message that
+/// ends a statement some drivers have no place.
 #[tokio::test]
 async fn a_statement_whose_commit_fails_is_not_told_as_complete() {
     let node = node().await;
@@ -440,7 +441,8 @@ async fn a_statement_whose_commit_fails_is_not_told_as_complete() {
     let messages = raw.until(b'Z').await;
     assert_eq!(messages.iter().map(|m| char::from(m.0)).collect::<String>(), "GEZ");
     assert_eq!(error_field(&messages[1].1, b'C').as_deref(), Some("23503"));
-    // The last statement alone is not told: that the ones before were executed is so, whatever the commit says.
+    // The last statement alone is not told: that the ones before were executed is so, whatever the
+    // commit says.
     raw.send(&query("insert into child values (1, 5); insert into parent values (7)")).await;
     assert_eq!(raw.kinds().await, "CEZI");
     raw.send(&query("insert into child values (1, 5); select 1")).await;

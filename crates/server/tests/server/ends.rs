@@ -1,5 +1,5 @@
-//! Every way to end a statement or a session, whether it computes, sleeps, or waits for a bucket that hangs; and what goes on
-//! meanwhile.
+//! Every way to end a statement or a session, whether it computes, sleeps, or waits for a bucket
+//! that hangs; and what goes on meanwhile.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -287,7 +287,8 @@ async fn client_that_hangs_up_ends_its_statement() {
     }
 }
 
-/// More statements compute than there are slots and workers: short ones go on, and those that wait for a slot heed their limits.
+/// More statements compute than there are slots and workers: short ones go on, and those that wait
+/// for a slot heed their limits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn statements_that_compute_hold_up_no_short_one() {
     let limits = Limits { max_computing: 3, ..Limits::default() };
@@ -347,7 +348,8 @@ async fn status(client: &tokio_postgres::Client, id: &str) -> String {
     row.get(0)
 }
 
-/// A session that is ended while its commit is under way says so, by whatever ends it: a driver that is told 57P01 may run all of it again.
+/// A session that is ended while its commit is under way says so, by whatever ends it: a driver
+/// that is told 57P01 may run all of it again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_whose_session_is_ended_is_told_as_unknown() {
     let (node, database, _) = hanging(telesto_runtime::env(), Limits::default()).await;
@@ -374,7 +376,8 @@ async fn commit_whose_session_is_ended_is_told_as_unknown() {
     database.commits_hang.store(false, Ordering::SeqCst);
 }
 
-/// Whoever has seen a transaction's id can ask for that transaction: it is not repeated under another id unseen.
+/// Whoever has seen a transaction's id can ask for that transaction: it is not repeated under
+/// another id unseen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transaction_that_has_shown_its_id_is_the_one_that_commits() {
     let (node, _, _) = hanging(telesto_runtime::env(), Limits::default()).await;
@@ -401,7 +404,8 @@ async fn transaction_that_has_shown_its_id_is_the_one_that_commits() {
     let id = begun(true).await.expect("an id");
     client.batch_execute("ROLLBACK").await.expect("ends");
     assert_ne!(status(&other, &id).await, "committed");
-    // Another one changes the row meanwhile: without an id the block is repeated, with one it is refused.
+    // Another one changes the row meanwhile: without an id the block is repeated, with one it is
+    // refused.
     begun(false).await;
     other.batch_execute("UPDATE t SET n = 10 WHERE a = 1").await.expect("changed");
     client.batch_execute("COMMIT").await.expect("it is repeated");

@@ -303,7 +303,8 @@ async fn portals_of_one_client_take_no_more_than_the_memory_of_statements() {
     let messages = raw.until(b'Z').await;
     let refused = messages.iter().find(|(kind, _)| *kind == b'E').expect("forty MiB are too many");
     assert_eq!(error_field(&refused.1, b'C').as_deref(), Some("53200"));
-    // What they took has come back with the transaction's end; one after the other is no matter at all.
+    // What they took has come back with the transaction's end; one after the other is no matter at
+    // all.
     for _ in 0..40 {
         raw.send(&bind_long("", "s", 1 << 20)).await;
         raw.send(&execute("", 0)).await;
@@ -331,7 +332,8 @@ async fn portals_of_a_long_statement_are_charged_for_their_copies_of_its_text() 
 async fn prepared_statements_of_one_client_take_no_more_than_the_memory_of_statements() {
     let node = node_with_little_memory().await;
     let client = node.client().await;
-    // By PREPARE one long literal each; by Parse ones of many words that are short enough not to be weighed alone.
+    // By PREPARE one long literal each; by Parse ones of many words that are short enough not to be
+    // weighed alone.
     let long = "x".repeat(1 << 20);
     let words = |at: usize| {
         let columns: Vec<_> =
@@ -371,7 +373,8 @@ async fn replies_of_a_pipeline_are_sent_before_they_fill_the_memory() {
     raw.send(&parse("waits", "select pg_advisory_lock(1)")).await;
     raw.send(&sync()).await;
     assert_eq!(raw.kinds().await, "11ZI");
-    // All of it at once, with a statement behind it that waits for what this client's reader does next.
+    // All of it at once, with a statement behind it that waits for what this client's reader does
+    // next.
     let mut pipeline = frame(b'D', b"Swide\0").repeat(400);
     pipeline.extend([bind("", "waits"), execute("", 0), sync()].concat());
     raw.send(&pipeline).await;

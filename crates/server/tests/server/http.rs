@@ -175,7 +175,8 @@ async fn session_token_grows_with_writes_and_is_refused_when_damaged() {
     assert_eq!((bad.status, bad.code().as_str()), (400, "bad_session"));
 }
 
-/// Anybody can write the token of a lone database: it is believed no further than the newest commit, at reads and at writes.
+/// Anybody can write the token of a lone database: it is believed no further than the newest
+/// commit, at reads and at writes.
 #[tokio::test]
 async fn forged_session_token_is_refused_and_moves_no_commits_time() {
     let server = Server::start(ServerConfig::default()).await;

@@ -1,4 +1,5 @@
-//! HTTP while clients ask for too much, stall, or take nothing: who waits for whom, and who does not.
+//! HTTP while clients ask for too much, stall, or take nothing: who waits for whom, and who does
+//! not.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,5 +1,6 @@
-//! Ways by which an ordinary role tries to reach another's data, or more power, by the protocol and over HTTP. Those of SQL alone are in
-//! `crates/sql/tests/roles.rs`, those of the console in `crates/console/tests/console.rs`.
+//! Ways by which an ordinary role tries to reach another's data, or more power, by the protocol and
+//! over HTTP. Those of SQL alone are in `crates/sql/tests/roles.rs`, those of the console in
+//! `crates/console/tests/console.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,19 +1,19 @@
 //! Compaction and collection of a SlateDB checkpoint, driven by us, and the rules of what may go.
 //!
 //! # Purpose
-//! SlateDB's compactor polls for ever. Here one is started for one job and stopped when the job is in the
-//! manifest, so that an idle process makes no request. [`decide`] is the garbage collection of versions:
-//! one row, one watermark, no look at any other row.
+//! SlateDB's compactor polls for ever. Here one is started for one job and stopped when the job is
+//! in the manifest, so that an idle process makes no request. [`decide`] is the garbage collection
+//! of versions: one row, one watermark, no look at any other row.
 //!
 //! # Invariants
-//! - Nothing visible at or above the watermark is dropped; the watermark is durable in the checkpoint
-//!   (`M` row) before a compaction with it starts.
-//! - A delete mark becomes a SlateDB tombstone, and is dropped only in the oldest run, so that no older
-//!   version of the key comes back.
-//! - A job reads a bounded number of bytes ahead over all its sources, and unless all is to be merged it takes
-//!   at most [`MAX_SOURCES`] of them, the oldest level-0 tables first.
-//! - Tables replaced by a compaction stay for `ShardOptions::tables_min_age`: readers refresh far more often, and one
-//!   that did not opens the checkpoint again when an object is missing.
+//! - Nothing visible at or above the watermark is dropped; the watermark is durable in the
+//!   checkpoint (`M` row) before a compaction with it starts.
+//! - A delete mark becomes a SlateDB tombstone, and is dropped only in the oldest run, so that no
+//!   older version of the key comes back.
+//! - A job reads a bounded number of bytes ahead over all its sources, and unless all is to be
+//!   merged it takes at most [`MAX_SOURCES`] of them, the oldest level-0 tables first.
+//! - Tables replaced by a compaction stay for `ShardOptions::tables_min_age`: readers refresh far
+//!   more often, and one that did not opens the checkpoint again when an object is missing.
 //!
 //! # On failure
 //! A compaction that dies leaves the manifest as it was; the next one takes its place.
@@ -50,7 +50,8 @@ use crate::row::{self, RowKind};
 const JOB_POLL: Duration = Duration::from_millis(250);
 /// A job that takes longer is given up (and done again later).
 const JOB_TIMEOUT: Duration = Duration::from_secs(1800);
-/// A sorted run joins a merge when it is at most this many times as large as what is merged already.
+/// A sorted run joins a merge when it is at most this many times as large as what is merged
+/// already.
 const JOIN_RATIO: u64 = 4;
 /// Tables and runs one job merges, unless all are to be merged.
 const MAX_SOURCES: usize = 16;
@@ -144,7 +145,8 @@ fn next_run(manifest: &VersionedManifest) -> u32 {
     manifest.compacted().iter().map(|run| run.id + 1).max().unwrap_or(0)
 }
 
-/// What to merge: the oldest tables of level 0 and, from the newest on, the runs worth rewriting with them.
+/// What to merge: the oldest tables of level 0 and, from the newest on, the runs worth rewriting
+/// with them.
 fn plan(manifest: &VersionedManifest, all: bool) -> Option<CompactionSpec> {
     let mut runs: VecDeque<_> =
         manifest.compacted().iter().map(|run| (run.id, run.estimate_size())).collect();
@@ -166,8 +168,8 @@ fn plan(manifest: &VersionedManifest, all: bool) -> Option<CompactionSpec> {
     worth.then(|| CompactionSpec::new(sources, destination))
 }
 
-/// What to rewrite for the sake of what is gone: one run, or the oldest tables of level 0, of which it is at least a quarter.
-/// `gone`: bytes of a table that are.
+/// What to rewrite for the sake of what is gone: one run, or the oldest tables of level 0, of which
+/// it is at least a quarter. `gone`: bytes of a table that are.
 fn plan_gone(
     manifest: &VersionedManifest,
     gone: impl Fn(&SsTableView) -> u64,
@@ -322,8 +324,8 @@ pub(super) async fn collect(engine: &SlateEngine) -> Outcome<()> {
         wal_fence_options: None,
         detach_options: None,
         metric_level: None,
-        // Local folders have no conditional overwrite; a writer that was away for longer than half the
-        // minimum age opens again instead (see `SlateWriter::flush`).
+        // Local folders have no conditional overwrite; a writer that was away for longer than half
+        // the minimum age opens again instead (see `SlateWriter::flush`).
         boundary_files_enabled: false,
         object_store_max_retries: Some(RETRIES),
     };

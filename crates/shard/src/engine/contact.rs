@@ -1,7 +1,9 @@
-//! For how long a writer of the checkpoint was away, on a machine whose clocks may stand still or jump.
+//! For how long a writer of the checkpoint was away, on a machine whose clocks may stand still or
+//! jump.
 //!
 //! # Invariants
-//! Time that passed unseen counts as too much: where the two clocks disagree, nobody knows how long it was.
+//! Time that passed unseen counts as too much: where the two clocks disagree, nobody knows how long
+//! it was.
 //!
 //! # Limits
 //! A machine that was paused and both of whose clocks stay behind is not found out.
@@ -10,12 +12,14 @@ use std::time::Duration;
 
 use telesto_common::Env;
 
-/// How far wall clock and monotonic clock may differ on the time since the last touch: more is a machine that was paused,
-/// or a clock that was set, and nobody knows for how long the writer was away.
+/// How far wall clock and monotonic clock may differ on the time since the last touch: more is a
+/// machine that was paused, or a clock that was set, and nobody knows for how long the writer was
+/// away.
 const CLOCKS_APART: Duration = Duration::from_secs(300);
 
-/// A moment on both clocks. The monotonic one stands still while a hypervisor has paused the machine, the other one
-/// jumps when it is set: only where they agree on the time between two moments is it known.
+/// A moment on both clocks. The monotonic one stands still while a hypervisor has paused the
+/// machine, the other one jumps when it is set: only where they agree on the time between two
+/// moments is it known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Instant {
     monotonic: Duration,
@@ -27,8 +31,9 @@ impl Instant {
         Self { monotonic: env.clock.monotonic(), wall_micros: env.clock.wall_micros() }
     }
 
-    /// Whether too much time may have passed since. A wall clock that was set by more than [`CLOCKS_APART`], whichever way,
-    /// counts as too much: opening a writer again costs some requests.
+    /// Whether too much time may have passed since. A wall clock that was set by more than
+    /// [`CLOCKS_APART`], whichever way, counts as too much: opening a writer again costs some
+    /// requests.
     pub(super) fn is_stale(&self, env: &Env, after: Duration) -> bool {
         let now = Self::now(env);
         let passed = now.monotonic.saturating_sub(self.monotonic);

@@ -1,8 +1,8 @@
 //! The checkpoint engine in memory: the oracle of tests and simulation.
 //!
 //! # Invariants
-//! Same contract as SlateDB: unflushed batches are lost when the writer is dropped, a writer is fenced by
-//! the next one, views are immutable states, collection drops what the rules allow.
+//! Same contract as SlateDB: unflushed batches are lost when the writer is dropped, a writer is
+//! fenced by the next one, views are immutable states, collection drops what the rules allow.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -20,7 +20,8 @@ use crate::gone::{Expired, Extent};
 
 type Rows = BTreeMap<Bytes, Bytes>;
 
-/// The checkpoints of all shards, in memory; it outlives the `Shard`s that use it, as a bucket would.
+/// The checkpoints of all shards, in memory; it outlives the `Shard`s that use it, as a bucket
+/// would.
 #[derive(Debug, Default)]
 pub struct MemoryCheckpoints {
     shards: Mutex<BTreeMap<ShardId, Arc<Stored>>>,

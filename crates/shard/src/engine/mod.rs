@@ -1,9 +1,10 @@
 //! The checkpoint engine: the narrow trait behind which SlateDB sits.
 //!
 //! # Purpose
-//! An ordered key-value image of a shard in the bucket, written in batches with growing sequence numbers
-//! by one process at a time, read by any. Two implementations: [`slate`] (SlateDB in the bucket) and
-//! [`memory`] (the oracle of tests and simulation). Everything versioned lives above it, in [`crate::row`].
+//! An ordered key-value image of a shard in the bucket, written in batches with growing sequence
+//! numbers by one process at a time, read by any. Two implementations: [`slate`] (SlateDB in the
+//! bucket) and [`memory`] (the oracle of tests and simulation). Everything versioned lives above
+//! it, in [`crate::row`].
 //!
 //! # Invariants
 //! - What a view shows is a prefix of the batches applied: batch *n* only with all below *n*.
@@ -11,8 +12,8 @@
 //! - `apply` with a sequence number at or below the last one is refused.
 //!
 //! # On failure
-//! [`Fault`] says what to do: become a reader, reopen, retry later, or report damage. A closed engine is
-//! treated like a crash: it is opened again, and the log has everything it may have lost.
+//! [`Fault`] says what to do: become a reader, reopen, retry later, or report damage. A closed
+//! engine is treated like a crash: it is opened again, and the log has everything it may have lost.
 
 pub(crate) mod block_cache;
 mod compaction;
@@ -41,8 +42,8 @@ use crate::gone::{Expired, Extent};
 pub(crate) enum Fault {
     /// Another process has taken the writer's place.
     Fenced,
-    /// The instance is of no use any more (closed, a task of it died, an object it needs was collected):
-    /// open another.
+    /// The instance is of no use any more (closed, a task of it died, an object it needs was
+    /// collected): open another.
     Gone(String),
     /// Stored bytes are damaged.
     Corrupt {
@@ -77,7 +78,8 @@ pub(crate) enum ReadAhead {
 pub(crate) trait RowScan: Send {
     async fn next(&mut self) -> Outcome<Option<StoredRow>>;
 
-    /// Appends rows to `into` until it holds `rows` rows or `bytes` bytes. `true`: the scan is at its end.
+    /// Appends rows to `into` until it holds `rows` rows or `bytes` bytes. `true`: the scan is at
+    /// its end.
     async fn fill(
         &mut self,
         into: &mut VecDeque<StoredRow>,
@@ -119,13 +121,15 @@ pub(crate) trait View: Debug + Send + Sync {
     fn version(&self) -> u64;
     /// What the rows of each place take as they are stored, bytes.
     async fn space(&self) -> Outcome<Taken>;
-    /// How many tables a read may have to look into before the sorted runs, and how many runs there are.
+    /// How many tables a read may have to look into before the sorted runs, and how many runs there
+    /// are.
     fn shape(&self) -> Shape;
     /// Ends its background work, losing what was not flushed.
     async fn close(&self);
 }
 
-/// Stands where a writer failed and nothing could be opened in its place: every read asks for another try.
+/// Stands where a writer failed and nothing could be opened in its place: every read asks for
+/// another try.
 #[derive(Debug)]
 pub(crate) struct LostView;
 
@@ -198,8 +202,8 @@ const LEAST_FETCH_BYTES: usize = 16 << 10;
 /// More than this in one request gains nothing.
 const MOST_FETCH_BYTES: usize = 1 << 20;
 
-/// The size of one fetch, and how many a source may have under way, so that `sources` of them together hold
-/// about `budget_bytes`: what is under way and the one being read.
+/// The size of one fetch, and how many a source may have under way, so that `sources` of them
+/// together hold about `budget_bytes`: what is under way and the one being read.
 pub(crate) fn fetches(budget_bytes: usize, sources: usize) -> (usize, usize) {
     let tasks = match sources {
         0..=4 => 4,
@@ -213,7 +217,8 @@ pub(crate) fn fetches(budget_bytes: usize, sources: usize) -> (usize, usize) {
 /// The one process that feeds a checkpoint.
 #[async_trait]
 pub(crate) trait Writer: View {
-    /// Adds a batch under `seq`. Visible at once to reads through this writer, durable after `flush`.
+    /// Adds a batch under `seq`. Visible at once to reads through this writer, durable after
+    /// `flush`.
     async fn apply(&self, seq: u64, rows: Vec<StoredRow>) -> Outcome<()>;
     /// Makes everything applied durable and visible to new views.
     async fn flush(&self) -> Outcome<()>;
@@ -233,12 +238,13 @@ pub(crate) trait Engine: Debug + Send + Sync {
     async fn open_reader(&self) -> Outcome<Option<Arc<dyn View>>>;
     /// Fences every other writer.
     async fn open_writer(&self) -> Outcome<Arc<dyn Writer>>;
-    /// Merges tables of a checkpoint of `shape`, leaving out what is expired. For [`Extent::Gone`] what its tables hold was asked for
-    /// before ([`View::space`]).
+    /// Merges tables of a checkpoint of `shape`, leaving out what is expired. For [`Extent::Gone`]
+    /// what its tables hold was asked for before ([`View::space`]).
     async fn compact(&self, expired: &Expired, extent: Extent, shape: Shape) -> Outcome<()>;
     /// Deletes objects no state refers to that readers may still use.
     async fn collect(&self) -> Outcome<()>;
-    /// The object and the error of the newest write, if that failed and is being repeated or given up.
+    /// The object and the error of the newest write, if that failed and is being repeated or given
+    /// up.
     fn failed_write(&self) -> Option<String>;
     /// How often the bucket was read.
     fn requests(&self) -> u64;

@@ -1,7 +1,8 @@
 //! Nothing in the place of SlateDB's write-ahead log: the database's log is above the checkpoint.
 //!
 //! # Purpose
-//! SlateDB asks for a log even when it is switched off; this one has nothing to fence, to replay or to write.
+//! SlateDB asks for a log even when it is switched off; this one has nothing to fence, to replay or
+//! to write.
 //!
 //! # Invariants
 //! It is closed from the beginning, and says so to whoever listens.

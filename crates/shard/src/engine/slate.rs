@@ -2,20 +2,21 @@
 //!
 //! # Invariants
 //! - One log of truth, ours: a no-op WAL initialiser replaces SlateDB's fence object and replay.
-//! - No idle requests: manifest polls of a writer are an hour apart (and do not begin with one), no compactor or
-//!   collector runs inside; the caller drives both.
-//! - A reader shows one checkpoint as long as it lives: it never polls. What it shows goes with the watermark that was read with it;
-//!   once its objects are collected it is `Gone`, and another one is opened, watermark and all.
+//! - No idle requests: manifest polls of a writer are an hour apart (and do not begin with one), no
+//!   compactor or collector runs inside; the caller drives both.
+//! - A reader shows one checkpoint as long as it lives: it never polls. What it shows goes with the
+//!   watermark that was read with it; once its objects are collected it is `Gone`, and another one
+//!   is opened, watermark and all.
 //! - A reader that is dropped, closed or not, leaves no task behind.
 //! - Retries are bounded; every wait ends by `io_timeout`.
 //! - One block cache serves all checkpoints of the process.
-//! - What is read ahead is bounded over all sources of a scan together ([`fetches`]). A table being made is
-//!   bounded by the fold, which flushes long before SlateDB would by itself: SlateDB counts encoded bytes,
-//!   a row in its memory takes several times as much.
+//! - What is read ahead is bounded over all sources of a scan together ([`fetches`]). A table being
+//!   made is bounded by the fold, which flushes long before SlateDB would by itself: SlateDB counts
+//!   encoded bytes, a row in its memory takes several times as much.
 //!
 //! # On failure
-//! SlateDB's errors become a [`Fault`]. Any that closes the instance, and a missing object (collected
-//! under a reader that did not refresh in time), is `Gone`: the caller opens another.
+//! SlateDB's errors become a [`Fault`]. Any that closes the instance, and a missing object
+//! (collected under a reader that did not refresh in time), is `Gone`: the caller opens another.
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Formatter};
@@ -60,12 +61,14 @@ pub(super) const BLOCK_SIZE: SstBlockSize = SstBlockSize::Block16Kib;
 pub(super) const RETRIES: u32 = 2;
 /// Between two looks of a writer at its manifest.
 const POLL: Duration = Duration::from_secs(3600);
-/// A reader's view stays what it was when it was opened: a look puts the newest checkpoint in its place, and the watermark that was
-/// read with the view would be that of an older one. So it never looks; a wait of more than two years is longer than tokio's longest.
+/// A reader's view stays what it was when it was opened: a look puts the newest checkpoint in its
+/// place, and the watermark that was read with the view would be that of an older one. So it never
+/// looks; a wait of more than two years is longer than tokio's longest.
 const NEVER: Duration = Duration::from_secs(700 * 24 * 3600);
 /// Level-0 tables at which SlateDB would stop a flush: far above where compaction starts.
 const LEVEL0_STOP: usize = 1024;
-/// What SlateDB 0.18 says when another process was first to write a manifest; its error has no kind of its own.
+/// What SlateDB 0.18 says when another process was first to write a manifest; its error has no kind
+/// of its own.
 const LOST_RACE: &str = "version already exists";
 
 /// The checkpoint of one shard in the bucket.
@@ -327,8 +330,8 @@ struct SlateWriter {
 }
 
 impl Drop for SlateReader {
-    /// SlateDB's task of a reader keeps all of it until it is told to end, which it is when a close is begun; whoever opens a
-    /// reader may be cut off, or fail, before it can close it.
+    /// SlateDB's task of a reader keeps all of it until it is told to end, which it is when a close
+    /// is begun; whoever opens a reader may be cut off, or fail, before it can close it.
     fn drop(&mut self) {
         // Nobody waits for the task's end, which changes nothing.
         let _ = self.reader.close().now_or_never();
@@ -532,7 +535,8 @@ impl View for SlateWriter {
     }
 
     async fn close(&self) {
-        // Without a write-ahead log SlateDB repeats a failed write for ever, and closing waits for it.
+        // Without a write-ahead log SlateDB repeats a failed write for ever, and closing waits for
+        // it.
         self.given_up.set();
         let options = CloseOptions { flush_type: None };
         let close = self.db.close_with_options(options);

@@ -1,11 +1,11 @@
 //! Our clock as SlateDB takes it.
 //!
 //! # Invariants
-//! Never goes back: wall time at the start plus monotonic time since. SlateDB sleeps up to 10 s and then
-//! closes the database when its clock steps back.
+//! Never goes back: wall time at the start plus monotonic time since. SlateDB sleeps up to 10 s and
+//! then closes the database when its clock steps back.
 //!
-//! Long tickers (manifest polls we do not want) do not tick at once, as SlateDB's own would: an opened
-//! checkpoint makes no request until it is used.
+//! Long tickers (manifest polls we do not want) do not tick at once, as SlateDB's own would: an
+//! opened checkpoint makes no request until it is used.
 
 use std::fmt::{Debug, Formatter};
 use std::future::Future;

@@ -1,17 +1,20 @@
 //! What each index takes in the tables of a checkpoint, told by their indexes.
 //!
-//! An index names the first key of every block and where it is. Blocks whose keys all are of one place (`crate::row::place`) are counted without being
-//! read; of the few that hold the end of one and the begin of the next, the rows are read and share the block's bytes.
+//! An index names the first key of every block and where it is. Blocks whose keys all are of one
+//! place (`crate::row::place`) are counted without being read; of the few that hold the end of one
+//! and the begin of the next, the rows are read and share the block's bytes.
 //!
 //! # Invariants
 //! Tables never change: what is known of one is kept until no manifest names it any more.
 //!
 //! # On failure
-//! As any read: a table that was collected meanwhile is [`Fault::Gone`], and the newest checkpoint is asked.
+//! As any read: a table that was collected meanwhile is [`Fault::Gone`], and the newest checkpoint
+//! is asked.
 //!
 //! # Limits
-//! Bytes are those of data blocks as they are stored, without filters, indexes and the table's own metadata. A key that several
-//! tables hold counts in each. Asked for the first time, a checkpoint costs one request for each table whose index is in no cache.
+//! Bytes are those of data blocks as they are stored, without filters, indexes and the table's own
+//! metadata. A key that several tables hold counts in each. Asked for the first time, a checkpoint
+//! costs one request for each table whose index is in no cache.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -17,7 +17,8 @@ use super::{Fault, Outcome};
 type Objects = (Vec<String>, Vec<String>);
 
 impl SlateEngine {
-    /// Keys of the objects of state `id`: the states that it refers to, its own last, and its tables.
+    /// Keys of the objects of state `id`: the states that it refers to, its own last, and its
+    /// tables.
     pub(crate) async fn objects_of(&self, id: u64) -> Outcome<Objects> {
         let admin = slatedb::admin::Admin::builder(self.path.as_str(), self.store(Cause::Admin))
             .with_system_clock(self.clock.clone())

@@ -1,20 +1,23 @@
-//! The object store as SlateDB gets it: it seals metadata objects, and remembers what was read last and which write
-//! failed.
+//! The object store as SlateDB gets it: it seals metadata objects, and remembers what was read last
+//! and which write failed.
 //!
 //! # Why
-//! SlateDB checks blocks, indexes and filters, but its manifests and compaction states carry no checksum: a flipped
-//! byte could hide rows. So every `.manifest` and `.compactions` object gets a trailer, `TCRC` and the CRC-32C of
-//! what is before it, written here and taken off here.
+//! SlateDB checks blocks, indexes and filters, but its manifests and compaction states carry no
+//! checksum: a flipped byte could hide rows. So every `.manifest` and `.compactions` object gets a
+//! trailer, `TCRC` and the CRC-32C of what is before it, written here and taken off here.
 //!
-//! And where SlateDB does not name the object that does not decode, the last one read is named: opening reads one
-//! object after the other; reads under way at the same time may make it a neighbour, so the message says so.
+//! And where SlateDB does not name the object that does not decode, the last one read is named:
+//! opening reads one object after the other; reads under way at the same time may make it a
+//! neighbour, so the message says so.
 //!
-//! SlateDB repeats writes that fail; what waits for them meanwhile asks here why ([`LastFailure`]). It repeats them for
-//! ever, also when its database was given up by us: nothing it holds would be freed, and every repetition is a request. So
-//! a writer that was given up gets no more writes through ([`GivenUp`]).
+//! SlateDB repeats writes that fail; what waits for them meanwhile asks here why ([`LastFailure`]).
+//! It repeats them for ever, also when its database was given up by us: nothing it holds would be
+//! freed, and every repetition is a request. So a writer that was given up gets no more writes
+//! through ([`GivenUp`]).
 //!
 //! # On failure
-//! A trailer that does not match is an error of the store that names the object ([`damaged_object`]).
+//! A trailer that does not match is an error of the store that names the object
+//! ([`damaged_object`]).
 
 use std::fmt::{Debug, Display, Formatter};
 use std::sync::Arc;
@@ -59,7 +62,8 @@ fn unseal(stored: &Bytes) -> Option<Bytes> {
     (crc == crc32c::crc32c(body)).then(|| stored.slice(..at))
 }
 
-/// The object named by an error of a seal that does not match, or of an encrypted object that does not open.
+/// The object named by an error of a seal that does not match, or of an encrypted object that does
+/// not open.
 pub(super) fn damaged_object(text: &str) -> Option<String> {
     let (_, rest) = text.split_once(DAMAGED).or_else(|| text.split_once(UNDECIPHERABLE))?;
     rest.split(':').next().map(str::to_owned)
@@ -82,7 +86,8 @@ pub(super) fn witnessed(fault: Fault, last: &LastRead) -> Fault {
     }
 }
 
-/// The object read last, and how many were read. Shared between the store and whoever reports an error.
+/// The object read last, and how many were read. Shared between the store and whoever reports an
+/// error.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LastRead(Arc<Mutex<Option<Path>>>, Arc<AtomicU64>);
 

@@ -1,8 +1,10 @@
-//! Pages: runs of stored newest rows as the checkpoint has them, kept for the next scan and for point reads.
+//! Pages: runs of stored newest rows as the checkpoint has them, kept for the next scan and for
+//! point reads.
 //!
 //! # Purpose
-//! A scan of the checkpoint opens iterators over its tables and steps through several layers a row: some 50 µs a scan and 2 µs a
-//! row with every block in memory. A page is the result of that, without gaps: what a range of keys holds.
+//! A scan of the checkpoint opens iterators over its tables and steps through several layers a row:
+//! some 50 µs a scan and 2 µs a row with every block in memory. A page is the result of that,
+//! without gaps: what a range of keys holds.
 //!
 //! # Protocol
 //! ```text
@@ -11,22 +13,28 @@
 //!                    v
 //!             read the view from k to the end or the next page, a page at a time; keep each, if nothing was trimmed meanwhile
 //! ```
-//! A descending scan does the same the other way round, from the range's end: page with start < k <= end.
+//! A descending scan does the same the other way round, from the range's end: page with start < k
+//! <= end.
 //!
-//! A point read that finds its key in no page reads one row, some 25 µs with its block in memory. Every [`MISSES`]th of those that cost
-//! no request has the page at its key read beside it ([`crate::shard::Shard::page_at`]), one at a time: so the price of reads is at most about
-//! doubled until what is read often is in pages. While there is no room that is every [`MISSES_WITHOUT_ROOM`]th.
+//! A point read that finds its key in no page reads one row, some 25 µs with its block in memory.
+//! Every [`MISSES`]th of those that cost no request has the page at its key read beside it
+//! ([`crate::shard::Shard::page_at`]), one at a time: so the price of reads is at most about
+//! doubled until what is read often is in pages. While there is no room that is every
+//! [`MISSES_WITHOUT_ROOM`]th.
 //!
 //! # Invariants
-//! - A page shows what a scan of the view in use, opened now, would show, but for versions that are still in the tail. So a version
-//!   that leaves the tail is written into its page ([`Pages::change`], under the tail's lock), a write set whose keys are not known
-//!   takes the pages it may touch along ([`Pages::forget`]), and a new view all ([`Pages::clear`]). A page is kept only if the tail has
-//!   trimmed nothing, and the view was not replaced, since before it was read: both are looked at under the tail's lock.
-//! - A page that was written to may show an older version than the view, whose newer one is in the tail still: what is read at the
-//!   newer one's time finds it there, what is read before is right with the older.
+//! - A page shows what a scan of the view in use, opened now, would show, but for versions that are
+//!   still in the tail. So a version that leaves the tail is written into its page
+//!   ([`Pages::change`], under the tail's lock), a write set whose keys are not known takes the
+//!   pages it may touch along ([`Pages::forget`]), and a new view all ([`Pages::clear`]). A page is
+//!   kept only if the tail has trimmed nothing, and the view was not replaced, since before it was
+//!   read: both are looked at under the tail's lock.
+//! - A page that was written to may show an older version than the view, whose newer one is in the
+//!   tail still: what is read at the newer one's time finds it there, what is read before is right
+//!   with the older.
 //! - Pages do not overlap.
-//! - All shards of a process hold [`crate::cache::ProcessCache`]'s bound of pages together. A page's bytes are its own: it pins no
-//!   block.
+//! - All shards of a process hold [`crate::cache::ProcessCache`]'s bound of pages together. A
+//!   page's bytes are its own: it pins no block.
 //!
 //! # On failure
 //! Nothing here fails; a page that is not there costs a scan.
@@ -55,7 +63,8 @@ pub(crate) const PAGE_BYTES: usize = 32 << 10;
 const GROWN_BYTES: usize = PAGE_BYTES * 2;
 /// Bookkeeping of a page, bytes.
 const PAGE_OVERHEAD: usize = 384;
-/// Point reads of the checkpoint for each page read beside them: together they cost about as much as it.
+/// Point reads of the checkpoint for each page read beside them: together they cost about as much
+/// as it.
 const MISSES: u64 = 16;
 const MISSES_WITHOUT_ROOM: u64 = 256;
 
@@ -160,7 +169,8 @@ impl Map {
             if !page.touched.swap(false, Ordering::Relaxed) {
                 self.remove(&start, budget);
             }
-            // Also past one that goes: else pages that come and go at low keys would keep the hand from the others.
+            // Also past one that goes: else pages that come and go at low keys would keep the hand
+            // from the others.
             self.hand = start;
         }
     }
@@ -181,7 +191,8 @@ impl Pages {
         self.map.read().generation
     }
 
-    /// The version of a user's key that leaves the tail, as it is stored. The caller holds the tail's lock.
+    /// The version of a user's key that leaves the tail, as it is stored. The caller holds the
+    /// tail's lock.
     pub(crate) fn change(&self, key: &[u8], stored: impl FnOnce() -> Bytes) {
         let mut map = self.map.write();
         if map.pages.is_empty() {
@@ -205,7 +216,8 @@ impl Pages {
         }
     }
 
-    /// Any row between two keys of a user, both included, may change. The caller holds the tail's lock.
+    /// Any row between two keys of a user, both included, may change. The caller holds the tail's
+    /// lock.
     pub(crate) fn forget(&self, first: &[u8], last: &[u8]) {
         let mut map = self.map.write();
         if map.pages.is_empty() {
@@ -219,8 +231,8 @@ impl Pages {
         starts.iter().for_each(|start| map.remove(start, &self.budget));
     }
 
-    /// Notes a point read of the checkpoint that cost no request. `true`: a page should be read beside it, after which
-    /// [`Pages::read`] must be called.
+    /// Notes a point read of the checkpoint that cost no request. `true`: a page should be read
+    /// beside it, after which [`Pages::read`] must be called.
     pub(crate) fn missed(&self) -> bool {
         let limit = self.budget.limit;
         let room = self.budget.used_bytes() < limit / 8 * 7;
@@ -245,8 +257,8 @@ impl Pages {
         }
     }
 
-    /// The page that has the rows next to `key` in the scan's direction, and where it ends there. Ascending: the page `key` is
-    /// in; descending: that with what is right below it.
+    /// The page that has the rows next to `key` in the scan's direction, and where it ends there.
+    /// Ascending: the page `key` is in; descending: that with what is right below it.
     fn find(&self, key: &[u8], reverse: bool) -> Option<(Arc<Page>, Bytes)> {
         let map = self.map.read();
         let bound = if reverse { Bound::Excluded(key) } else { Bound::Included(key) };
@@ -260,8 +272,8 @@ impl Pages {
         Some((Arc::clone(page), far))
     }
 
-    /// What the page that a user's `key` is in says of it, `path` being the checkpoint's; the inner `None`: it has no row.
-    /// `None`: it is in no page, or does not decode.
+    /// What the page that a user's `key` is in says of it, `path` being the checkpoint's; the inner
+    /// `None`: it has no row. `None`: it is in no page, or does not decode.
     pub(crate) fn version(&self, path: &str, key: &[u8]) -> Option<Option<Version>> {
         let mut stored = SmallVec::<[u8; 64]>::new();
         row::push_newest_key(key, &mut stored);

@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //! - Rows are in order of their keys, without gaps.
-//! - A place's `head` is eight bytes of its key behind those that all keys begin with: a search compares numbers, and keys only where
-//!   these are equal. `low` is at most the least head, `high` at least the greatest.
-//! - Each place that a read has to visit in a large cache is a wait of some hundred nanoseconds. So a search begins where the head
-//!   would be if keys were spread evenly, which numbers given by a sequence are.
+//! - A place's `head` is eight bytes of its key behind those that all keys begin with: a search
+//!   compares numbers, and keys only where these are equal. `low` is at most the least head, `high`
+//!   at least the greatest.
+//! - Each place that a read has to visit in a large cache is a wait of some hundred nanoseconds. So
+//!   a search begins where the head would be if keys were spread evenly, which numbers given by a
+//!   sequence are.
 
 use std::ops::Range;
 
@@ -171,7 +173,8 @@ impl Rows {
         start + rest[..equal].partition_point(|place| self.key_at(place) < key)
     }
 
-    /// The first row whose head is at least this: from where it would be among evenly spread ones, in steps that double.
+    /// The first row whose head is at least this: from where it would be among evenly spread ones,
+    /// in steps that double.
     fn first_head(&self, head: u64) -> usize {
         let (places, len) = (&self.places[..], self.places.len());
         if len == 0 || head <= self.low {

@@ -1,4 +1,5 @@
-//! Scans of the checkpoint, over pages where there are some, and single pages read beside point reads.
+//! Scans of the checkpoint, over pages where there are some, and single pages read beside point
+//! reads.
 //!
 //! The protocol is told in [`super`].
 
@@ -16,8 +17,9 @@ use crate::engine::{Outcome, ReadAhead, RowScan, StoredRow, View, held_bytes};
 use crate::row;
 use crate::shard::Shard;
 
-/// Rows of a page at most, in rows of the first one that is read for a scan, which waits for it. What is read beside a point read is that
-/// large; a scan that goes on comes to it: few large pages are found faster than many small ones.
+/// Rows of a page at most, in rows of the first one that is read for a scan, which waits for it.
+/// What is read beside a point read is that large; a scan that goes on comes to it: few large pages
+/// are found faster than many small ones.
 const LARGEST: usize = 4;
 
 impl Shard {
@@ -61,7 +63,8 @@ pub(crate) struct PagedScan {
 }
 
 impl PagedScan {
-    /// A scan of `range`, in stored keys, which has an end. `trims` was read from the tail, then `generation` from the shard's pages, then `view`.
+    /// A scan of `range`, in stored keys, which has an end. `trims` was read from the tail, then
+    /// `generation` from the shard's pages, then `view`.
     pub(crate) fn new(
         shard: &Arc<Shard>,
         view: Arc<dyn View>,

@@ -1,6 +1,7 @@
 //! Reads part objects, block by block.
 //!
-//! Rows are decoded one by one as they are asked for: just after a large load, every read of a few rows looks into these blocks.
+//! Rows are decoded one by one as they are asked for: just after a large load, every read of a few
+//! rows looks into these blocks.
 
 use std::collections::VecDeque;
 use std::ops::Range;

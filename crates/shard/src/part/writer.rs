@@ -57,8 +57,8 @@ pub struct PartWriter {
 }
 
 impl PartWriter {
-    /// A writer whose objects are closed when they pass `target_bytes` (8 to 64 MiB is sensible; one
-    /// object is held in memory). `token` makes the bodies unique.
+    /// A writer whose objects are closed when they pass `target_bytes` (8 to 64 MiB is sensible;
+    /// one object is held in memory). `token` makes the bodies unique.
     #[must_use]
     pub fn new(target_bytes: usize, token: WriterToken) -> Self {
         Self {

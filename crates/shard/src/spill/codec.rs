@@ -52,7 +52,8 @@ fn flag(set: bool, flag: u8) -> u8 {
     if set { flag } else { 0 }
 }
 
-/// Appends an entry. `wrote` is told of each write, with its commit and where in `out` its value begins.
+/// Appends an entry. `wrote` is told of each write, with its commit and where in `out` its value
+/// begins.
 pub(super) fn put_item(
     out: &mut Vec<u8>,
     item: &Item,

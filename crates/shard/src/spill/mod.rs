@@ -1,29 +1,34 @@
 //! Spilled runs: the oldest part of the tail, on the node's local disk.
 //!
 //! # Purpose
-//! While the bucket does not answer nothing can be folded, and the tail grows with every commit. Its oldest entries then leave
-//! memory for a file, so that commits go on as long as the disk has room.
+//! While the bucket does not answer nothing can be folded, and the tail grows with every commit.
+//! Its oldest entries then leave memory for a file, so that commits go on as long as the disk has
+//! room.
 //!
 //! # Format
 //! ```text
 //! piece ... piece | block ... block | outcome block ... outcome block          one file a run; nobody else ever reads it
 //! ```
-//! All are `body | crc32c of body (4)`. Pieces hold the entries in the order of the log, about 1 MiB each: the fold reads them.
-//! Blocks hold the keys in order, each with what names its versions, oldest first, and where the value lies in a piece: reads
-//! begin there. Outcome blocks hold transactions in order, with their commit timestamps. Integers are big endian.
+//! All are `body | crc32c of body (4)`. Pieces hold the entries in the order of the log, about 1
+//! MiB each: the fold reads them. Blocks hold the keys in order, each with what names its versions,
+//! oldest first, and where the value lies in a piece: reads begin there. Outcome blocks hold
+//! transactions in order, with their commit timestamps. Integers are big endian.
 //!
 //! # Invariants
-//! - A run holds all entries from its first to its last one; runs follow each other, and memory follows the last, without a gap.
-//!   So all versions of a key in a run are older than those in a newer run and in memory.
-//! - A run is a copy of what the log has: losing it loses nothing. Its file has no name (`Scratch`) and goes with the process.
+//! - A run holds all entries from its first to its last one; runs follow each other, and memory
+//!   follows the last, without a gap. So all versions of a key in a run are older than those in a
+//!   newer run and in memory.
+//! - A run is a copy of what the log has: losing it loses nothing. Its file has no name (`Scratch`)
+//!   and goes with the process.
 //! - External write sets stay in memory: a run knows them by their commits' timestamps.
 //!
 //! # On failure
-//! [`Error::Spill`]. What cannot be written stays in memory; what cannot be read back is told to whoever asks.
+//! [`Error::Spill`]. What cannot be written stays in memory; what cannot be read back is told to
+//! whoever asks.
 //!
 //! # Limits
-//! In memory: the first key of each block of 16 KiB (less with a small bound), 10 bits a key for the filter, 32 bytes a piece. While a run is
-//! made, some 100 bytes for each of its writes.
+//! In memory: the first key of each block of 16 KiB (less with a small bound), 10 bits a key for
+//! the filter, 32 bytes a piece. While a run is made, some 100 bytes for each of its writes.
 
 mod codec;
 mod scan;

@@ -1,7 +1,8 @@
 //! A scan of one spilled run: what is visible at a timestamp, in order.
 //!
 //! # Invariants
-//! A version that a settled write set may have superseded by then is left out: the checkpoint has both.
+//! A version that a settled write set may have superseded by then is left out: the checkpoint has
+//! both.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -42,7 +43,8 @@ impl RunScan {
         Self { run: Arc::clone(run), range, at, reverse, settled, blocks, rows: VecDeque::new() }
     }
 
-    /// The next rows, at most `count` of them, fewer once they have `most` bytes; `true`: there are no more. Blocks.
+    /// The next rows, at most `count` of them, fewer once they have `most` bytes; `true`: there are
+    /// no more. Blocks.
     pub(crate) fn take(
         &mut self,
         count: usize,

@@ -41,7 +41,8 @@ impl Writer<'_> {
     }
 }
 
-/// Writes `items`, which are not empty, to a file. `limit_bytes` is the tail's bound: what is held to read the run is small beside it. Blocks.
+/// Writes `items`, which are not empty, to a file. `limit_bytes` is the tail's bound: what is held
+/// to read the run is small beside it. Blocks.
 pub(crate) fn write_run(scratch: &Scratch, limit_bytes: u64, items: &[Arc<Item>]) -> Result<Run> {
     let file = scratch.file().map_err(|error| failed(scratch, &error))?;
     let writer = Writer {

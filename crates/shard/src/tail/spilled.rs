@@ -1,10 +1,11 @@
 //! The spilled part of the tail: its oldest entries, in runs on the local disk ([`crate::spill`]).
 //!
 //! # Invariants
-//! - Runs are older than everything in memory. While a run's entries leave memory, a step a lock, they are in both: what looks
-//!   into memory first finds the same versions.
+//! - Runs are older than everything in memory. While a run's entries leave memory, a step a lock,
+//!   they are in both: what looks into memory first finds the same versions.
 //! - Whatever leaves memory raises `trims`, as what is trimmed does.
-//! - A run goes when the checkpoint holds its last entry durably; nothing in memory is trimmed before it.
+//! - A run goes when the checkpoint holds its last entry durably; nothing in memory is trimmed
+//!   before it.
 //! - The memory that runs take counts as the tail's.
 
 use std::collections::BTreeMap;
@@ -24,7 +25,8 @@ impl Tail {
         some(self.items.iter(), bytes)
     }
 
-    /// Takes a run of the oldest entries in memory; `false`: these are no longer there, so that it is of no use.
+    /// Takes a run of the oldest entries in memory; `false`: these are no longer there, so that it
+    /// is of no use.
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) -> bool {
         if self.items.front().is_none_or(|item| item.lsn != run.first) {
             return false;

@@ -141,8 +141,8 @@ async fn versions_read_at_their_timestamps_before_and_after_folds_in_slatedb() {
     versions_are_read_at_their_timestamps(Which::Slate).await;
 }
 
-/// A step that many rows of the tail cut short must not give out what the checkpoint holds behind the cut: rows
-/// of the tail stand there too.
+/// A step that many rows of the tail cut short must not give out what the checkpoint holds behind
+/// the cut: rows of the tail stand there too.
 #[tokio::test]
 async fn scan_cut_short_by_rows_too_new_for_it_keeps_order_and_newest_versions() {
     let env = telesto_runtime::env();
@@ -199,7 +199,8 @@ async fn origin_labels_are_kept(which: Which) {
     for place in ["checkpoint", "cache"] {
         assert_eq!(cold.get(b"k", Timestamp(10)).await.unwrap(), labelled(10, "theirs"), "{place}");
     }
-    // Superseded by a commit of this region, then by one of the other: in the history, through a fold and a compaction.
+    // Superseded by a commit of this region, then by one of the other: in the history, through a
+    // fold and a compaction.
     shard.apply(&simple(2, 20, vec![put("k", "ours")])).unwrap();
     shard.fold().await.unwrap();
     shard.apply(&remote(3, 30, "again")).unwrap();
@@ -226,7 +227,8 @@ async fn origin_label_stays_with_a_version_through_every_rewrite_in_slatedb() {
     origin_labels_are_kept(Which::Slate).await;
 }
 
-/// A log may serve several shards: what an entry says of another is not this one's, also where this version could not apply it.
+/// A log may serve several shards: what an entry says of another is not this one's, also where this
+/// version could not apply it.
 #[tokio::test]
 async fn records_of_another_shard_are_passed_over() {
     use telesto_log::record::{Decide, Prepare};

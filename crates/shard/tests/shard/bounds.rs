@@ -47,7 +47,8 @@ async fn read(shard: &Arc<Shard>, reverse: bool) -> Vec<(Bytes, Bytes)> {
     }
 }
 
-/// Rows of 20 bytes take SlateDB's memory several times their size: the tables show when it was flushed.
+/// Rows of 20 bytes take SlateDB's memory several times their size: the tables show when it was
+/// flushed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fold_of_a_write_set_larger_than_its_memory_flushes_on_the_way() {
     const ROWS: u32 = 30_000;
@@ -167,7 +168,8 @@ async fn set(
     parts(bucket, name, &writes).await
 }
 
-/// Rows of an external write set are in memory once it is folded, and never a version that was superseded.
+/// Rows of an external write set are in memory once it is folded, and never a version that was
+/// superseded.
 #[tokio::test]
 async fn folded_write_set_is_in_the_row_cache_with_the_newest_versions_only() {
     const ROWS: u32 = 2_000;
@@ -206,8 +208,8 @@ async fn folded_write_set_is_in_the_row_cache_with_the_newest_versions_only() {
     }
 }
 
-/// A row that is read just after a load brings its neighbours into memory; write sets take along what they may have written, and
-/// nothing else.
+/// A row that is read just after a load brings its neighbours into memory; write sets take along
+/// what they may have written, and nothing else.
 #[tokio::test]
 async fn write_set_takes_along_of_the_row_cache_what_it_may_have_written() {
     const ROWS: u32 = 2_000;

@@ -1,4 +1,5 @@
-//! One flipped byte in any stored object of a checkpoint: a clear error, or the right answer; never a wrong one.
+//! One flipped byte in any stored object of a checkpoint: a clear error, or the right answer; never
+//! a wrong one.
 
 use std::sync::Arc;
 

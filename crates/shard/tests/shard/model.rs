@@ -38,7 +38,8 @@ pub enum Step {
     AcrossSpill(Vec<(u8, bool)>, u64),
     /// Ten keys are dropped: nobody writes them any more, or reads them from now on.
     Drop(u8),
-    /// The shard is told what was dropped (again, if it has crashed) and merges what it may leave out.
+    /// The shard is told what was dropped (again, if it has crashed) and merges what it may leave
+    /// out.
     Reclaim,
 }
 
@@ -191,8 +192,8 @@ impl Model {
         found
     }
 
-    /// Compares every read at `at` with the model. What was read leaves something in memory for the reads after it: which kind comes
-    /// first changes from time to time.
+    /// Compares every read at `at` with the model. What was read leaves something in memory for the
+    /// reads after it: which kind comes first changes from time to time.
     pub async fn check(&self, shard: &Arc<Shard>, at: u64) {
         match at % 3 {
             0 => {
@@ -255,7 +256,8 @@ impl Model {
         }
     }
 
-    /// Where nothing was ever written every key is absent. A delete mark that was collected may still be remembered.
+    /// Where nothing was ever written every key is absent. A delete mark that was collected may
+    /// still be remembered.
     async fn check_spans(&self, shard: &Arc<Shard>, at: u64) {
         for (from, length) in [(0, 1), (3, 1), (5, 2), (2, 9), (KEYS, 1)] {
             let range = KeyRange::new(key(from), key(from + length));

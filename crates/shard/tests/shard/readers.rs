@@ -11,7 +11,8 @@ fn seconds(seconds: u64) -> Timestamp {
     Timestamp::from_wall_micros(seconds * 1_000_000)
 }
 
-/// What the snapshot needs is dropped from the checkpoint after the retention, while a reader that was opened before goes on.
+/// What the snapshot needs is dropped from the checkpoint after the retention, while a reader that
+/// was opened before goes on.
 #[tokio::test]
 async fn reader_shows_what_it_was_opened_at_however_long_it_lives() {
     let (env, clock) = moved_env();
@@ -52,7 +53,8 @@ async fn reader_that_is_dropped_leaves_nothing_behind() {
     writer.close().await;
     let away = bucket.another();
     let mut opened = 0;
-    // Its way to the bucket ends after ever more requests: before the reader is open, and before it has said how far it reaches.
+    // Its way to the bucket ends after ever more requests: before the reader is open, and before it
+    // has said how far it reaches.
     for requests in 0..12 {
         away.die_after(requests, false);
         let reader = Shard::open(options(&env, &away, &Which::Slate)).await;

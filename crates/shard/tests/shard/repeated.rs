@@ -1,5 +1,5 @@
-//! A proxy that sends the checkpoint engine's conditional puts twice: the engine is told "exists" for
-//! its own success.
+//! A proxy that sends the checkpoint engine's conditional puts twice: the engine is told "exists"
+//! for its own success.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -139,7 +139,8 @@ async fn in_checkpoint(shard: &Shard, index: u8) -> u64 {
     found.newest_bytes + found.history_bytes
 }
 
-/// What was dropped goes with the first merge after its last reader could have ended, without a write for each key.
+/// What was dropped goes with the first merge after its last reader could have ended, without a
+/// write for each key.
 async fn dropped(which: Which) {
     let (env, clock) = moved_env();
     let bucket = TestBucket::new();
@@ -219,7 +220,8 @@ async fn what_was_dropped_leaves_the_checkpoint() {
     dropped(Which::Slate).await;
 }
 
-/// A run of which little is gone is not rewritten for it, however often that is asked for, and is rewritten once most of it is.
+/// A run of which little is gone is not rewritten for it, however often that is asked for, and is
+/// rewritten once most of it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn little_that_was_dropped_waits_for_a_merge_that_is_made_anyway() {
     let env = hasty_env();

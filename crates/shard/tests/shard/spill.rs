@@ -118,7 +118,8 @@ async fn tail_goes_on_without_the_bucket_far_beyond_its_memory() {
     check(&cold, entries).await;
 }
 
-/// The engine in memory has no bucket to lose: what it folds fails nowhere, so that the wait alone tells.
+/// The engine in memory has no bucket to lose: what it folds fails nowhere, so that the wait alone
+/// tells.
 #[tokio::test]
 async fn tail_that_nobody_folds_is_moved_to_disk_after_a_while() {
     let folder = tempfile::tempdir().unwrap();

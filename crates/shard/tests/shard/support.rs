@@ -22,7 +22,8 @@ use telesto_shard::{EngineKind, ProcessCache, ShardOptions};
 
 use crate::repeated::Repeats;
 
-/// What one process sees of the bucket: its own counters and its own kill switch over shared objects.
+/// What one process sees of the bucket: its own counters and its own kill switch over shared
+/// objects.
 #[derive(Debug)]
 pub struct TestBucket {
     store: Arc<InMemory>,
@@ -107,7 +108,8 @@ impl TestBucket {
         self.gate.puts.load(Ordering::SeqCst)
     }
 
-    /// Lets `requests` more through, then none. With `lose_reply` the last one takes effect but fails.
+    /// Lets `requests` more through, then none. With `lose_reply` the last one takes effect but
+    /// fails.
     pub fn die_after(&self, requests: u64, lose_reply: bool) {
         self.gate.last_takes_effect.store(lose_reply, Ordering::SeqCst);
         self.gate.left.store(i64::try_from(requests).unwrap(), Ordering::SeqCst);
@@ -341,8 +343,8 @@ pub fn simple(lsn: u64, at: u64, writes: Vec<Write>) -> Entry {
     entry(lsn, vec![commit(at, Writes::Inline(writes))])
 }
 
-/// The real environment with sleeps shortened fifty times: polls of a compaction take milliseconds. Time-outs
-/// shorten too, so tests set generous ones.
+/// The real environment with sleeps shortened fifty times: polls of a compaction take milliseconds.
+/// Time-outs shorten too, so tests set generous ones.
 pub fn hasty_env() -> Env {
     let mut env = telesto_runtime::env();
     env.clock = Arc::new(HastyClock(env.clock));

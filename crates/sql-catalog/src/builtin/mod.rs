@@ -1,4 +1,5 @@
-//! What is there in every database: system tables, the functions that `pg_proc` lists, pseudo-types; names and numbers.
+//! What is there in every database: system tables, the functions that `pg_proc` lists,
+//! pseudo-types; names and numbers.
 //!
 //! # Invariants
 //! OIDs, names and types are PostgreSQL 15's.

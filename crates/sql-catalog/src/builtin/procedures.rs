@@ -2,17 +2,19 @@
 //!
 //! # Purpose
 //! - Tools look up which functions there are and what they take and give (`\df`).
-//! - Drivers tell arrays by `typinput = 'pg_catalog.array_in'::regproc` (pgjdbc) and ask which type sends itself how. The
-//!   functions behind those names are not called through them.
+//! - Drivers tell arrays by `typinput = 'pg_catalog.array_in'::regproc` (pgjdbc) and ask which type
+//!   sends itself how. The functions behind those names are not called through them.
 //!
 //! # Invariants
-//! OIDs, names and types are PostgreSQL 15's. `procedures.txt` has input, output and support functions of types and
-//! handlers of access methods, one a line by OID: name, strict, volatility, types of the result and the arguments.
-//! `functions.txt` has what can be called: name, strict, volatility, kind, whether it gives a set, types of the result
-//! and the arguments; each of them binds (`crates/sql/tests/system_functions.rs`).
+//! OIDs, names and types are PostgreSQL 15's. `procedures.txt` has input, output and support
+//! functions of types and handlers of access methods, one a line by OID: name, strict, volatility,
+//! types of the result and the arguments. `functions.txt` has what can be called: name, strict,
+//! volatility, kind, whether it gives a set, types of the result and the arguments; each of them
+//! binds (`crates/sql/tests/system_functions.rs`).
 //!
 //! # Limits
-//! Functions that Telesto has and PostgreSQL has not are not listed, and cannot be named by regproc and regprocedure.
+//! Functions that Telesto has and PostgreSQL has not are not listed, and cannot be named by regproc
+//! and regprocedure.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -83,7 +85,8 @@ fn tables() -> &'static Tables {
     })
 }
 
-/// Those of that name, which stands for itself: it is in lower case where it was written without quotes.
+/// Those of that name, which stands for itself: it is in lower case where it was written without
+/// quotes.
 pub fn named(name: &str) -> impl Iterator<Item = &'static Procedure> {
     let tables = tables();
     tables.named.get(name).into_iter().flatten().map(|at| &tables.all[*at])
@@ -94,7 +97,8 @@ pub fn all() -> impl Iterator<Item = &'static Procedure> {
     tables().all.iter()
 }
 
-/// The OID of a function of `procedures.txt`, which may be written with `pg_catalog.` before its name.
+/// The OID of a function of `procedures.txt`, which may be written with `pg_catalog.` before its
+/// name.
 pub fn oid(name: &str) -> Option<u32> {
     let name = name.strip_prefix("pg_catalog.").unwrap_or(name);
     tables().by_name.get(name).copied()
@@ -111,12 +115,14 @@ pub fn find(oid: u32) -> Option<&'static Procedure> {
     tables.by_oid.get(&oid).map(|at| &tables.all[*at])
 }
 
-/// OIDs of the types that the function with that OID takes, and of what it gives (and whether as a set).
+/// OIDs of the types that the function with that OID takes, and of what it gives (and whether as a
+/// set).
 pub fn signature(oid: u32) -> Option<(Vec<u32>, u32, bool)> {
     find(oid).map(|found| (found.arguments.clone(), found.result, found.gives_set))
 }
 
-/// The OID of a type's function: `int4` with `in` is `int4in`, `json` with `in` is `json_in`; 0 when there is none.
+/// The OID of a type's function: `int4` with `in` is `int4in`, `json` with `in` is `json_in`; 0
+/// when there is none.
 pub fn of_type(name: &str, what: &str) -> u32 {
     oid(&format!("{name}{what}")).or_else(|| oid(&format!("{name}_{what}"))).unwrap_or(0)
 }

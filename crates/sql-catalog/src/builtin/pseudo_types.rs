@@ -1,8 +1,8 @@
 //! PostgreSQL's pseudo-types, by name only: what the functions in `pg_proc` take and give.
 //!
 //! # Invariants
-//! OIDs, names, lengths, alignment and storage are PostgreSQL 15's (`pseudo_types.txt`). Those that Telesto has as types
-//! of its own (record, void, unknown) are not among them.
+//! OIDs, names, lengths, alignment and storage are PostgreSQL 15's (`pseudo_types.txt`). Those that
+//! Telesto has as types of its own (record, void, unknown) are not among them.
 //!
 //! # Limits
 //! No value has such a type: casts to them are refused. `regtype` names them.

@@ -1,9 +1,9 @@
 //! The system tables: which there are, and their columns.
 //!
 //! # Invariants
-//! Names, order and types of the columns are PostgreSQL 15's (`pg_catalog.txt`, `information_schema.txt`). `pg_node_tree`
-//! columns are text, and so are the domains of `information_schema`. A table whose name ends in `()` is what a function of
-//! that name gives.
+//! Names, order and types of the columns are PostgreSQL 15's (`pg_catalog.txt`,
+//! `information_schema.txt`). `pg_node_tree` columns are text, and so are the domains of
+//! `information_schema`. A table whose name ends in `()` is what a function of that name gives.
 //!
 //! # Limits
 //! Their rows are computed elsewhere, for each use.
@@ -124,7 +124,8 @@ fn column_type(name: &str) -> SqlType {
     }
 }
 
-/// The system table of that name; without a schema, `pg_catalog` is meant, which comes before every search path.
+/// The system table of that name; without a schema, `pg_catalog` is meant, which comes before every
+/// search path.
 pub fn find(schema: Option<&str>, name: &str) -> Option<&'static SystemTable> {
     let schema = match schema {
         None | Some("pg_catalog") => "pg_catalog",

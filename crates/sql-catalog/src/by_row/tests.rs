@@ -206,7 +206,8 @@ fn older_versions_refuse_the_table_also_when_it_was_reset() {
 }
 
 proptest! {
-    /// Every key of a row is in the part of its value and in no other, whatever the value begins with, and goes where the value does.
+    /// Every key of a row is in the part of its value and in no other, whatever the value begins
+    /// with, and goes where the value does.
     #[test]
     fn keys_of_a_row_are_in_the_part_of_its_value(
         values in prop::collection::btree_set("[ab\0é]{0,3}", 1..5),

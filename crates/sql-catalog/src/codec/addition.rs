@@ -6,10 +6,11 @@
 //!       low, high of a numeric: 0 = none, 1 = inclusive, 2 = exclusive; then the number
 //! ```
 //! # Invariants
-//! - It says all there is to know: whoever carries it out needs no catalog. So it is as old as the catalog it was made under, which the commit that
-//!   carries it validates.
-//! - Carried out, it gives the row that SQL's `SET column = column + value` gives, or it is refused: a column that is NULL or was added to the table after
-//!   the row was written, a sum outside the column's type or its bounds, a numeric that is no number.
+//! - It says all there is to know: whoever carries it out needs no catalog. So it is as old as the
+//!   catalog it was made under, which the commit that carries it validates.
+//! - Carried out, it gives the row that SQL's `SET column = column + value` gives, or it is
+//!   refused: a column that is NULL or was added to the table after the row was written, a sum
+//!   outside the column's type or its bounds, a numeric that is no number.
 //!
 //! # On failure
 //! Refused with the reason. The row is not changed.
@@ -50,8 +51,8 @@ pub struct Term {
     pub high: Vec<Limit>,
 }
 
-/// The bytes of an addition to a row of `table`; `terms` in the order of their columns, each once. `None`: it cannot be said
-/// in this form.
+/// The bytes of an addition to a row of `table`; `terms` in the order of their columns, each once.
+/// `None`: it cannot be said in this form.
 ///
 /// # Errors
 /// XX000 when a term is of no such column.
@@ -80,7 +81,8 @@ pub fn encode_addition(table: &Table, terms: &[Term]) -> Result<Option<Bytes>> {
             }
             _ => return Err(Error::internal("an addition to a column that is no number")),
         };
-        // Bounds that no value of the type reaches, or that are between two whole numbers, are left to ordinary writes.
+        // Bounds that no value of the type reaches, or that are between two whole numbers, are left
+        // to ordinary writes.
         let mut bounds = [lowest, highest];
         for (limits, inwards, bound) in [(&term.low, 1, 0), (&term.high, -1, 1)] {
             for limit in limits {

@@ -1,13 +1,15 @@
 //! Columns of a row as the entry of a secondary index holds them, for who needs no others.
 //!
 //! # Invariants
-//! - What an entry gives equals what the row has, to the byte: only types whose values come back from a key as they were
-//!   (`comes_back`).
-//! - An entry is there for the same snapshots as its row's values in it are, so nothing has to be looked up to know whether the row is. A
-//!   stray entry, which is damage, is not noticed here; `telesto_check_table` finds it.
+//! - What an entry gives equals what the row has, to the byte: only types whose values come back
+//!   from a key as they were (`comes_back`).
+//! - An entry is there for the same snapshots as its row's values in it are, so nothing has to be
+//!   looked up to know whether the row is. A stray entry, which is damage, is not noticed here;
+//!   `telesto_check_table` finds it.
 //!
 //! # Limits
-//! Not of tables with a key of their own or with merging columns: what their rows are is said by the rows alone.
+//! Not of tables with a key of their own or with merging columns: what their rows are is said by
+//! the rows alone.
 
 use std::sync::Arc;
 
@@ -25,7 +27,8 @@ pub struct EntryCodec {
     index: u32,
     name: Arc<str>,
     unique: bool,
-    /// Of the entry's own part, then of the row's key behind it: each column, and where it goes in the row.
+    /// Of the entry's own part, then of the row's key behind it: each column, and where it goes in
+    /// the row.
     own: Vec<(IndexColumn, Option<usize>)>,
     behind: Vec<(IndexColumn, Option<usize>)>,
     width: usize,
@@ -52,14 +55,16 @@ fn comes_back(ty: &SqlType) -> bool {
 }
 
 impl EntryCodec {
-    /// For the columns (positions in `Table::columns`) that `wanted` says, each at its place; `None`: entries do not give all of them.
+    /// For the columns (positions in `Table::columns`) that `wanted` says, each at its place;
+    /// `None`: entries do not give all of them.
     #[must_use]
     pub fn of(table: &Table, index: &Index, wanted: &[bool]) -> Option<Self> {
         let places: Vec<_> = wanted.iter().enumerate().map(|(at, is)| is.then_some(at)).collect();
         Self::with(table, index, places, wanted.len())
     }
 
-    /// As [`EntryCodec::of`], with the wanted columns alone, in their order ([`super::RowCodec::compact`]).
+    /// As [`EntryCodec::of`], with the wanted columns alone, in their order
+    /// ([`super::RowCodec::compact`]).
     #[must_use]
     pub fn compact(table: &Table, index: &Index, wanted: &[bool]) -> Option<Self> {
         let mut width = 0;

@@ -8,10 +8,11 @@
 //! | plain | `database, storage, id`, columns, the primary key's elements | empty |
 //!
 //! # Invariants
-//! A column of an index is a column of the table or an expression; a partial index has entries only for the rows that its
-//! predicate holds for.
+//! A column of an index is a column of the table or an expression; a partial index has entries only
+//! for the rows that its predicate holds for.
 //!
-//! Keys of one index are prefix-free: a unique key with a NULL differs in its columns from every one without.
+//! Keys of one index are prefix-free: a unique key with a NULL differs in its columns from every
+//! one without.
 
 use bytes::Bytes;
 use telesto_common::DatabaseId;
@@ -81,8 +82,8 @@ pub fn index_prefix_key(
     Ok(key)
 }
 
-/// The values of an index's columns, in index order: from the row, and from `computed` those of expressions (in their
-/// order).
+/// The values of an index's columns, in index order: from the row, and from `computed` those of
+/// expressions (in their order).
 pub fn index_values<'r>(
     index: &'r Index,
     row: &'r [Datum],
@@ -95,7 +96,8 @@ pub fn index_values<'r>(
     })
 }
 
-/// Whether an entry of a unique index stands for its values alone, so that no other row may have them.
+/// Whether an entry of a unique index stands for its values alone, so that no other row may have
+/// them.
 #[must_use]
 pub fn is_exclusive(index: &Index, row: &[Datum], computed: &[Datum]) -> bool {
     index.id == 0
@@ -103,8 +105,8 @@ pub fn is_exclusive(index: &Index, row: &[Datum], computed: &[Datum]) -> bool {
             && (index.nulls_not_distinct || !index_values(index, row, computed).any(Datum::is_null))
 }
 
-/// Key and value of a row's entry in a secondary index. `computed` are the values of the index's expressions, `primary`
-/// is the row's primary key, prefix included.
+/// Key and value of a row's entry in a secondary index. `computed` are the values of the index's
+/// expressions, `primary` is the row's primary key, prefix included.
 ///
 /// # Errors
 /// XX000 when a value is not of its column's type.

@@ -1,6 +1,7 @@
 //! Datums as key elements.
 //!
-//! Types that `telesto_common::key` has an element for use it. The others go through its bytes element:
+//! Types that `telesto_common::key` has an element for use it. The others go through its bytes
+//! element:
 //!
 //! | type | bytes inside the element |
 //! | --- | --- |
@@ -14,8 +15,8 @@
 //! | char(n) | the text without trailing blanks |
 //!
 //! # Limits
-//! Not everything comes back as it was: numeric, also in ranges and in jsonb, loses its scale, interval its split, `char(n)` its padding. The
-//! row holds the exact value.
+//! Not everything comes back as it was: numeric, also in ranges and in jsonb, loses its scale,
+//! interval its split, `char(n)` its padding. The row holds the exact value.
 
 use std::sync::Arc;
 

@@ -5,16 +5,19 @@
 //! version 2 (1 byte) | length and bytes of what merging columns keep | as version 1 from n on
 //! version 3 (1 byte) | sealed with the table's key: one of version 1, whole
 //! ```
-//! Version 2 is written in tables with merging columns alone ([`crate::merging`]), version 3 in all tables with a key and in no others
-//! ([`crate::table_key`]): what stands where it must not is damage.
+//! Version 2 is written in tables with merging columns alone ([`crate::merging`]), version 3 in all
+//! tables with a key and in no others ([`crate::table_key`]): what stands where it must not is
+//! damage.
 //!
-//! All columns are stored, those of the key too: a key does not give a numeric's scale or a float's `-0` back.
+//! All columns are stored, those of the key too: a key does not give a numeric's scale or a float's
+//! `-0` back.
 //!
 //! # Invariants
-//! Column i of the row is the column with id i + 1, whatever the table looked like when the row was written:
-//! columns added later read as their `missing` value, dropped ones as NULL.
+//! Column i of the row is the column with id i + 1, whatever the table looked like when the row was
+//! written: columns added later read as their `missing` value, dropped ones as NULL.
 //!
-//! Nothing outside of this module makes the bytes of a row: those of a table with a key are never in clear.
+//! Nothing outside of this module makes the bytes of a row: those of a table with a key are never
+//! in clear.
 
 use std::sync::Arc;
 
@@ -132,10 +135,12 @@ impl RowCodec {
         Self::projected(table, |_| true)
     }
 
-    /// Decodes the columns (positions in `Table::columns`) for which `wanted` holds; others are left NULL.
+    /// Decodes the columns (positions in `Table::columns`) for which `wanted` holds; others are
+    /// left NULL.
     ///
     /// # Errors
-    /// XX001 when a stored default does not parse; 42704 for a wanted column of a type that was dropped.
+    /// XX001 when a stored default does not parse; 42704 for a wanted column of a type that was
+    /// dropped.
     pub fn projected(table: &Table, wanted: impl Fn(usize) -> bool) -> Result<Self> {
         let style = TextStyle::default();
         let slots = table
@@ -150,7 +155,8 @@ impl RowCodec {
                 {
                     return Err(gone_type(table, &column.name, ty));
                 }
-                // Only of a wanted column: what cannot be read must not stand in the way of the others.
+                // Only of a wanted column: what cannot be read must not stand in the way of the
+                // others.
                 let missing = match &column.missing {
                     Some(text) if wanted => Datum::from_text(text, &column.ty, &style)
                         .map_err(|error| Error::corrupt(format!("a column default: {error}")))?,
@@ -215,8 +221,8 @@ impl RowCodec {
         Ok(row)
     }
 
-    /// Shows the wanted columns of the row stored under `key` to `take`, in their order: position, type and what the row has there.
-    /// `take` reads a stored value whole.
+    /// Shows the wanted columns of the row stored under `key` to `take`, in their order: position,
+    /// type and what the row has there. `take` reads a stored value whole.
     ///
     /// # Errors
     /// Those of [`RowCodec::decode`] and of `take`.
@@ -238,7 +244,8 @@ impl RowCodec {
         self.sealed.is_some()
     }
 
-    /// Whether all wanted columns of a row hold, of which `holds` reads a stored value whole. Ends with the first that does not.
+    /// Whether all wanted columns of a row hold, of which `holds` reads a stored value whole. Ends
+    /// with the first that does not.
     ///
     /// # Errors
     /// XX001, also for a sealed row; those of `holds`.
@@ -312,7 +319,8 @@ impl RowCodec {
     }
 }
 
-/// The row in clear that is sealed in `bytes`, stored under `place`. Its inner form is version 1: what merges has no key.
+/// The row in clear that is sealed in `bytes`, stored under `place`. Its inner form is version 1:
+/// what merges has no key.
 fn opened((key, table): &(TableKey, String), place: &[u8], bytes: &[u8]) -> Result<Vec<u8>> {
     match bytes.split_first() {
         Some((&SEALED_VERSION, sealed)) => key.open(table, place, sealed),

@@ -1,8 +1,8 @@
 //! Bytes of one value inside a row, and inside arrays.
 //!
-//! Fixed-size types are stored little endian without a length; all others as a varint length and the bytes.
-//! A value of an enum type is the OID of its label, 4 bytes. A composite value names its fields by their numbers.
-//! The type (from the catalog) tells which; a value does not.
+//! Fixed-size types are stored little endian without a length; all others as a varint length and
+//! the bytes. A value of an enum type is the OID of its label, 4 bytes. A composite value names its
+//! fields by their numbers. The type (from the catalog) tells which; a value does not.
 
 use std::sync::Arc;
 
@@ -106,7 +106,8 @@ pub fn skip_value(input: &mut Input<'_>, ty: &SqlType) -> Result<()> {
     }
 }
 
-/// First byte of a numeric that is a number; its scale (varint) and unscaled value (little endian) follow.
+/// First byte of a numeric that is a number; its scale (varint) and unscaled value (little endian)
+/// follow.
 pub const NUMERIC_FINITE: u8 = 0;
 const NUMERIC_NAN: u8 = 1;
 const NUMERIC_INFINITY: u8 = 2;
@@ -209,8 +210,8 @@ pub fn put_value(out: &mut Vec<u8>, value: &Datum, ty: &SqlType) -> Result<()> {
     Ok(())
 }
 
-/// Bytes of a composite value: of each field that is not NULL its number and, behind their length, its bytes. Fields
-/// that the type gets later are not there, and so NULL.
+/// Bytes of a composite value: of each field that is not NULL its number and, behind their length,
+/// its bytes. Fields that the type gets later are not there, and so NULL.
 fn stored_fields(values: &[Datum], ty: &CompositeType) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     for (field, value) in ty.fields.iter().zip(values).filter(|(_, value)| !value.is_null()) {
@@ -267,7 +268,8 @@ fn ranged(bytes: &[u8], ty: &SqlType) -> Result<Datum> {
     .ok_or_else(|| Error::corrupt(format!("{ty} in a row")))
 }
 
-/// Reads a value of `ty`. Versions before wrote what is not a number with the sign that it was computed with; it has none here.
+/// Reads a value of `ty`. Versions before wrote what is not a number with the sign that it was
+/// computed with; it has none here.
 ///
 /// # Errors
 /// XX001.

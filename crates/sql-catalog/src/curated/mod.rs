@@ -1,19 +1,25 @@
-//! Changes of curated tables that wait for a curator: their form, where they are kept, which tables hold writes back.
+//! Changes of curated tables that wait for a curator: their form, where they are kept, which tables
+//! hold writes back.
 //!
 //! # How it works
-//! The writes of a role that is no curator of a table go into a store of the transaction ([`transaction::WithWaiting`]), never to the
-//! transaction below. At the commit the rows that they changed become one [`Waiting`] change for each curator role, a row of the system key space that commits with
-//! everything else. The next transactions of its author show it again; a curator's approval writes it.
+//! The writes of a role that is no curator of a table go into a store of the transaction
+//! ([`transaction::WithWaiting`]), never to the transaction below. At the commit the rows that they
+//! changed become one [`Waiting`] change for each curator role, a row of the system key space that
+//! commits with everything else. The next transactions of its author show it again; a curator's
+//! approval writes it.
 //!
 //! # Invariants
-//! - A change holds whole rows: what was there, and what is to be there. Index entries follow from the table when it is shown or written.
-//! - What is kept decodes whatever the table has become: [`shape`] says whether its rows still mean the same.
+//! - A change holds whole rows: what was there, and what is to be there. Index entries follow from
+//!   the table when it is shown or written.
+//! - What is kept decodes whatever the table has become: [`shape`] says whether its rows still mean
+//!   the same.
 //!
 //! # On failure
 //! XX001 for what does not decode.
 //!
 //! # Limits
-//! [`MAX_ROWS`] rows and [`MAX_BYTES`] bytes wait for one author (54000). Decisions are kept for good.
+//! [`MAX_ROWS`] rows and [`MAX_BYTES`] bytes wait for one author (54000). Decisions are kept for
+//! good.
 
 pub mod transaction;
 
@@ -152,7 +158,8 @@ fn number(id: i64) -> u64 {
     u64::try_from(id).unwrap_or(0)
 }
 
-/// What the rows of a table mean, and with which key they are sealed for which place: a row of another shape is not written into it.
+/// What the rows of a table mean, and with which key they are sealed for which place: a row of
+/// another shape is not written into it.
 ///
 /// # Errors
 /// XX000 when a type has no stored form.
@@ -297,7 +304,8 @@ pub async fn waiting_of(
     found.into_iter().flatten().map(|bytes| decode(&bytes)).collect()
 }
 
-/// The number of the next change, taken in a transaction of its own: a later change has a greater one.
+/// The number of the next change, taken in a transaction of its own: a later change has a greater
+/// one.
 ///
 /// # Errors
 /// Those of the database.

@@ -1,4 +1,5 @@
-//! A transaction whose writes of some tables are held back, and which shows what waits of its author.
+//! A transaction whose writes of some tables are held back, and which shows what waits of its
+//! author.
 //!
 //! ```text
 //! put, delete ── key of a guarded table? ── yes ─> store ──commit──> rows changed (`WithWaiting::changes`)
@@ -8,14 +9,18 @@
 //! ```
 //!
 //! # Invariants
-//! - No write of a guarded table reaches the transaction below: it does not commit them, whoever made them and however.
-//! - What the store holds before the transaction's own writes is what waits of the author; rolling back ends there.
-//! - Once the transaction has writes of its own in the store, its snapshot stays: what they are based on does not change below them.
+//! - No write of a guarded table reaches the transaction below: it does not commit them, whoever
+//!   made them and however.
+//! - What the store holds before the transaction's own writes is what waits of the author; rolling
+//!   back ends there.
+//! - Once the transaction has writes of its own in the store, its snapshot stays: what they are
+//!   based on does not change below them.
 //! - A commit with own writes that nobody took ([`WithWaiting::taken`]) fails.
 //! - Savepoints of this transaction have their second highest bit set (see `temp::transaction`).
 //!
 //! # Limits
-//! The store is in memory: `MAX_KEYS` keys, `MAX_STORED` bytes, then the statement fails with 54000.
+//! The store is in memory: `MAX_KEYS` keys, `MAX_STORED` bytes, then the statement fails
+//! with 54000.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -210,7 +215,8 @@ impl WithWaiting {
         !self.shared.inner.lock().undo.is_empty()
     }
 
-    /// Begins to show what waits: writes until [`WithWaiting::loaded`] are what others hold back, not this transaction.
+    /// Begins to show what waits: writes until [`WithWaiting::loaded`] are what others hold back,
+    /// not this transaction.
     pub fn load(&self) {
         let mut inner = self.shared.inner.lock();
         *inner = Inner::default();
@@ -239,8 +245,8 @@ impl WithWaiting {
         self.shared.loading.store(false, Ordering::SeqCst);
     }
 
-    /// The keys that this transaction changed, each with the value that it found (`None`: what the transaction below has)
-    /// and the value that it leaves.
+    /// The keys that this transaction changed, each with the value that it found (`None`: what the
+    /// transaction below has) and the value that it leaves.
     #[must_use]
     pub fn changes(&self) -> Vec<(Bytes, Option<Value>, Value)> {
         let inner = self.shared.inner.lock();

@@ -32,8 +32,9 @@ pub const FIRST: Rank = (Timestamp::ZERO, RegionId(0));
 pub struct Author {
     /// The region.
     pub region: RegionId,
-    /// Not 0: a time of the region in which it could not know whether it had lost commits that others have. What it counted then stands
-    /// beside what it may have counted before, and neither takes the other's place.
+    /// Not 0: a time of the region in which it could not know whether it had lost commits that
+    /// others have. What it counted then stands beside what it may have counted before, and neither
+    /// takes the other's place.
     pub life: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Three regions write one row in any order of arrival; some lose what they wrote last, and one is lost for good.
+//! Three regions write one row in any order of arrival; some lose what they wrote last, and one is
+//! lost for good.
 
 use super::*;
 use crate::model::{Column, TableKind};
@@ -86,7 +87,8 @@ struct World {
     here: Vec<Option<Version>>,
     clock: [u64; REGIONS],
     written: Vec<Written>,
-    /// What each region had before each thing that happened to it, with how much it had written itself.
+    /// What each region had before each thing that happened to it, with how much it had written
+    /// itself.
     before: Vec<Vec<Option<Version>>>,
     /// Not 0: what a region writes may stand on less than it has written.
     life: [u64; REGIONS],
@@ -263,8 +265,8 @@ impl World {
         self.arrive(to, &version);
     }
 
-    /// Everything comes everywhere, in another order to each, but for what is lost; `gone` is lost for good: those that stay exchange what
-    /// they have of it.
+    /// Everything comes everywhere, in another order to each, but for what is lost; `gone` is lost
+    /// for good: those that stay exchange what they have of it.
     fn end(&mut self, gone: Option<usize>) {
         let stay: Vec<usize> = (0..REGIONS).filter(|region| Some(*region) != gone).collect();
         for region in &stay {

@@ -1,4 +1,5 @@
-//! From the sampled values of a column to what is known of it, as PostgreSQL's `compute_scalar_stats` has it.
+//! From the sampled values of a column to what is known of it, as PostgreSQL's
+//! `compute_scalar_stats` has it.
 //!
 //! # Invariants
 //! - Values are compared by their key elements, whose order is that of ORDER BY.
@@ -21,8 +22,8 @@ pub const WIDE_BYTES: usize = 1024;
 /// The greatest statistics target.
 pub const MAX_TARGET: usize = 10_000;
 
-/// Rows a sample wants for a target (common values and parts of the histogram): 300 for each, after Chaudhuri, Motwani and
-/// Narasayya, as in PostgreSQL.
+/// Rows a sample wants for a target (common values and parts of the histogram): 300 for each, after
+/// Chaudhuri, Motwani and Narasayya, as in PostgreSQL.
 #[must_use]
 pub fn rows_wanted(target: usize) -> usize {
     300 * target.clamp(1, MAX_TARGET)
@@ -90,7 +91,8 @@ impl Gatherer {
         Ok(())
     }
 
-    /// What is known of the column, from a sample of a table of `rows` rows. At most `target` common values and parts.
+    /// What is known of the column, from a sample of a table of `rows` rows. At most `target`
+    /// common values and parts.
     ///
     /// # Errors
     /// XX000 when the type has no stored form.
@@ -153,8 +155,8 @@ impl Gatherer {
         (distinct, multiple, tracked)
     }
 
-    /// The number of distinct values in the table: as it is in the sample where that shows them all, else by the estimator of Haas
-    /// and Stokes.
+    /// The number of distinct values in the table: as it is in the sample where that shows them
+    /// all, else by the estimator of Haas and Stokes.
     fn distinct(&self, distinct: usize, multiple: usize, (sampled, total): (f64, f64)) -> f32 {
         let nulls = self.nulls as f64 / sampled;
         let number = if multiple == 0 {
@@ -172,8 +174,8 @@ impl Gatherer {
         (if number > 0.1 * total { -(number / total) } else { number }) as f32
     }
 
-    /// Of the most common values those that are: all, where they are all that there are, else those whose frequency is well above
-    /// that of the values that are not among them.
+    /// Of the most common values those that are: all, where they are all that there are, else those
+    /// whose frequency is well above that of the values that are not among them.
     fn worth_keeping(
         &self,
         mut tracked: Vec<Repeated>,
@@ -243,7 +245,8 @@ fn correlation(order: &[usize]) -> Option<f32> {
     Some(((n * products - sum * sum) / (n * squares - sum * sum)) as f32)
 }
 
-/// What PostgreSQL would say that a value takes, bytes: of a fixed size, or with a header of one byte or four.
+/// What PostgreSQL would say that a value takes, bytes: of a fixed size, or with a header of one
+/// byte or four.
 fn stored_width(ty: &SqlType, value: &Datum, stored: usize) -> usize {
     match (ty, value) {
         (_, Datum::Text(text)) if *ty == SqlType::Name => 64.max(text.len()),

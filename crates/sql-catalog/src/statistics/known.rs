@@ -1,9 +1,10 @@
 //! The statistics that this process knows, for planners.
 //!
 //! # Invariants
-//! - What is here was in the system keys at some time; a plan made with what is no longer there is slower, not wrong.
-//! - Read again when [`KnownStatistics::stale`] was called since, by the next statement that looks at the catalog, in its own
-//!   transaction.
+//! - What is here was in the system keys at some time; a plan made with what is no longer there is
+//!   slower, not wrong.
+//! - Read again when [`KnownStatistics::stale`] was called since, by the next statement that looks
+//!   at the catalog, in its own transaction.
 //!
 //! # On failure
 //! Of a record that does not decode nothing is known; whoever reads that record itself gets XX001.
@@ -26,7 +27,8 @@ use crate::{Column, Table};
 use telesto_sql_types::error::Result;
 
 const BATCH: usize = 1000;
-/// Transactions that are remembered until they end; one that was executed again leaves its first try behind.
+/// Transactions that are remembered until they end; one that was executed again leaves its first
+/// try behind.
 const MOST_WRITING: usize = 1000;
 
 /// A record with what this process had counted when it was read.
@@ -53,7 +55,8 @@ pub struct KnownStatistics {
 pub struct Found {
     /// Its record.
     pub record: Arc<TableStatistics>,
-    /// Rows it has now, by what was counted and what this process has written since; `None`: it has another storage since.
+    /// Rows it has now, by what was counted and what this process has written since; `None`: it has
+    /// another storage since.
     pub rows: Option<f64>,
     /// Rows that this process has changed since.
     pub changed: u64,
@@ -157,7 +160,8 @@ impl KnownStatistics {
         Ok(())
     }
 
-    /// Knows these records and no others. What was counted before a record that has not changed goes on to count.
+    /// Knows these records and no others. What was counted before a record that has not changed
+    /// goes on to count.
     fn put(&self, found: BTreeMap<TableId, TableStatistics>) {
         let mut tables = self.tables.write();
         let mut before = std::mem::take(&mut *tables);
@@ -173,7 +177,8 @@ impl KnownStatistics {
         }
     }
 
-    /// Takes a record for what is known of a table, right or wrong: for tests of what depends on statistics.
+    /// Takes a record for what is known of a table, right or wrong: for tests of what depends on
+    /// statistics.
     pub fn plant(&self, table: TableId, record: TableStatistics) {
         let counted = self.uses.of(table).unwrap_or_default();
         self.tables.write().insert(table, Known { record: Arc::new(record), counted });

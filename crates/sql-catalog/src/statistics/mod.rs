@@ -1,4 +1,5 @@
-//! What is known of the rows of tables: how many there are, and how the values of their columns are distributed.
+//! What is known of the rows of tables: how many there are, and how the values of their columns are
+//! distributed.
 //!
 //! ```text
 //! ANALYZE, the background ── sample ──> gather ──> record of the table (a system key) ──> KnownStatistics of each process
@@ -6,17 +7,22 @@
 //!                            the key space column
 //! ```
 //! # Invariants
-//! - Statistics decide how rows are found and never which: nobody may conclude from them what is or is not there.
-//! - A record names the storage and the types that it was made of. The number of rows holds for that storage, what is known of a
-//!   column for that column's id and type: after TRUNCATE, ALTER TYPE or DROP COLUMN the rest of the record goes on to hold.
+//! - Statistics decide how rows are found and never which: nobody may conclude from them what is or
+//!   is not there.
+//! - A record names the storage and the types that it was made of. The number of rows holds for
+//!   that storage, what is known of a column for that column's id and type: after TRUNCATE, ALTER
+//!   TYPE or DROP COLUMN the rest of the record goes on to hold.
 //! - Of tables with a key of their own no value is kept: rows are sealed, and a record is not.
-//! - The records are of the region that made them, and stay there: other regions may hold other rows.
+//! - The records are of the region that made them, and stay there: other regions may hold other
+//!   rows.
 //!
 //! # On failure
-//! A record that does not decode is XX001 to whoever asks for that record, and unknown statistics to planners.
+//! A record that does not decode is XX001 to whoever asks for that record, and unknown statistics
+//! to planners.
 //!
 //! # Limits
-//! Columns and no combinations of them; no statistics of expressions, of elements of arrays, of json and jsonb beyond NULLs and width.
+//! Columns and no combinations of them; no statistics of expressions, of elements of arrays, of
+//! json and jsonb beyond NULLs and width.
 
 mod gather;
 mod known;
@@ -112,7 +118,8 @@ pub fn type_form(ty: &SqlType) -> Result<String> {
         .map_err(|error| Error::internal(format!("the form of a type: {error}")))
 }
 
-/// The key element of a value, by which values of statistics are compared; `None`: the type has no order.
+/// The key element of a value, by which values of statistics are compared; `None`: the type has no
+/// order.
 #[must_use]
 pub fn key_of(value: &Datum, ty: &SqlType) -> Option<Vec<u8>> {
     let mut key = KeyWriter::new();

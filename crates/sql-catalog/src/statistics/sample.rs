@@ -1,4 +1,5 @@
-//! A sample of a table's rows: all of them where they are few, else blocks from many places of the key space.
+//! A sample of a table's rows: all of them where they are few, else blocks from many places of the
+//! key space.
 //!
 //! ```text
 //! rows from the beginning, up to a bound ── the end? ──yes──> counted; a uniform choice of them
@@ -11,11 +12,12 @@
 //!      how many the stratum has, by how far the group reached in it:      └─ 1 of 14 ─────────────────────────────────┘
 //! ```
 //! # Invariants
-//! - At most [`STRATA`] splits, of one seek forwards and one backwards each, and as many blocks, each with [`STEPS`] further seeks
-//!   either way: however large the table is.
-//! - A stratum begins and ends at keys that are there, so each split looks closer where keys lie close: keys need not be spread
-//!   evenly, only those of a small stratum are taken to be. Numbers of a key's second column lie close together within each value
-//!   of the first and leave the rest of their range empty, so what a block covers there says nothing of what is behind the group.
+//! - At most [`STRATA`] splits, of one seek forwards and one backwards each, and as many blocks,
+//!   each with [`STEPS`] further seeks either way: however large the table is.
+//! - A stratum begins and ends at keys that are there, so each split looks closer where keys lie
+//!   close: keys need not be spread evenly, only those of a small stratum are taken to be. Numbers
+//!   of a key's second column lie close together within each value of the first and leave the rest
+//!   of their range empty, so what a block covers there says nothing of what is behind the group.
 //! - Each part gives as many rows as its part of the table's rows, as far as it has been read.
 //!
 //! # On failure
@@ -103,7 +105,8 @@ fn choose(rows: &mut Vec<Stored>, wanted: usize, random: &mut (dyn FnMut() -> u6
     rows.truncate(wanted);
 }
 
-/// Rows that the keys of a stratum begin with: a block, or a group of which a block is the beginning.
+/// Rows that the keys of a stratum begin with: a block, or a group of which a block is the
+/// beginning.
 #[derive(Clone, Debug)]
 struct Begun {
     rows: f64,
@@ -120,8 +123,8 @@ impl Begun {
         Some(Self { rows: (block.len() - 1) as f64, end: end.clone(), next: next.clone() })
     }
 
-    /// How many rows lie between `first`, with which these begin, and `last`: as many as these for each time that they fit in
-    /// there, each with the gap behind it.
+    /// How many rows lie between `first`, with which these begin, and `last`: as many as these for
+    /// each time that they fit in there, each with the gap behind it.
     fn fill(&self, first: &Bytes, last: &Bytes) -> f64 {
         let ends = Ends::of(first, last);
         let (end, next) = (ends.place(&self.end), ends.place(&self.next));
@@ -178,7 +181,8 @@ impl Stratum {
         Ok(())
     }
 
-    /// Whether a key differs from the first so far behind where the last one does that it may lie in another column.
+    /// Whether a key differs from the first so far behind where the last one does that it may lie
+    /// in another column.
     fn lies_deep(&self, key: &[u8]) -> bool {
         common(&self.first, key) > common(&self.first, &self.last) + 1
     }

@@ -1,8 +1,8 @@
 //! The temporary part of a session's catalog.
 //!
 //! # Invariants
-//! The merged catalog's stamp is made of the shared one and the store's: a plan made with either part another is made again. A
-//! session without temporary objects has the shared catalog itself.
+//! The merged catalog's stamp is made of the shared one and the store's: a plan made with either
+//! part another is made again. A session without temporary objects has the shared catalog itself.
 
 use std::sync::Arc;
 
@@ -55,8 +55,8 @@ pub fn merged(
     Ok(catalog)
 }
 
-/// Another session may drop a type that a temporary table of this one has a column of: it does not see the table. The column
-/// is then of a type of which the name is known, and nothing else.
+/// Another session may drop a type that a temporary table of this one has a column of: it does not
+/// see the table. The column is then of a type of which the name is known, and nothing else.
 fn name_gone_types(store: &TempStore, catalog: &mut CatalogSnapshot) {
     let mut known = store.types.lock();
     let temporary = catalog.tables.iter_mut().filter(|(oid, _)| is_temporary(**oid));

@@ -1,14 +1,17 @@
 //! Temporary relations: definitions and rows that belong to one session.
 //!
 //! # How it works
-//! A session that makes its first temporary relation gets a [`TempStore`]: ordered keys in memory, with the definitions and the rows
-//! under a database id of their own ([`TEMP_DATABASE`]). Its transactions are wrapped ([`transaction::WithTemp`]): keys of that
-//! database go to the store, all others to the transaction below. The session's catalog is the shared one with the store's objects
-//! put over it, under a stamp made of both.
+//! A session that makes its first temporary relation gets a [`TempStore`]: ordered keys in memory,
+//! with the definitions and the rows under a database id of their own ([`TEMP_DATABASE`]). Its
+//! transactions are wrapped ([`transaction::WithTemp`]): keys of that database go to the store, all
+//! others to the transaction below. The session's catalog is the shared one with the store's
+//! objects put over it, under a stamp made of both.
 //!
 //! # Invariants
-//! - Nothing temporary reaches the log or the bucket: nothing is left after a crash, and no other session's catalog or plan changes.
-//! - What a transaction did to the store is undone with it: by ROLLBACK, ROLLBACK TO, a conflict, or when it is dropped.
+//! - Nothing temporary reaches the log or the bucket: nothing is left after a crash, and no other
+//!   session's catalog or plan changes.
+//! - What a transaction did to the store is undone with it: by ROLLBACK, ROLLBACK TO, a conflict,
+//!   or when it is dropped.
 //! - OIDs from [`TEMP_FIRST_OID`] on are those of temporary objects, and only theirs.
 //!
 //! # On failure

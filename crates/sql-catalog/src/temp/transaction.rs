@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - Temporary writes are kept if and only if the transaction below commits.
-//! - Savepoints of this transaction have their highest bit set; others are those of the transaction below, made before there was
-//!   anything temporary: rolling back to one undoes every temporary write.
+//! - Savepoints of this transaction have their highest bit set; others are those of the transaction
+//!   below, made before there was anything temporary: rolling back to one undoes every temporary
+//!   write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -258,7 +259,8 @@ impl Transaction for WithTemp {
     }
 }
 
-/// A view of such a transaction, for the duration of a statement: it is neither ended nor rolled back through it.
+/// A view of such a transaction, for the duration of a statement: it is neither ended nor rolled
+/// back through it.
 #[derive(Debug)]
 struct TempView {
     below: Arc<dyn Transaction>,

@@ -8,8 +8,8 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 use telesto_sql_types::interrupt::Steps;
 use telesto_sql_types::{Datum, SqlType};
 
-/// Types of the intermediate state (what is spilled): the number of rows, then either the running value or the
-/// values kept, one list an argument.
+/// Types of the intermediate state (what is spilled): the number of rows, then either the running
+/// value or the values kept, one list an argument.
 pub(super) fn state_types(fold: Fold, args: &[SqlType], distinct: bool) -> Vec<SqlType> {
     let mut types = vec![SqlType::Int8];
     match fold {

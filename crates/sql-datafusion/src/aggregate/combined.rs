@@ -1,4 +1,5 @@
-//! `bit_and`, `bit_or` and `bit_xor` of bit strings, and `range_intersect_agg`: aggregates that put two values together.
+//! `bit_and`, `bit_or` and `bit_xor` of bit strings, and `range_intersect_agg`: aggregates that put
+//! two values together.
 //!
 //! # Invariants
 //! The order of the rows does not matter.

@@ -1,7 +1,8 @@
 //! What tells the rows of a DISTINCT aggregate apart.
 //!
 //! # Invariants
-//! Rows are told apart by all their arguments, and their keys sort as they do: by the first, then by the second, NULLs last.
+//! Rows are told apart by all their arguments, and their keys sort as they do: by the first, then
+//! by the second, NULLs last.
 //!
 //! # On failure
 //! What has no order has no key.

@@ -1,8 +1,8 @@
 //! Sums and averages of intervals.
 //!
 //! # Invariants
-//! An average is what PostgreSQL's division of an interval gives: fractions of months become days, fractions of days time, and
-//! microseconds are rounded.
+//! An average is what PostgreSQL's division of an interval gives: fractions of months become days,
+//! fractions of days time, and microseconds are rounded.
 //!
 //! # On failure
 //! 22008 for what is no interval any more.

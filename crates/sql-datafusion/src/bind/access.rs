@@ -1,7 +1,8 @@
 //! `array[i]`, `array[low:high]`, `json['key']`, and a character of a name.
 //!
 //! # Invariants
-//! One slice among the brackets behind an array makes slices of all, as in PostgreSQL: `a[1:2][2]` is `a[1:2][1:2]`.
+//! One slice among the brackets behind an array makes slices of all, as in PostgreSQL: `a[1:2][2]`
+//! is `a[1:2][1:2]`.
 
 use datafusion::sql::sqlparser::ast;
 
@@ -66,7 +67,8 @@ impl Binder<'_> {
         within(typed, places)
     }
 
-    /// The field `name` of a composite value or record, as the text that no setting changes, cast to its type.
+    /// The field `name` of a composite value or record, as the text that no setting changes, cast
+    /// to its type.
     pub(super) fn field(&self, row: Typed, name: &str) -> Result<Typed> {
         let (at, ty) = field_place(&row.ty, name)?;
         let place = Typed::int(i32::try_from(at).unwrap_or(i32::MAX));
@@ -150,7 +152,8 @@ enum Place {
     Between(Typed, Typed),
 }
 
-/// The element of an array in these places, or the slice between these bounds; the value itself when there are none.
+/// The element of an array in these places, or the slice between these bounds; the value itself
+/// when there are none.
 fn within(array: Typed, places: Vec<Place>) -> Result<Typed> {
     if places.is_empty() {
         return Ok(array);

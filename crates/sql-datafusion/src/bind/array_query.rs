@@ -57,7 +57,8 @@ impl Binder<'_> {
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
         relation.columns.clear();
-        // A correlated subquery without matching rows comes back as null from the join it is turned into.
+        // A correlated subquery without matching rows comes back as null from the join it is turned
+        // into.
         let inner = ty.element().cloned().unwrap_or(SqlType::Text);
         let empty = scalar(&Datum::Array(Arc::new(ArrayValue::new(inner, Vec::new()))), &ty)?;
         let gathered = self.scalar_of(relation, &arrow_type(&ty), scope)?;

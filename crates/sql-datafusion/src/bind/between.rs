@@ -10,8 +10,8 @@ use crate::waiting;
 use telesto_sql_types::error::Result;
 
 impl Binder<'_> {
-    /// `expr BETWEEN low AND high`. As in PostgreSQL the expression stands in both comparisons: a call that waits is made for
-    /// each.
+    /// `expr BETWEEN low AND high`. As in PostgreSQL the expression stands in both comparisons: a
+    /// call that waits is made for each.
     pub(super) fn between(
         &self,
         expr: &ast::Expr,

@@ -1,9 +1,9 @@
-//! Calls: scalar functions, aggregates, window functions, set-returning functions, and the forms with a syntax
-//! of their own (COALESCE, NULLIF, GREATEST, LEAST, ARRAY(subquery)).
+//! Calls: scalar functions, aggregates, window functions, set-returning functions, and the forms
+//! with a syntax of their own (COALESCE, NULLIF, GREATEST, LEAST, ARRAY(subquery)).
 //!
 //! # Invariants
-//! Aggregates return PostgreSQL's types: `count` bigint, `sum(int)` bigint, `sum(bigint)` and averages of whole
-//! numbers numeric.
+//! Aggregates return PostgreSQL's types: `count` bigint, `sum(int)` bigint, `sum(bigint)` and
+//! averages of whole numbers numeric.
 
 use datafusion::common::ScalarValue;
 use datafusion::functions_aggregate as fa;
@@ -240,7 +240,8 @@ impl Binder<'_> {
         self.cast(now, &ty)
     }
 
-    /// Refuses an order of distinct values by what is none of them: which of equal values it took would be anybody's.
+    /// Refuses an order of distinct values by what is none of them: which of equal values it took
+    /// would be anybody's.
     fn sorted_by_arguments(
         &self,
         distinct: bool,
@@ -291,7 +292,8 @@ impl Binder<'_> {
         if args.is_empty() {
             return Err(fault::syntax("GREATEST and LEAST need at least one argument"));
         }
-        // One call of all: comparisons of two at a time would name each value again in every one that follows it.
+        // One call of all: comparisons of two at a time would name each value again in every one
+        // that follows it.
         let function = extreme(greatest, &ty, args.len());
         let values = args.into_iter().map(|arg| Ok(self.coerce(arg, &ty, name)?.expr));
         Ok(Typed::of(function.call(values.collect::<Result<_>>()?), ty))
@@ -479,7 +481,8 @@ pub(super) fn guard<'a>(
     Ok(())
 }
 
-/// Whether DISTINCT changes what a function gives: of the greatest and the least it does not, and would keep all values in memory.
+/// Whether DISTINCT changes what a function gives: of the greatest and the least it does not, and
+/// would keep all values in memory.
 fn tells_doubles(name: &str) -> bool {
     !matches!(name, "min" | "max")
 }

@@ -46,7 +46,8 @@ impl Binder<'_> {
             .into_iter()
             .map(|r| Ok(self.coerce(r, &ty, "CASE")?.expr))
             .collect::<Result<Vec<_>>>()?;
-        // The optimiser would make AND and OR of it: its parts would be computed for rows that they are not for.
+        // The optimiser would make AND and OR of it: its parts would be computed for rows that they
+        // are not for.
         let numbers = ty == SqlType::Bool && whens.iter().chain(&results).any(guards::wants_guard);
         if numbers {
             let number = |truth| udf::number_of_truth().call(vec![truth]);
@@ -63,8 +64,8 @@ impl Binder<'_> {
         Ok(Typed::of(case, ty))
     }
 
-    /// A value for an expression that names it several times: what each computing gives another value of is computed once for a row,
-    /// as a call that waits is (`row_by_row`).
+    /// A value for an expression that names it several times: what each computing gives another
+    /// value of is computed once for a row, as a call that waits is (`row_by_row`).
     pub(super) fn once(&self, value: Typed) -> Result<Typed> {
         if !value.expr.is_volatile() {
             return Ok(value);
@@ -81,13 +82,15 @@ impl Binder<'_> {
         Ok(Typed { expr: expr.map_err(fault::from_datafusion)?.data, ..value })
     }
 
-    /// The items of a list behind IN. Several without columns are one array in PostgreSQL, of one type with the value before it.
+    /// The items of a list behind IN. Several without columns are one array in PostgreSQL, of one
+    /// type with the value before it.
     pub(super) fn of_one_type(&self, left: &Typed, items: Vec<Typed>) -> Result<Vec<Typed>> {
         let steady = |item: &Typed| !item.expr.any_column_refs();
         let types = items.iter().filter(|item| steady(item)).map(|item| item.ty.clone());
         let types: Vec<_> = std::iter::once(left.ty.clone()).chain(types).collect();
         let ty = if types.len() > 2 { self.common_type(&types, "IN").ok() } else { None };
-        // Of varchar the values are compared as text, as what is varchar in them is anyway; char(n) would not be.
+        // Of varchar the values are compared as text, as what is varchar in them is anyway; char(n)
+        // would not be.
         let padded = types.iter().any(|ty| matches!(ty, SqlType::Char(_)));
         let ty = ty.filter(|ty| padded || !matches!(ty, SqlType::Varchar(_)));
         let Some(ty) = ty else { return Ok(items) };

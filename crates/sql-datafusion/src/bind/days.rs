@@ -1,11 +1,14 @@
-//! A date beside a constant moment, as `d < date '1994-01-01' + interval '1 year'`: a comparison of days.
+//! A date beside a constant moment, as `d < date '1994-01-01' + interval '1 year'`: a comparison of
+//! days.
 //!
 //! # Invariants
-//! A date is the midnight that it begins with, so that it is before a moment exactly when it is at most the moment's day, or before
-//! that day where the moment is its midnight. The answers are those of comparing moments.
+//! A date is the midnight that it begins with, so that it is before a moment exactly when it is at
+//! most the moment's day, or before that day where the moment is its midnight. The answers are
+//! those of comparing moments.
 //!
 //! # Limits
-//! Moments without a zone. Equality with what is no midnight stays as it is written: it is false, and NULL of NULL.
+//! Moments without a zone. Equality with what is no midnight stays as it is written: it is false,
+//! and NULL of NULL.
 
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::{Expr, Operator, binary_expr};

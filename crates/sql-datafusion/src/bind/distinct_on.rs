@@ -1,8 +1,8 @@
 //! DISTINCT ON where the outputs hold sets, and outputs that are grouped by twice.
 //!
 //! # Invariants
-//! DISTINCT ON sees the rows as they are before sets among their outputs make several of each, unless rows are told apart or sorted
-//! by a set.
+//! DISTINCT ON sees the rows as they are before sets among their outputs make several of each,
+//! unless rows are told apart or sorted by a set.
 
 use datafusion::common::Column;
 use datafusion::common::tree_node::TreeNode as _;
@@ -44,7 +44,8 @@ impl Binder<'_> {
     }
 }
 
-/// Refuses an order that does not begin with what rows are told apart by: which row comes first would be anybody's.
+/// Refuses an order that does not begin with what rows are told apart by: which row comes first
+/// would be anybody's.
 ///
 /// # Errors
 /// 42P10.
@@ -69,7 +70,8 @@ pub(super) fn begins_order(on: &[Expr], orders: &[Order], outputs: &[Output]) ->
     ))
 }
 
-/// Whether sets are among the outputs, and neither in what is sorted by nor in what rows are told apart by.
+/// Whether sets are among the outputs, and neither in what is sorted by nor in what rows are told
+/// apart by.
 pub(super) fn sets_in_outputs_alone(outputs: &[Output], orders: &[Order], on: &[Expr]) -> bool {
     let set = |expr: &Expr| expr.exists(|node| Ok(matches!(node, Expr::Unnest(_)))).unwrap_or(true);
     let sorted = |order: &Order| match order {
@@ -81,7 +83,8 @@ pub(super) fn sets_in_outputs_alone(outputs: &[Output], orders: &[Order], on: &[
         && !on.iter().any(set)
 }
 
-/// Where there are grouping sets, an output that is selected twice is two things to group by: they get names that differ.
+/// Where there are grouping sets, an output that is selected twice is two things to group by: they
+/// get names that differ.
 pub(super) fn tell_apart(group: &ast::GroupByExpr, outputs: &mut [Output]) {
     let ast::GroupByExpr::Expressions(items, _) = group else { return };
     let sets = |item: &ast::Expr| {

@@ -1,4 +1,5 @@
-//! The domain whose value an argument is, for `pg_typeof`: a value has its base type everywhere else.
+//! The domain whose value an argument is, for `pg_typeof`: a value has its base type everywhere
+//! else.
 
 use datafusion::logical_expr::Expr;
 use datafusion::sql::sqlparser::ast;
@@ -12,7 +13,8 @@ use telesto_sql_types::error::Result;
 use telesto_sql_types::{Datum, SqlType};
 
 impl Binder<'_> {
-    /// A call whose arguments are not what they are elsewhere: of whole rows, or `pg_typeof` of a domain.
+    /// A call whose arguments are not what they are elsewhere: of whole rows, or `pg_typeof` of a
+    /// domain.
     pub(super) fn known_call(
         &self,
         name: &str,

@@ -1,7 +1,9 @@
-//! Rows that are equal in SQL: DISTINCT, set operations and groups over values that are equal and do not look so.
+//! Rows that are equal in SQL: DISTINCT, set operations and groups over values that are equal and
+//! do not look so.
 //!
-//! `1.0` and `1.00`, `'1 day'` and `'24 hours'`, `'a'` and `'a '` as char(2): DataFusion compares what carries them, byte by
-//! byte. Here such columns are compared by their sort keys, and one of the equal values is shown.
+//! `1.0` and `1.00`, `'1 day'` and `'24 hours'`, `'a'` and `'a '` as char(2): DataFusion compares
+//! what carries them, byte by byte. Here such columns are compared by their sort keys, and one of
+//! the equal values is shown.
 //!
 //! # Invariants
 //! Of equal rows of a set operation one of the left side is shown, where there is one.
@@ -221,7 +223,8 @@ impl Binder<'_> {
     }
 }
 
-/// What is shown of a group by a sort key: NULL where the key is, which a grouping set without it makes it.
+/// What is shown of a group by a sort key: NULL where the key is, which a grouping set without it
+/// makes it.
 pub(super) fn shown(key: Column, value: Column) -> Result<Expr> {
     when(Expr::Column(key).is_not_null(), Expr::Column(value)).end().map_err(fault::from_datafusion)
 }

@@ -1,11 +1,11 @@
 //! Expressions: from syntax to typed plan expressions.
 //!
 //! # Invariants
-//! - What is bound has PostgreSQL's type. Operators and functions are resolved by the same registry as on the key
-//!   path; only what DataFusion computes identically (comparisons of equal types, AND, OR, NOT, CASE, IS NULL)
-//!   is left to it.
-//! - An untyped literal or parameter keeps the type "unknown" until its context decides; then it is a constant of
-//!   that type.
+//! - What is bound has PostgreSQL's type. Operators and functions are resolved by the same registry
+//!   as on the key path; only what DataFusion computes identically (comparisons of equal types,
+//!   AND, OR, NOT, CASE, IS NULL) is left to it.
+//! - An untyped literal or parameter keeps the type "unknown" until its context decides; then it is
+//!   a constant of that type.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -59,8 +59,8 @@ impl Binder<'_> {
                 takes_collation(&value.ty)?;
                 Ok(value)
             }
-            // Not DataFusion's IS TRUE and its kin: its planner takes them for never NULL, its operators do not, and
-            // an aggregation above refuses the difference.
+            // Not DataFusion's IS TRUE and its kin: its planner takes them for never NULL, its
+            // operators do not, and an aggregation above refuses the difference.
             E::IsTrue(e) => self.truth(e, scope, |e| e.clone().is_not_null().and(e)),
             E::IsNotTrue(e) => self.truth(e, scope, |e| e.clone().is_null().or(not(e))),
             E::IsFalse(e) => self.truth(e, scope, |e| e.clone().is_not_null().and(not(e))),
@@ -368,7 +368,8 @@ impl Binder<'_> {
             return self.row_comparison(op, &left, &right, scope);
         }
         let (left, right) = (self.expr(left, scope)?, self.expr(right, scope)?);
-        // As in PostgreSQL a NULL that is written out makes a test for NULL of it, whatever the type.
+        // As in PostgreSQL a NULL that is written out makes a test for NULL of it, whatever the
+        // type.
         let null = |typed: &Typed| {
             typed.parameter.is_none() && matches!(&typed.expr, Expr::Literal(ScalarValue::Null, _))
         };

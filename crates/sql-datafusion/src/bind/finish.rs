@@ -1,9 +1,9 @@
 //! The end of a SELECT: its outputs, DISTINCT, DISTINCT ON and ORDER BY.
 //!
 //! # Invariants
-//! Where an output waits, what is volatile is computed behind the sort, as in PostgreSQL: a sequence numbers the rows in the
-//! order in which they come out, and only those that LIMIT lets through. What the order names, and what DISTINCT compares, is
-//! computed before.
+//! Where an output waits, what is volatile is computed behind the sort, as in PostgreSQL: a
+//! sequence numbers the rows in the order in which they come out, and only those that LIMIT lets
+//! through. What the order names, and what DISTINCT compares, is computed before.
 //!
 //! # On failure
 //! 42P10 for an order that DISTINCT does not allow.

@@ -1,13 +1,15 @@
 //! Windows: what OVER names, and the frame of rows a window function sees.
 //!
 //! # Invariants
-//! A bound is a constant of the execution: an expression without columns, perhaps over parameters. It is of the type that the
-//! column in ORDER BY is moved by (PostgreSQL 15 manual, 4.2.8).
+//! A bound is a constant of the execution: an expression without columns, perhaps over parameters.
+//! It is of the type that the column in ORDER BY is moved by (PostgreSQL 15 manual, 4.2.8).
 //!
-//! A frame that DataFusion has not (EXCLUDE, distances from numerics and intervals) is computed by [`crate::framed`].
+//! A frame that DataFusion has not (EXCLUDE, distances from numerics and intervals) is computed by
+//! [`crate::framed`].
 //!
 //! # Limits
-//! Of an offset over times of day only the part within a day counts, as in PostgreSQL; nothing wraps around midnight.
+//! Of an offset over times of day only the part within a day counts, as in PostgreSQL; nothing
+//! wraps around midnight.
 
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
@@ -25,7 +27,8 @@ use telesto_sql_parser::marks;
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::{Datum, SqlType};
 
-/// What integers in ORDER BY are carried in where a frame's bound is a distance from them: no sum leaves it.
+/// What integers in ORDER BY are carried in where a frame's bound is a distance from them: no sum
+/// leaves it.
 const WIDE: DataType = DataType::Decimal128(38, 0);
 
 /// Whether a frame's bound is a distance from the value in ORDER BY.
@@ -55,7 +58,8 @@ pub(super) struct Window {
 pub(super) struct OwnFrame {
     /// Its form.
     pub frame: Frame,
-    /// What rows are sorted by; for a frame of distances then the value they are taken from, and the value of each bound that is one.
+    /// What rows are sorted by; for a frame of distances then the value they are taken from, and
+    /// the value of each bound that is one.
     pub keys: Vec<Expr>,
 }
 
@@ -90,7 +94,8 @@ fn windowing(message: &str) -> Error {
 }
 
 impl Binder<'_> {
-    /// The window of an OVER; with `by_hand`, one whose frame [`crate::framed`] computes in any case.
+    /// The window of an OVER; with `by_hand`, one whose frame [`crate::framed`] computes in any
+    /// case.
     pub(super) fn window(
         &self,
         over: &ast::WindowType,
@@ -211,8 +216,8 @@ impl Binder<'_> {
         Ok(OwnFrame { frame, keys })
     }
 
-    /// A time of day in microseconds of UTC, as numbers that are ordered as the times are: of two at once in UTC the one whose zone is
-    /// further west is the later, by less than a microsecond.
+    /// A time of day in microseconds of UTC, as numbers that are ordered as the times are: of two
+    /// at once in UTC the one whose zone is further west is the later, by less than a microsecond.
     fn time_of_day(&self, value: &Typed) -> Result<Typed> {
         let million =
             || Typed::of(Expr::Literal(ScalarValue::Int64(Some(1_000_000)), None), SqlType::Int8);
@@ -327,7 +332,8 @@ impl Binder<'_> {
                 }
             })
         };
-        // Without an offset, values need no arithmetic, which DataFusion asks of the first column of ORDER BY for RANGE.
+        // Without an offset, values need no arithmetic, which DataFusion asks of the first column
+        // of ORDER BY for RANGE.
         let units = match (units, &frame.start_bound, end) {
             (WindowFrameUnits::Range, B::Preceding(None), B::Following(None)) => {
                 WindowFrameUnits::Rows
@@ -493,7 +499,8 @@ fn moved_by(order: &SqlType, given: &SqlType) -> Result<SqlType> {
     })
 }
 
-/// What a frame's distances are taken from, with the type that it and its bounds are compared as, and that of the distances.
+/// What a frame's distances are taken from, with the type that it and its bounds are compared as,
+/// and that of the distances.
 fn moving_value(value: &Typed) -> (Typed, (SqlType, SqlType)) {
     let types = match &value.ty {
         // No sum of them leaves numeric.
@@ -506,7 +513,8 @@ fn moving_value(value: &Typed) -> (Typed, (SqlType, SqlType)) {
     (value.clone(), types)
 }
 
-/// A RANGE frame without offsets as the GROUPS frame of the same rows: DataFusion computes ranges of few types only.
+/// A RANGE frame without offsets as the GROUPS frame of the same rows: DataFusion computes ranges
+/// of few types only.
 fn of_peers(frame: WindowFrame) -> WindowFrame {
     let whole = |bound: &WindowFrameBound| match bound {
         WindowFrameBound::CurrentRow => true,

@@ -1,8 +1,8 @@
 //! FROM: tables, joins, derived tables, table functions, LATERAL.
 //!
 //! # Invariants
-//! Every relation instance is aliased uniquely in the plan. A later item sees the columns of the earlier ones
-//! where SQL lets it (LATERAL, functions).
+//! Every relation instance is aliased uniquely in the plan. A later item sees the columns of the
+//! earlier ones where SQL lets it (LATERAL, functions).
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,8 @@ use telesto_sql_types::error::Result;
 pub(super) struct Outside<'s> {
     /// The level outside.
     pub outer: Option<&'s Scope<'s>>,
-    /// The same, and for functions and LATERAL also what stands left of the parentheses around the join.
+    /// The same, and for functions and LATERAL also what stands left of the parentheses around the
+    /// join.
     pub lateral: Option<&'s Scope<'s>>,
 }
 
@@ -288,7 +289,8 @@ impl Binder<'_> {
             Found::Table(table) => table,
             Found::View(view) => {
                 let BoundView { oid, query, names, need, reader, barrier, stored } = *view;
-                // A view's names mean what they meant when it was made: nothing of this statement is in its view.
+                // A view's names mean what they meant when it was made: nothing of this statement
+                // is in its view.
                 let outside = self.ctes.take();
                 let before = self.reader.replace(reader);
                 let read_by = self.stored.replace(Some(stored));
@@ -411,7 +413,8 @@ impl Binder<'_> {
         self.flat(relation, |column| !column.merged)
     }
 
-    /// [`Self::flatten`] of a join without a name, with what is reachable by the names of its sides.
+    /// [`Self::flatten`] of a join without a name, with what is reachable by the names of its
+    /// sides.
     pub(super) fn flat_join(&self, relation: Relation) -> Result<Relation> {
         self.flat(relation, |column| !column.column.name.starts_with(HIDDEN_PREFIX))
     }

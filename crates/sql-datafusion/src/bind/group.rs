@@ -180,8 +180,9 @@ impl Binder<'_> {
         Ok(expr)
     }
 
-    /// The groups of `plan` with the aggregates over them; in `above` references to what is computed here take its place. `folds` are
-    /// columns beside them that subqueries of this level use.
+    /// The groups of `plan` with the aggregates over them; in `above` references to what is
+    /// computed here take its place. `folds` are columns beside them that subqueries of this level
+    /// use.
     pub(super) fn aggregate(
         &self,
         plan: LogicalPlan,
@@ -230,7 +231,8 @@ impl Binder<'_> {
         let values: Vec<Expr> = shown.iter().map(|(_, value)| value.clone()).collect();
         folded.extend(values);
         let (plan, folded) = self.awaited_below(plan, folded)?;
-        // Names of their own: DataFusion's leave out casts, and change with what takes the place of an outer column.
+        // Names of their own: DataFusion's leave out casts, and change with what takes the place of
+        // an outer column.
         let names: Vec<String> = folded
             .iter()
             .map(|expr| match expr {
@@ -249,7 +251,8 @@ impl Binder<'_> {
             .aggregate(group, folded)
             .and_then(LogicalPlanBuilder::build)
             .map_err(fault::from_datafusion)?;
-        // GROUPING is not computed from the number DataFusion gives each set where another operator uses that.
+        // GROUPING is not computed from the number DataFusion gives each set where another operator
+        // uses that.
         let mut kept = all_columns(&plan);
         kept.retain(|expr| {
             !matches!(expr, Expr::Column(column) if column.name == Aggregate::INTERNAL_GROUPING_ID)
@@ -277,8 +280,8 @@ impl Binder<'_> {
         Ok(plan)
     }
 
-    /// What is grouped by as columns, in the order of `flat`; and where these are sort keys, because equal values do not look so, one of
-    /// the values of a group.
+    /// What is grouped by as columns, in the order of `flat`; and where these are sort keys,
+    /// because equal values do not look so, one of the values of a group.
     #[allow(clippy::type_complexity, reason = "what one caller takes apart at once")]
     fn group_keys(
         &self,
@@ -328,8 +331,9 @@ impl Binder<'_> {
         Ok((project(plan, below)?, out))
     }
 
-    /// The groups with what subqueries above them use: aggregates of theirs that belong here, and columns that are grouped but shown
-    /// in another way. The columns that may be used above come with them.
+    /// The groups with what subqueries above them use: aggregates of theirs that belong here, and
+    /// columns that are grouped but shown in another way. The columns that may be used above come
+    /// with them.
     fn beside_groups(
         &self,
         plan: LogicalPlan,
@@ -371,7 +375,8 @@ impl Binder<'_> {
         Ok((project(plan, exprs)?, fields))
     }
 
-    /// When a table's whole primary key is grouped, its other columns may be used: they depend on it.
+    /// When a table's whole primary key is grouped, its other columns may be used: they depend on
+    /// it.
     fn add_dependent_columns(
         &self,
         group: &mut Vec<Expr>,

@@ -1,7 +1,9 @@
-//! Hypothetical-set aggregates: `rank(v) WITHIN GROUP (ORDER BY x)` and its kin, the place that a row of `v` would have.
+//! Hypothetical-set aggregates: `rank(v) WITHIN GROUP (ORDER BY x)` and its kin, the place that a
+//! row of `v` would have.
 //!
 //! # How
-//! They are counts of the group's rows that come before that row, or beside it, in the order asked for:
+//! They are counts of the group's rows that come before that row, or beside it, in the order asked
+//! for:
 //!
 //! | written | as |
 //! | --- | --- |
@@ -14,7 +16,8 @@
 //! NULLs come before or behind as the order says. FILTER of the aggregate is one of each count.
 //!
 //! # On failure
-//! 42883 for other numbers of arguments than of expressions in WITHIN GROUP, 42804 for those of other types, 42803 for arguments that are not grouped.
+//! 42883 for other numbers of arguments than of expressions in WITHIN GROUP, 42804 for those of
+//! other types, 42803 for arguments that are not grouped.
 
 use datafusion::sql::sqlparser::ast::{
     self, BinaryOperator as Op, DuplicateTreatment, Expr as E, FunctionArg, FunctionArgExpr,
@@ -62,7 +65,8 @@ fn call(name: &str, args: Vec<FunctionArgExpr>) -> ast::Function {
     }
 }
 
-/// `count(*)`, or of what is `distinct`, of the rows for which `wanted` and the aggregate's own filter hold.
+/// `count(*)`, or of what is `distinct`, of the rows for which `wanted` and the aggregate's own
+/// filter hold.
 fn count(distinct: Option<E>, filter: Option<&E>, wanted: Option<E>) -> E {
     let arg = distinct.clone().map_or(FunctionArgExpr::Wildcard, FunctionArgExpr::Expr);
     let mut counted = call("count", vec![arg]);
@@ -180,7 +184,8 @@ impl Binder<'_> {
             self.common_type(&[bound.ty.clone(), key.ty], "WITHIN GROUP")?;
         }
         let mut place = placed(name, call_of, &values);
-        // Outside of the counts, too, an argument must be grouped; what is computed does not depend on it.
+        // Outside of the counts, too, an argument must be grouped; what is computed does not depend
+        // on it.
         for (value, bound) in values.iter().zip(&direct) {
             if !bound.expr.column_refs().is_empty() {
                 place = E::Case {

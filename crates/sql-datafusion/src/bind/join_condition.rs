@@ -1,14 +1,16 @@
 //! Subqueries in join conditions.
 //!
 //! # Problem
-//! DataFusion's joins neither wait nor decorrelate below a condition, and drivers ask for it: GORM reads comments by
+//! DataFusion's joins neither wait nor decorrelate below a condition, and drivers ask for it: GORM
+//! reads comments by
 //! `LEFT JOIN pg_description d ON … AND d.objoid = (SELECT oid FROM pg_class WHERE relname = c.table_name …)`.
 //!
 //! # Invariants
-//! - What a subquery gives hangs on its outer columns alone, so one that refers to columns of one side is computed in a
-//!   projection over that side, for every kind of join, and the condition compares the column.
-//! - A condition whose subquery needs both sides stands above an inner join as a filter, where it means the same. Above an
-//!   outer join it would not: that stays refused (0A000).
+//! - What a subquery gives hangs on its outer columns alone, so one that refers to columns of one
+//!   side is computed in a projection over that side, for every kind of join, and the condition
+//!   compares the column.
+//! - A condition whose subquery needs both sides stands above an inner join as a filter, where it
+//!   means the same. Above an outer join it would not: that stays refused (0A000).
 
 use datafusion::common::{Column, DFSchema, JoinType};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};

@@ -1,4 +1,5 @@
-//! What gets into a plan that is to be kept ([`crate::keeping`]) and holds for some executions only.
+//! What gets into a plan that is to be kept ([`crate::keeping`]) and holds for some executions
+//! only.
 
 use datafusion::common::tree_node::{Transformed, TreeNode as _};
 use datafusion::logical_expr::Expr;

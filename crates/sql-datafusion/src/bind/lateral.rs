@@ -9,9 +9,11 @@
 //! ```
 //!
 //! # Invariants
-//! The query's rows keep their order beside one left row; a left row without rows goes, or stays with NULLs under LEFT JOIN … ON true.
+//! The query's rows keep their order beside one left row; a left row without rows goes, or stays
+//! with NULLs under LEFT JOIN … ON true.
 //!
-//! A function in a LEFT JOIN with a condition, and in one with USING, is such a query: `(SELECT * FROM f(left.x))`.
+//! A function in a LEFT JOIN with a condition, and in one with USING, is such a query:
+//! `(SELECT * FROM f(left.x))`.
 
 use std::sync::Arc;
 
@@ -44,7 +46,8 @@ pub(super) enum Beside {
     Left(Relation),
 }
 
-/// Whether a join keeps left rows that nothing stands beside, without a condition of its own; `None`: it is of another kind.
+/// Whether a join keeps left rows that nothing stands beside, without a condition of its own;
+/// `None`: it is of another kind.
 pub(super) fn keeps_left(kind: JoinType, constraint: Option<&ast::JoinConstraint>) -> Option<bool> {
     match (kind, constraint) {
         (JoinType::Inner, None | Some(ast::JoinConstraint::None | ast::JoinConstraint::On(_))) => {
@@ -127,8 +130,9 @@ impl Binder<'_> {
         self.where_on(relation, kind, constraint, outer).map(Beside::Joined)
     }
 
-    /// Puts what a join says of both sides among the conditions of the query beside one left row, where it is not asked of the rows
-    /// after it; whether left rows stay that have none beside them.
+    /// Puts what a join says of both sides among the conditions of the query beside one left row,
+    /// where it is not asked of the rows after it; whether left rows stay that have none beside
+    /// them.
     fn filter_beside(
         &self,
         left: &Relation,
@@ -167,8 +171,8 @@ impl Binder<'_> {
         }
     }
 
-    /// `left` with the lists `rows`, one struct for each row of a query, taken apart into its columns; in the plan they are called after
-    /// `table`.
+    /// `left` with the lists `rows`, one struct for each row of a query, taken apart into its
+    /// columns; in the plan they are called after `table`.
     fn rows_beside(
         &self,
         left: LogicalPlan,
@@ -226,7 +230,8 @@ impl Binder<'_> {
         }
     }
 
-    /// `left, f(…) [WITH ORDINALITY]`: the call is computed beside each left row as a list, then unnested.
+    /// `left, f(…) [WITH ORDINALITY]`: the call is computed beside each left row as a list, then
+    /// unnested.
     pub(super) fn lateral_call(
         &self,
         left: Relation,
@@ -317,7 +322,8 @@ impl Binder<'_> {
     }
 }
 
-/// Whether a function or LATERAL in a join names something that stands left of the join. It may be something of its own after all.
+/// Whether a function or LATERAL in a join names something that stands left of the join. It may be
+/// something of its own after all.
 pub(super) fn sees(item: &ast::TableWithJoins, left: &[ScopeColumn]) -> bool {
     let named = |expr: &ast::Expr| match expr {
         ast::Expr::Identifier(name) => {
@@ -348,7 +354,8 @@ pub(super) fn sees(item: &ast::TableWithJoins, left: &[ScopeColumn]) -> bool {
     sees_it(&item.relation) || item.joins.iter().any(|join| sees_it(&join.relation))
 }
 
-/// Refuses a query on the side of a join that keeps rows without a left one, when it refers to that.
+/// Refuses a query on the side of a join that keeps rows without a left one, when it refers to
+/// that.
 fn refuse_left(references: &[(Column, Expr)], left: &[ScopeColumn]) -> Result<()> {
     let of_left = |(column, _): &(Column, Expr)| left.iter().find(|known| known.column == *column);
     match references.iter().find_map(of_left) {
@@ -377,7 +384,8 @@ fn seen(table: &str, name: String, ty: SqlType, column: Column) -> ScopeColumn {
     }
 }
 
-/// What the column of a call is called. A function with one result that has no name names it after the alias, if it is alone.
+/// What the column of a call is called. A function with one result that has no name names it after
+/// the alias, if it is alone.
 fn shown_column(call: &Call<'_>, own: Option<String>, several: bool, table: &str) -> String {
     match (call.column, own) {
         (Some(name), _) => name.to_owned(),
@@ -387,7 +395,8 @@ fn shown_column(call: &Call<'_>, own: Option<String>, several: bool, table: &str
     }
 }
 
-/// The rows with a row for each element of the lists side by side; `keep`: also for those without any.
+/// The rows with a row for each element of the lists side by side; `keep`: also for those without
+/// any.
 fn unnested(plan: LogicalPlan, lists: Vec<Column>, keep: bool) -> Result<LogicalPlan> {
     LogicalPlanBuilder::from(plan)
         .unnest_columns_with_options(lists, UnnestOptions::new().with_preserve_nulls(keep))

@@ -1,7 +1,7 @@
 //! Which query an aggregate belongs to: the innermost one whose columns it uses, as in PostgreSQL.
 //!
-//! `SELECT (SELECT max(s.id)) FROM s` has one row: the aggregate is the outer query's, which computes it beside its groups. The
-//! subquery sees it as a column of an outer row.
+//! `SELECT (SELECT max(s.id)) FROM s` has one row: the aggregate is the outer query's, which
+//! computes it beside its groups. The subquery sees it as a column of an outer row.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::{fault, outer};
 use telesto_sql_types::error::Result;
 
 impl Binder<'_> {
-    /// The aggregate call as a column of an outer query, when it belongs there. `parts` are its arguments, bound in `scope`, with what
-    /// it sorts by and its filter.
+    /// The aggregate call as a column of an outer query, when it belongs there. `parts` are its
+    /// arguments, bound in `scope`, with what it sorts by and its filter.
     pub(super) fn outer_fold(
         &self,
         call: &ast::Function,

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - A list of values of one type is one operator, which looks a row up in a set.
-//! - Tests that are joined make a tree of logarithmic depth: DataFusion walks it by functions that call themselves.
+//! - Tests that are joined make a tree of logarithmic depth: DataFusion walks it by functions that
+//!   call themselves.
 
 use datafusion::logical_expr::Expr;
 
@@ -29,7 +30,8 @@ impl Binder<'_> {
                 .map(|item| self.binary("=", left.clone(), item).map(|equal| equal.expr));
             return Ok(joined(equal.collect::<Result<_>>()?, Expr::or));
         };
-        // One list, which is a set to the operators and a look-up a row; a chain of comparisons would be walked for each.
+        // One list, which is a set to the operators and a look-up a row; a chain of comparisons
+        // would be walked for each.
         let value = self.comparable(self.coerce(left, &ty, "IN")?)?;
         let items = items.into_iter().map(|item| {
             telesto_sql_types::interrupt::check()?;

@@ -1,7 +1,8 @@
 //! The columns that USING and NATURAL make of two.
 //!
 //! # Invariants
-//! The two stay in view under their relation's names, and are not part of `*`. The alias of USING is one more name for what is merged.
+//! The two stay in view under their relation's names, and are not part of `*`. The alias of USING
+//! is one more name for what is merged.
 //!
 //! # On failure
 //! 42703 and 42702 for a name that a side has not, or twice.
@@ -60,7 +61,8 @@ pub(super) struct MergedColumns {
     pub columns: Vec<ScopeColumn>,
     /// That what is merged is equal; `None`: nothing is.
     pub condition: Option<Expr>,
-    /// Values of both sides, or of one in the common type, that are to be computed beside the joined rows.
+    /// Values of both sides, or of one in the common type, that are to be computed beside the
+    /// joined rows.
     pub computed: Vec<Expr>,
 }
 

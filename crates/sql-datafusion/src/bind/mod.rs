@@ -1,13 +1,14 @@
 //! The binder: from a parsed query to a DataFusion plan with PostgreSQL's names, types and meaning.
 //!
 //! # Why not DataFusion's own SQL planner
-//! Its types, literals, operators and functions are not PostgreSQL's: it would have to be corrected after the fact in
-//! every place. Here names and types are resolved the way PostgreSQL does it, with the registry the key path uses,
-//! and DataFusion gets a plan in which nothing is left to coerce.
+//! Its types, literals, operators and functions are not PostgreSQL's: it would have to be corrected
+//! after the fact in every place. Here names and types are resolved the way PostgreSQL does it,
+//! with the registry the key path uses, and DataFusion gets a plan in which nothing is left to
+//! coerce.
 //!
 //! # Invariants
-//! - Every expression handed on carries the [`SqlType`] it has in PostgreSQL, and its Arrow type is the one
-//!   [`super::types::arrow_type`] gives for it.
+//! - Every expression handed on carries the [`SqlType`] it has in PostgreSQL, and its Arrow type is
+//!   the one [`super::types::arrow_type`] gives for it.
 //! - Depth of nesting is bounded ([`MAX_DEPTH`], [`MAX_QUERIES`]), and the stack grows with it.
 
 mod access;
@@ -84,7 +85,8 @@ pub(crate) use select::{all_columns, collect, substitute};
 /// Nesting of expressions and queries that is accepted, with the views they name.
 pub(crate) const MAX_DEPTH: usize = telesto_sql_parser::syntax::depth::MAX_CHAINED + 1_000;
 
-/// Nesting of queries that is accepted: each is several operators, which DataFusion's planning walks again and again.
+/// Nesting of queries that is accepted: each is several operators, which DataFusion's planning
+/// walks again and again.
 pub(crate) const MAX_QUERIES: usize = 224;
 
 /// An expression with its PostgreSQL type.
@@ -207,7 +209,8 @@ pub(crate) struct BoundView {
 
 /// Where the binder finds tables.
 pub(crate) trait Tables {
-    /// The relation of that (possibly schema-qualified) name. `unique` makes its columns' names in the plan from their own.
+    /// The relation of that (possibly schema-qualified) name. `unique` makes its columns' names in
+    /// the plan from their own.
     fn table(
         &self,
         name: &[String],
@@ -277,13 +280,15 @@ pub(crate) struct Binder<'a> {
     named_rows: RefCell<BTreeSet<Option<TableReference>>>,
     /// Relations whose rows the query is grouped by that is being bound.
     grouped_rows: RefCell<BTreeSet<String>>,
-    /// Whose policies count here: inside a view, its owner's; `None`: those of whoever runs the statement.
+    /// Whose policies count here: inside a view, its owner's; `None`: those of whoever runs the
+    /// statement.
     reader: Cell<Option<u32>>,
     /// The rows of the tables in FROM are locked.
     locking: Cell<bool>,
     /// Tables whose policies are being bound.
     guarding: RefCell<Vec<TableId>>,
-    /// By which the names of types and the constants are read of the stored text that is being bound.
+    /// By which the names of types and the constants are read of the stored text that is being
+    /// bound.
     stored: RefCell<Option<Arc<Settings>>>,
 }
 
@@ -339,8 +344,8 @@ impl<'a> Binder<'a> {
         }
     }
 
-    /// Runs subqueries that joins would get wrong as calls, with plans made by `state`; all correlated ones when
-    /// `row_by_row`.
+    /// Runs subqueries that joins would get wrong as calls, with plans made by `state`; all
+    /// correlated ones when `row_by_row`.
     pub fn applying(mut self, state: &Arc<SessionState>, row_by_row: bool) -> Self {
         self.apply = Some(Arc::clone(state));
         self.row_by_row = row_by_row;
@@ -481,7 +486,8 @@ impl<'a> Binder<'a> {
         self.cast(typed, ty)
     }
 
-    /// Refuses a parameter for a column of a type when it was met with another one, as PostgreSQL does, though one may be cast to the other.
+    /// Refuses a parameter for a column of a type when it was met with another one, as PostgreSQL
+    /// does, though one may be cast to the other.
     fn meets_its_type(&self, at: usize, ty: &SqlType) -> Result<()> {
         match self.parameters.borrow().types.get(&at) {
             Some(known) if known != ty && !(known.is_string() && ty.is_string()) => {

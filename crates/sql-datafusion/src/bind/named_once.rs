@@ -1,7 +1,8 @@
 //! One name for two items of a FROM clause.
 //!
 //! # Invariants
-//! Tables of different schemas may be called the same, as long as none of them has the name as an alias.
+//! Tables of different schemas may be called the same, as long as none of them has the name as an
+//! alias.
 //!
 //! # On failure
 //! 42712; before that, what a table that cannot be named answers.

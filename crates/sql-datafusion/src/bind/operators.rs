@@ -103,7 +103,8 @@ impl Binder<'_> {
         }
         let l = self.comparable(self.coerce(left, &ty, name)?)?;
         let r = self.comparable(self.coerce(right, &ty, name)?)?;
-        // Of two equal values DataFusion takes the first for the one that tells the order of rows: a column, where there is one.
+        // Of two equal values DataFusion takes the first for the one that tells the order of rows:
+        // a column, where there is one.
         let (l, r) = match (op, &l, &r) {
             (Operator::Eq, Expr::Column(_), _) => (l, r),
             (Operator::Eq, _, Expr::Column(_)) => (r, l),
@@ -113,7 +114,8 @@ impl Binder<'_> {
         if (distinct || op == Operator::IsNotDistinctFrom)
             && [&l, &r].iter().all(|side| side.any_column_refs() && !side.is_volatile())
         {
-            // Written out: as a key of a join among several the optimizer forgets that nulls are equal here.
+            // Written out: as a key of a join among several the optimizer forgets that nulls are
+            // equal here.
             let nulls = Expr::and(l.clone().is_null(), r.clone().is_null());
             let equal = binary_expr(l, Operator::Eq, r);
             let equal = equal.clone().is_not_null().and(equal);
@@ -178,9 +180,9 @@ impl Binder<'_> {
         Ok(Typed::of(function.call(out), ty))
     }
 
-    /// What an operator makes of constants. DataFusion would find it too, but asks each operator of a chain for the types
-    /// of all that are before it, again and again: a sum of some thousand constants took a minute. `None`: it is not
-    /// constant, or fails, which is told when it runs.
+    /// What an operator makes of constants. DataFusion would find it too, but asks each operator of
+    /// a chain for the types of all that are before it, again and again: a sum of some thousand
+    /// constants took a minute. `None`: it is not constant, or fails, which is told when it runs.
     fn folded(&self, resolved: &Resolved, args: &[Expr]) -> Result<Option<Expr>> {
         if resolved.function.volatility != registry::Volatility::Immutable {
             return Ok(None);
@@ -315,8 +317,8 @@ impl Binder<'_> {
         Ok(Typed::of(expr, to.clone()))
     }
 
-    /// What a number becomes as another number, so that a chain of constants of several types stays constant. `None`: it
-    /// is no number, or fails, which is told when it runs.
+    /// What a number becomes as another number, so that a chain of constants of several types stays
+    /// constant. `None`: it is no number, or fails, which is told when it runs.
     fn cast_constant(&self, expr: &Expr, from: &SqlType, to: &SqlType) -> Option<Result<Expr>> {
         let number = |ty: &SqlType| {
             use SqlType as T;
@@ -390,7 +392,8 @@ impl Binder<'_> {
         Ok(Relation { plan, columns })
     }
 
-    /// The first row of a scalar subquery, and whether there are more, as a list ([`Fold::Single`]).
+    /// The first row of a scalar subquery, and whether there are more, as a list
+    /// ([`Fold::Single`]).
     pub(super) fn first_row(&self, relation: Relation) -> Result<Relation> {
         let Some(column) = relation.columns.first().cloned() else { return Ok(relation) };
         let list = column.ty.clone().array_of();
@@ -500,8 +503,8 @@ impl Binder<'_> {
     }
 }
 
-/// Whether a plan has one row at most whatever its tables hold. DataFusion's own count (`max_rows`) takes a query without FROM for one
-/// without rows, so that two of them together were one row.
+/// Whether a plan has one row at most whatever its tables hold. DataFusion's own count (`max_rows`)
+/// takes a query without FROM for one without rows, so that two of them together were one row.
 pub(super) fn has_one_row_at_most(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::EmptyRelation(_) => true,

@@ -1,8 +1,8 @@
 //! Ordered-set aggregates: `percentile_cont(f) WITHIN GROUP (ORDER BY x)` and its kin.
 //!
 //! # How
-//! The values that are not NULL are gathered by `array_agg` in the order asked for; a function of the registry
-//! ([`telesto_sql_expr::functions::ordered`]) takes the result from the array.
+//! The values that are not NULL are gathered by `array_agg` in the order asked for; a function of
+//! the registry ([`telesto_sql_expr::functions::ordered`]) takes the result from the array.
 //!
 //! # Limits
 //! All values of a group are held in memory, as by `array_agg`.

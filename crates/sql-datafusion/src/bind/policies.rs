@@ -1,7 +1,8 @@
 //! A table behind its policies.
 //!
 //! # Invariants
-//! - What a policy names means what it means where the policy was made: nothing of the statement is in its view.
+//! - What a policy names means what it means where the policy was made: nothing of the statement is
+//!   in its view.
 //! - A policy that leads to its own table is refused (42P17), before it is bound again and again.
 
 use std::sync::Arc;
@@ -42,7 +43,8 @@ impl Binder<'_> {
         self.walled(format!("Policies on {}", guard.name), bound?)
     }
 
-    /// The relation as a table to what is above it: no condition from there goes below, but those that tell nothing.
+    /// The relation as a table to what is above it: no condition from there goes below, but those
+    /// that tell nothing.
     pub(super) fn walled(&self, shown: String, relation: Relation) -> Result<Relation> {
         let alias = self.unique("wall");
         let table = SecuredTable::new(shown, relation.plan);

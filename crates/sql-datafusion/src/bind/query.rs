@@ -1,7 +1,8 @@
 //! Whole queries: WITH, set operations, VALUES, ORDER BY and LIMIT around them.
 //!
 //! # Invariants
-//! The relation returned has unqualified output columns with unique plan names, in select-list order.
+//! The relation returned has unqualified output columns with unique plan names, in select-list
+//! order.
 
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Case, Expr, LogicalPlan, LogicalPlanBuilder, SortExpr, col, lit};
@@ -159,7 +160,8 @@ impl Binder<'_> {
             let uses = named.as_ref().map_or(0, |named| named[number]);
             let inside = outer.is_some();
             relation.plan = crate::once::once(relation.plan, cte, (uses, inside), &self.spooled)?;
-            // Named twice by one that is named twice, and so on: what it has grown to is looked at before the next.
+            // Named twice by one that is named twice, and so on: what it has grown to is looked at
+            // before the next.
             crate::depth::need(&relation.plan)?;
             let relation = rename(relation, &cte.alias.columns)?;
             self.ctes.borrow_mut().push(CteEntry { name, relation });
@@ -468,7 +470,8 @@ pub(crate) fn rename(
     Ok(relation)
 }
 
-/// Rows of VALUES in which something waits: each column is, by the number of the row, one of its expressions.
+/// Rows of VALUES in which something waits: each column is, by the number of the row, one of its
+/// expressions.
 fn rows_that_wait(rows: Vec<Vec<Expr>>, columns: &[ScopeColumn]) -> Result<LogicalPlan> {
     let numbers = (0_i64..).take(rows.len()).map(|number| vec![lit(number)]).collect();
     let plan = LogicalPlanBuilder::values(numbers)

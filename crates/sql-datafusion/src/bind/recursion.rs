@@ -4,7 +4,8 @@
 //! 42P19.
 //!
 //! # Limits
-//! Looked at is what the term itself selects from: what a subquery of an expression refers to is not.
+//! Looked at is what the term itself selects from: what a subquery of an expression refers to is
+//! not.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -149,8 +150,8 @@ fn is_set_operation(body: &ast::SetExpr) -> bool {
     }
 }
 
-/// Refuses a recursive term that PostgreSQL refuses (42P19): one that names itself twice, in a subquery of an expression, below an outer
-/// join that may leave it out, or under an aggregate.
+/// Refuses a recursive term that PostgreSQL refuses (42P19): one that names itself twice, in a
+/// subquery of an expression, below an outer join that may leave it out, or under an aggregate.
 fn refuse_recursion(term: &ast::SetExpr, name: &str) -> Result<()> {
     let refused = |what: &str| Err(fault::new("42P19", what.to_owned()));
     let in_expression = ast::visit_expressions(term, |expr| {

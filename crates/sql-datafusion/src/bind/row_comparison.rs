@@ -1,7 +1,8 @@
 //! Aggregates over pairs of numbers: regression, correlation, covariance.
 //!
 //! # Invariants
-//! A pair of which one is NULL does not count, as in PostgreSQL. The first argument is y, the second x.
+//! A pair of which one is NULL does not count, as in PostgreSQL. The first argument is y, the
+//! second x.
 //!
 //! # On failure
 //! 42883 for other than two arguments.

@@ -1,11 +1,14 @@
-//! The order of rows where it is part of an answer: of a subquery's rows for the aggregates above it, and FETCH … WITH TIES.
+//! The order of rows where it is part of an answer: of a subquery's rows for the aggregates above
+//! it, and FETCH … WITH TIES.
 //!
-//! `SELECT json_agg(t) FROM (SELECT … ORDER BY …) t`: SQL promises nothing here, PostgreSQL keeps the order, and applications
-//! live by it. DataFusion drops a sort nobody asks for. Here what the subquery sorts by becomes columns of it, and the
-//! aggregates whose result depends on the order take them as their ORDER BY.
+//! `SELECT json_agg(t) FROM (SELECT … ORDER BY …) t`: SQL promises nothing here, PostgreSQL keeps
+//! the order, and applications live by it. DataFusion drops a sort nobody asks for. Here what the
+//! subquery sorts by becomes columns of it, and the aggregates whose result depends on the order
+//! take them as their ORDER BY.
 //!
 //! # Invariants
-//! What an aggregate writes itself (ORDER BY, DISTINCT) goes before; the subquery's own columns stay as they are.
+//! What an aggregate writes itself (ORDER BY, DISTINCT) goes before; the subquery's own columns
+//! stay as they are.
 //!
 //! # Limits
 //! One item in FROM: over a join PostgreSQL's order depends on its plan.
@@ -97,7 +100,8 @@ impl Binder<'_> {
             .collect()
     }
 
-    /// The plan below a SELECT with what its rows are sorted by, as far as the SELECT's aggregates show it.
+    /// The plan below a SELECT with what its rows are sorted by, as far as the SELECT's aggregates
+    /// show it.
     pub(super) fn with_order(
         &self,
         select: &ast::Select,
@@ -141,7 +145,8 @@ impl Binder<'_> {
         Ok(relation)
     }
 
-    /// `FETCH FIRST limit ROWS WITH TIES` after `offset`: also the rows that sort like the last one.
+    /// `FETCH FIRST limit ROWS WITH TIES` after `offset`: also the rows that sort like the last
+    /// one.
     ///
     /// # Errors
     /// 42601 for rows without an order.
@@ -162,8 +167,8 @@ impl Binder<'_> {
         let windows =
             vec![over(fw::rank::rank(), &rank)?, over(fw::row_number::row_number(), &number)?];
         let column = |name: &String| Expr::Column(Column::new_unqualified(name.clone()));
-        // A row's rank is one more than the number of rows before it and its equals. Without a limit of at least one row
-        // there is no last row to be like.
+        // A row's rank is one more than the number of rows before it and its equals. Without a
+        // limit of at least one row there is no last row to be like.
         let last = if limit == 0 { 0 } else { offset.saturating_add(limit) };
         let wanted = column(&number)
             .gt(lit(offset.unsigned_abs()))
@@ -179,8 +184,9 @@ impl Binder<'_> {
         Ok(Relation { plan, columns: relation.columns })
     }
 
-    /// `ORDER BY … OFFSET offset` without a limit: the rows behind, by their number. DataFusion moves a sort that stands above
-    /// a limit without a number of rows below it, and other rows would come back.
+    /// `ORDER BY … OFFSET offset` without a limit: the rows behind, by their number. DataFusion
+    /// moves a sort that stands above a limit without a number of rows below it, and other rows
+    /// would come back.
     pub(super) fn behind(&self, relation: Relation, offset: i64) -> Result<Relation> {
         let Some((plan, keys)) = self.exposed(&relation.plan)? else {
             return Err(fault::unsupported("OFFSET over this order"));

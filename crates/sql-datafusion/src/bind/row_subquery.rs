@@ -1,4 +1,5 @@
-//! A row that is compared with the rows of a subquery: `(a, b) = (SELECT x, y …)`, `(a, b) [NOT] IN (SELECT x, y …)`.
+//! A row that is compared with the rows of a subquery: `(a, b) = (SELECT x, y …)`,
+//! `(a, b) [NOT] IN (SELECT x, y …)`.
 //!
 //! ```text
 //! nothing of the query around in it:   a call over (a, b) that runs it once ([`crate::apply`])
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! # Invariants
-//! A subquery that names nothing of the query around it is computed once, whatever it calls. Without a row in it `=` is NULL
-//! and IN is false; with more than one `=` is 21000.
+//! A subquery that names nothing of the query around it is computed once, whatever it calls.
+//! Without a row in it `=` is NULL and IN is false; with more than one `=` is 21000.
 
 use arrow::datatypes::DataType;
 use datafusion::logical_expr::{Expr, Operator};
@@ -87,7 +88,8 @@ impl Binder<'_> {
         Ok(references.iter().any(|(column, _)| scope.level_of(column).is_some()))
     }
 
-    /// The comparison of a row with a subquery that is run once; `None`: the statement is only described.
+    /// The comparison of a row with a subquery that is run once; `None`: the statement is only
+    /// described.
     pub(super) fn row_call(
         &self,
         row: &[ast::Expr],

@@ -1,11 +1,12 @@
 //! `FROM table TABLESAMPLE BERNOULLI (percent) REPEATABLE (seed)`: a condition on the table's rows.
 //!
 //! # Invariants
-//! The condition stands directly above the table's rows, whatever else is asked of them: what is sampled is the table.
+//! The condition stands directly above the table's rows, whatever else is asked of them: what is
+//! sampled is the table.
 //!
 //! # On failure
-//! 0A000 for what is no table, as in PostgreSQL, 42704 for an unknown method, 42601 for forms of other systems; those of [`telesto_sql_expr`]'s functions when
-//! it runs.
+//! 0A000 for what is no table, as in PostgreSQL, 42704 for an unknown method, 42601 for forms of
+//! other systems; those of [`telesto_sql_expr`]'s functions when it runs.
 //!
 //! # Limits
 //! The whole table is read.
@@ -93,7 +94,8 @@ fn parts(sample: &TableSample) -> Result<(&ast::Expr, Option<&ast::ValueWithSpan
             return Err(fault::new("42704", format!("tablesample method {name} does not exist")));
         }
         None => {
-            // The parser takes the name of a method that it does not know for a function of the quantity.
+            // The parser takes the name of a method that it does not know for a function of the
+            // quantity.
             let called = sample.quantity.as_ref().map(|quantity| &quantity.value);
             let Some(ast::Expr::Function(method)) = called else { return Err(foreign()) };
             let message = format!("tablesample method {} does not exist", method.name);

@@ -1,9 +1,10 @@
 //! Names in view: which column an identifier means, at which query level.
 //!
 //! # Invariants
-//! - Every relation instance has a plan alias of its own (`t`, `t_2`, …), so a [`Column`] is never ambiguous to
-//!   DataFusion, whatever names the user chose.
-//! - A name is looked for from the innermost level outwards; two candidates on one level are an error.
+//! - Every relation instance has a plan alias of its own (`t`, `t_2`, …), so a [`Column`] is never
+//!   ambiguous to DataFusion, whatever names the user chose.
+//! - A name is looked for from the innermost level outwards; two candidates on one level are an
+//!   error.
 //! - Column names and their order are those PostgreSQL would show.
 
 use std::cell::RefCell;
@@ -46,7 +47,8 @@ pub(crate) struct ScopeColumn {
     pub column: Column,
     /// Merged away by USING: reachable only with its relation's name, not part of `*`.
     pub merged: bool,
-    /// The only column of a function that gives no rows: its relation's name means its value, not a row.
+    /// The only column of a function that gives no rows: its relation's name means its value, not a
+    /// row.
     pub scalar: bool,
     /// The untyped parameter it is, in a branch of a set operation.
     pub parameter: Option<usize>,
@@ -113,7 +115,8 @@ impl<'a> Scope<'a> {
         Self { columns, parent, order: &[], folds }
     }
 
-    /// How many levels further out a column of the plan is: 0 on this one. `None`: it is a column of a level inside of this one.
+    /// How many levels further out a column of the plan is: 0 on this one. `None`: it is a column
+    /// of a level inside of this one.
     pub fn level_of(&self, column: &Column) -> Option<usize> {
         let level = std::iter::successors(Some(self), |scope| scope.parent);
         level.enumerate().find(|(_, scope)| scope.has(column)).map(|(level, _)| level)

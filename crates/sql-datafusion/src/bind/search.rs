@@ -1,4 +1,5 @@
-//! SEARCH and CYCLE of WITH RECURSIVE: columns beside those of the query, computed as PostgreSQL does it.
+//! SEARCH and CYCLE of WITH RECURSIVE: columns beside those of the query, computed as PostgreSQL
+//! does it.
 //!
 //! ```text
 //!          start                        step, over the row that it comes from
@@ -9,11 +10,12 @@
 //! ```
 //!
 //! # Invariants
-//! The recursive term sees the query's own columns: the others have names there that no client can write, and pass through it to the
-//! end of its select list.
+//! The recursive term sees the query's own columns: the others have names there that no client can
+//! write, and pass through it to the end of its select list.
 //!
 //! # On failure
-//! 42601 and 42701 for columns that are not there, or twice; 42883 for columns of CYCLE that nothing compares; 0A000 for a term that names its query elsewhere than in its FROM.
+//! 42601 and 42701 for columns that are not there, or twice; 42883 for columns of CYCLE that
+//! nothing compares; 0A000 for a term that names its query elsewhere than in its FROM.
 
 use datafusion::common::Column;
 use datafusion::logical_expr::Expr;
@@ -252,8 +254,8 @@ impl Binder<'_> {
         self.with_marks(&start, start.columns.len(), values)
     }
 
-    /// The rows of the recursive term, `width` columns of the query's own and the marks of the rows that they come from, with marks of
-    /// their own.
+    /// The rows of the recursive term, `width` columns of the query's own and the marks of the rows
+    /// that they come from, with marks of their own.
     pub(super) fn marked_step(
         &self,
         mut step: Relation,

@@ -1,13 +1,14 @@
 //! One SELECT: FROM, WHERE, grouping, windows, DISTINCT, ORDER BY.
 //!
 //! # Order of work
-//! Every expression is bound once over the FROM columns, aggregates and window calls inside it. Then the plan is
-//! built bottom-up (aggregate, windows, set-returning calls, projection, distinct, sort), and each step replaces
-//! in the expressions above what it has computed by a reference to it.
+//! Every expression is bound once over the FROM columns, aggregates and window calls inside it.
+//! Then the plan is built bottom-up (aggregate, windows, set-returning calls, projection, distinct,
+//! sort), and each step replaces in the expressions above what it has computed by a reference to
+//! it.
 //!
 //! # Invariants
-//! - A column used above a grouping is a grouping expression, inside an aggregate, or depends on a grouped
-//!   primary key (42803 otherwise).
+//! - A column used above a grouping is a grouping expression, inside an aggregate, or depends on a
+//!   grouped primary key (42803 otherwise).
 //! - ORDER BY sees output names first, then input columns, as PostgreSQL does.
 
 use std::cell::RefCell;
@@ -292,7 +293,8 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The output that an item of `clause` (ORDER BY, GROUP BY or DISTINCT ON) names by position or by alias.
+    /// The output that an item of `clause` (ORDER BY, GROUP BY or DISTINCT ON) names by position or
+    /// by alias.
     pub(super) fn output_position(
         &self,
         expr: &ast::Expr,
@@ -347,8 +349,8 @@ impl Binder<'_> {
         let mut names: BTreeMap<String, String> = BTreeMap::new();
         let mut columns: Vec<Option<Column>> = vec![None; waiting.len()];
         let mut numbers: Vec<usize> = (0..waiting.len()).collect();
-        // DataFusion names a call without the casts in it: calls of one name are computed one after the other, each under a name
-        // of its own.
+        // DataFusion names a call without the casts in it: calls of one name are computed one after
+        // the other, each under a name of its own.
         while !waiting.is_empty() {
             names.clear();
             let (mut now, mut later, mut left) = (Vec::new(), Vec::new(), Vec::new());
@@ -427,7 +429,8 @@ impl Binder<'_> {
 
 /// Puts a filter on a plan.
 pub(crate) fn filter(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
-    // DataFusion walks the condition several times: one that holds a list of thousands takes a while each time.
+    // DataFusion walks the condition several times: one that holds a list of thousands takes a
+    // while each time.
     telesto_sql_types::interrupt::check_long()?;
     if waiting::holds(&condition) {
         return row_by_row::filter(plan, condition);
@@ -489,7 +492,8 @@ pub(crate) fn substitute(expr: Expr, replace: &[(Expr, Expr)]) -> Result<Expr> {
     .map_err(fault::from_datafusion)
 }
 
-/// Whether a condition waits and has a subquery that would become a join: what computes it row by row can make none.
+/// Whether a condition waits and has a subquery that would become a join: what computes it row by
+/// row can make none.
 fn waits_for_join(condition: &Expr) -> bool {
     let joins = |part: &Expr| Ok(matches!(part, Expr::Exists(_) | Expr::InSubquery(_)));
     waiting::holds(condition) && condition.exists(joins).unwrap_or(true)

@@ -1,11 +1,14 @@
 //! UNION, INTERSECT and EXCEPT, chains of them in a loop.
 //!
 //! # Invariants
-//! - A chain is bound from left to right as PostgreSQL does: column counts and types are those of the pairs as they come.
-//! - UNIONs that follow each other are one operator over all their branches: a plan's depth does not grow with them.
+//! - A chain is bound from left to right as PostgreSQL does: column counts and types are those of
+//!   the pairs as they come.
+//! - UNIONs that follow each other are one operator over all their branches: a plan's depth does
+//!   not grow with them.
 //!
 //! # On failure
-//! 42601 for branches of different width, 42804 for types that do not meet, 54001 for [`MAX_DIFFERENCES`].
+//! 42601 for branches of different width, 42804 for types that do not meet, 54001 for
+//! [`MAX_DIFFERENCES`].
 
 use std::sync::Arc;
 
@@ -17,8 +20,8 @@ use super::scope::{Relation, Scope, ScopeColumn};
 use crate::fault;
 use telesto_sql_types::error::Result;
 
-/// INTERSECTs and EXCEPTs that may chain up: each is a join over all before it, and DataFusion's planning time grows with the
-/// square of a plan's depth.
+/// INTERSECTs and EXCEPTs that may chain up: each is a join over all before it, and DataFusion's
+/// planning time grows with the square of a plan's depth.
 const MAX_DIFFERENCES: usize = 200;
 
 /// What a chain has come to: branches of a union that is not made yet.
@@ -87,7 +90,8 @@ impl Binder<'_> {
             ));
         }
         if op == ast::SetOperator::Union {
-            // Equal rows that are one already may as well be so at the end, but not those that were none before.
+            // Equal rows that are one already may as well be so at the end, but not those that were
+            // none before.
             if chain.distinct && all {
                 chain = Chain { branches: vec![self.united(chain)?], distinct: false };
             }

@@ -107,8 +107,9 @@ impl Binder<'_> {
         Ok(TableSet { columns, unnest: true, named: true })
     }
 
-    /// A series of integers over bounds that are known as a table of its own, which is computed as it is read;
-    /// `None` for every other call. `shown`: the names the table and its column are seen by.
+    /// A series of integers over bounds that are known as a table of its own, which is computed as
+    /// it is read; `None` for every other call. `shown`: the names the table and its column are
+    /// seen by.
     pub(super) fn series(
         &self,
         name: &str,

@@ -2,8 +2,8 @@
 //! ([`crate::apply`]).
 //!
 //! # Invariants
-//! A join is chosen only where it gives the same answer: its marks are true or false, never NULL, so `IN` may be one below
-//! AND and OR of a WHERE alone, and EXISTS below NOT too.
+//! A join is chosen only where it gives the same answer: its marks are true or false, never NULL,
+//! so `IN` may be one below AND and OR of a WHERE alone, and EXISTS below NOT too.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ fn fails_somewhere(plan: &LogicalPlan) -> bool {
     plan.exists(|node| Ok(node.expressions().iter().any(guards::may_fail))).unwrap_or(true)
 }
 
-/// The query of an EXISTS without what it selects, where that is of no matter; and whether names in what it selects are still to be
-/// looked at.
+/// The query of an EXISTS without what it selects, where that is of no matter; and whether names in
+/// what it selects are still to be looked at.
 fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
     let ast::SetExpr::Select(select) = &*query.body else { return None };
     let ast::GroupByExpr::Expressions(groups, _) = &select.group_by else { return None };
@@ -58,7 +58,8 @@ fn bare(query: &ast::Query) -> Option<(ast::Query, bool)> {
             }
             _ => return None,
         };
-        // An aggregate makes a row, a set-returning function none or several; what waits is not called, as in PostgreSQL.
+        // An aggregate makes a row, a set-returning function none or several; what waits is not
+        // called, as in PostgreSQL.
         let waits = |name: &ast::ObjectName| {
             let name = name.0.last().and_then(|part| part.as_ident()).map(fold);
             name.is_some_and(|name| registry().waits(&name))
@@ -124,14 +125,16 @@ impl Binder<'_> {
         returns: &DataType,
         scope: &Scope<'_>,
     ) -> Result<Expr> {
-        // DataFusion's join of one takes a column without nulls at its word, also when there is no row.
+        // DataFusion's join of one takes a column without nulls at its word, also when there is no
+        // row.
         let nullable = relation.plan.schema().field(0).is_nullable();
         let call = self.applied(Shape::Scalar, &relation, returns, &[], nullable, scope)?;
         if let Some(call) = call {
             return Ok(call);
         }
         let mut relation = relation;
-        // DataFusion computes equal subqueries once; PostgreSQL each one. A name of its own makes it another one.
+        // DataFusion computes equal subqueries once; PostgreSQL each one. A name of its own makes
+        // it another one.
         if outer::changes(&relation.plan).map_err(fault::from_datafusion)? {
             relation.plan = LogicalPlanBuilder::from(relation.plan)
                 .alias(self.unique("changing"))
@@ -141,7 +144,8 @@ impl Binder<'_> {
         Ok(Expr::ScalarSubquery(subquery_of(relation)))
     }
 
-    /// The subquery as a call: when no join gives what it gives (`joins`), or when correlated ones are run row by row.
+    /// The subquery as a call: when no join gives what it gives (`joins`), or when correlated ones
+    /// are run row by row.
     pub(super) fn applied(
         &self,
         shape: Shape,
@@ -157,7 +161,8 @@ impl Binder<'_> {
         let mut args: Vec<Expr> = Vec::new();
         let references = outer::references(&relation.plan).map_err(fault::from_datafusion)?;
         for (column, reference) in references {
-            // A column of this level, or of one further out: then it is an outer reference here as well.
+            // A column of this level, or of one further out: then it is an outer reference here as
+            // well.
             let value = match scope.level_of(&column) {
                 Some(0) => Expr::Column(column.clone()),
                 Some(_) => reference.clone(),
@@ -193,9 +198,10 @@ impl Binder<'_> {
             .map_err(fault::from_datafusion)
     }
 
-    /// The expressions with what must be awaited in them computed below, in a projection: operators other than that and
-    /// filters cannot wait. Subqueries too: DataFusion makes joins of them in these alone. And columns of outer rows: values in their
-    /// place would change the names of what is computed.
+    /// The expressions with what must be awaited in them computed below, in a projection: operators
+    /// other than that and filters cannot wait. Subqueries too: DataFusion makes joins of them in
+    /// these alone. And columns of outer rows: values in their place would change the names of what
+    /// is computed.
     pub(super) fn awaited_below(
         &self,
         plan: LogicalPlan,
@@ -279,9 +285,10 @@ impl Binder<'_> {
         )? {
             return Ok(Typed::bool(negate(call, negated)));
         }
-        // A join; or the statement is only described. Its column needs a relation's name: without one, DataFusion takes it for a
-        // second one beside the column of the join it makes below OR.
-        // Named by a projection: pulling correlated columns up leaves the schema of an alias behind.
+        // A join; or the statement is only described. Its column needs a relation's name: without
+        // one, DataFusion takes it for a second one beside the column of the join it makes below
+        // OR. Named by a projection: pulling correlated columns up leaves the schema of an alias
+        // behind.
         let mut relation = relation;
         let value = match relation.plan.schema().columns().as_slice() {
             [column] => {
@@ -298,8 +305,8 @@ impl Binder<'_> {
     }
 }
 
-/// Whether what a plan gives hangs on more than which rows match: an aggregate without groups has a row when nothing does, and
-/// LIMIT and OFFSET count rows of one outer row. Joins get these wrong.
+/// Whether what a plan gives hangs on more than which rows match: an aggregate without groups has a
+/// row when nothing does, and LIMIT and OFFSET count rows of one outer row. Joins get these wrong.
 pub(super) fn one_whatever(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),

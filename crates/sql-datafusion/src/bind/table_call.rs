@@ -35,7 +35,8 @@ pub(super) struct TableCall<'a> {
 }
 
 impl<'a> TableCall<'a> {
-    /// Only `json_to_record` and its kin are told their columns' types, and those are written otherwise by now.
+    /// Only `json_to_record` and its kin are told their columns' types, and those are written
+    /// otherwise by now.
     pub(super) fn has_columns_of_its_own(&self) -> Result<()> {
         let columns = self.alias.map_or(&[][..], |alias| &alias.columns);
         if columns.iter().any(|column| column.data_type.is_some()) {

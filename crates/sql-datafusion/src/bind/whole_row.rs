@@ -1,14 +1,16 @@
 //! Whole rows: a relation's name, `t.*` or `ROW(…)` where a value is wanted.
 //!
-//! A relation's row has no composite type. What is asked of rows most is bound over their fields instead: JSON of them, counting them,
-//! testing them for NULL, looking for them in a subquery. Elsewhere a row is a value of type `record` ([`record`]), also where
-//! PostgreSQL has a type called after the table.
+//! A relation's row has no composite type. What is asked of rows most is bound over their fields
+//! instead: JSON of them, counting them, testing them for NULL, looking for them in a subquery.
+//! Elsewhere a row is a value of type `record` ([`record`]), also where PostgreSQL has a type
+//! called after the table.
 //!
 //! # Invariants
 //! A row that an outer join made up is NULL as a whole; it is told by all its fields being NULL.
 //!
 //! # Limits
-//! What a statement or a view gives is text where its type would be called after a table; `pg_typeof` does not take such a row (0A000).
+//! What a statement or a view gives is text where its type would be called after a table;
+//! `pg_typeof` does not take such a row (0A000).
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -64,7 +66,8 @@ pub(super) fn grouped_names(group: &ast::GroupByExpr) -> BTreeSet<String> {
 }
 
 impl Binder<'_> {
-    /// The columns of the relation called `name`, of the innermost level that has it, and whether that is one further out.
+    /// The columns of the relation called `name`, of the innermost level that has it, and whether
+    /// that is one further out.
     fn relation<'s>(&self, name: &str, scope: &Scope<'s>) -> (Vec<&'s ScopeColumn>, bool) {
         let of = |columns: &'s [ScopeColumn]| -> Vec<&'s ScopeColumn> {
             let own = columns.iter().filter(|column| column.table.as_deref() == Some(name));
@@ -153,7 +156,8 @@ impl Binder<'_> {
         }
     }
 
-    /// Whether a relation's name stands for a row whose type is called after a table or a view; that of every other is `record`.
+    /// Whether a relation's name stands for a row whose type is called after a table or a view;
+    /// that of every other is `record`.
     pub(super) fn is_of_table(&self, expr: &ast::Expr, scope: &Scope<'_>) -> bool {
         let Some(name) = single_name(expr) else { return false };
         scope.resolve(None, &name).is_err() && self.is_row_of_table(&name, scope)
@@ -245,7 +249,8 @@ impl Binder<'_> {
         Ok(Typed::of(value, ty))
     }
 
-    /// Tells parameters that are fields of a row of their types: those of the type that the row is cast to.
+    /// Tells parameters that are fields of a row of their types: those of the type that the row is
+    /// cast to.
     pub(super) fn tell_fields(&self, row: &ast::Expr, ty: &SqlType) -> Result<()> {
         for (number, ty) in parameters_of_fields(row, ty) {
             if !self.parameters.borrow().types.contains_key(&(number - 1)) {
@@ -374,7 +379,8 @@ impl Binder<'_> {
         }
     }
 
-    /// `_pg_truetypid(attribute, type)` and `_pg_truetypmod`, over rows of `pg_attribute` and `pg_type`: what a domain is over.
+    /// `_pg_truetypid(attribute, type)` and `_pg_truetypmod`, over rows of `pg_attribute` and
+    /// `pg_type`: what a domain is over.
     fn true_type(
         &self,
         name: &str,
@@ -405,7 +411,8 @@ impl Binder<'_> {
 
     /// Makes the argument of json_agg its JSON; what stands before it, where it is not the first.
     fn written_as_json(&self, value: &mut ast::Expr, scope: &Scope<'_>) -> Result<ast::Expr> {
-        // PostgreSQL begins a line for each row, and each array; what is no name has a blank before it here.
+        // PostgreSQL begins a line for each row, and each array; what is no name has a blank before
+        // it here.
         let lines = matches!(value, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
             && self
                 .expr(value, scope)
@@ -421,7 +428,8 @@ impl Binder<'_> {
         Ok(between)
     }
 
-    /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays of rows.
+    /// `array_to_json(array_agg(row))`: the array holds the rows as JSON, since there are no arrays
+    /// of rows.
     fn array_of_rows(&self, call: &ast::Function, scope: &Scope<'_>) -> Result<Option<Typed>> {
         let mut call = call.clone();
         let Some(ast::Expr::Function(inner)) = first_argument(&mut call) else { return Ok(None) };
@@ -529,7 +537,8 @@ impl Binder<'_> {
     }
 }
 
-/// Whether a join with the rows of `plan` gives the rows that are among them: it is computed once then, too.
+/// Whether a join with the rows of `plan` gives the rows that are among them: it is computed once
+/// then, too.
 fn one_join_gives(plan: &LogicalPlan) -> Result<bool> {
     let sets =
         |node: &LogicalPlan| Ok(matches!(node, LogicalPlan::Extension(_) | LogicalPlan::Unnest(_)));

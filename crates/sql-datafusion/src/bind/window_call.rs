@@ -1,7 +1,8 @@
 //! Calls of functions over windows.
 //!
 //! # Invariants
-//! An aggregate over a moving frame is one that rows can leave. A frame that DataFusion has not is computed by [`crate::framed`].
+//! An aggregate over a moving frame is one that rows can leave. A frame that DataFusion has not is
+//! computed by [`crate::framed`].
 //!
 //! # On failure
 //! 42P20 for calls inside of calls, 0A000 for what is not there, and what the arguments say.
@@ -59,7 +60,7 @@ impl Binder<'_> {
             return Err(fault::unsupported("DISTINCT for window functions"));
         }
         let aggregate = match (name, &args[..]) {
-            // The least and the greatest of false and true: DataFusion's own do not move with a frame.
+            // Of false and true: DataFusion's own do not move with a frame.
             ("bool_and" | "every" | "bool_or", [arg]) => {
                 let fold = if name == "bool_or" { Fold::Greatest } else { Fold::Least };
                 let arg = self.coerce(arg.clone(), &SqlType::Bool, name)?.expr;
@@ -67,7 +68,7 @@ impl Binder<'_> {
                 let function = folding(fold, std::slice::from_ref(&ty), &ty, &self.evaluation());
                 Some(Aggregate { function, args: vec![arg], ty, recast: false })
             }
-            // Of a frame that moves it keeps the best that are to come, where the one of groups adds up anew.
+            // Of a frame that moves it keeps the best to come; the one of groups adds up anew.
             ("min" | "max", [arg]) if matches!(arg.ty, SqlType::Float4 | SqlType::Float8) => {
                 let found = self.aggregate_named(name, &args, star)?;
                 found.map(|found| Aggregate { function: native_extreme(name), ..found })
@@ -145,8 +146,9 @@ impl Binder<'_> {
         )
     }
 
-    /// Whether the arguments are looked at for each row: some are no constants, or the number is one that DataFusion's functions take
-    /// otherwise than PostgreSQL's, as NULL and what is not positive.
+    /// Whether the arguments are looked at for each row: some are no constants, or the number is
+    /// one that DataFusion's functions take otherwise than PostgreSQL's, as NULL and what is not
+    /// positive.
     fn is_by_row(&self, name: &str, args: &[Typed]) -> Result<bool> {
         let first = usize::from(name != "ntile");
         if args.iter().skip(first).any(|arg| !arg.expr.column_refs().is_empty()) {
@@ -173,7 +175,8 @@ impl Binder<'_> {
         self.coerce(number, &SqlType::Int8, name)
     }
 
-    /// Arguments and type of a function that is for windows alone; `by_row`: some that DataFusion's take as constants are none.
+    /// Arguments and type of a function that is for windows alone; `by_row`: some that DataFusion's
+    /// take as constants are none.
     fn window_args(
         &self,
         name: &str,

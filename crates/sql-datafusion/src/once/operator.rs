@@ -1,7 +1,8 @@
 //! The operator of [`super::Once`].
 //!
 //! # Invariants
-//! One partition. The rows come in the order of the input, which an operator below that sorts must keep.
+//! One partition. The rows come in the order of the input, which an operator below that sorts must
+//! keep.
 
 use std::sync::Arc;
 
@@ -94,7 +95,8 @@ impl ExecutionPlan for OnceExec {
         vec![self.order.clone().map(OrderingRequirements::from)]
     }
 
-    /// It does, but where it says so a sort above moves below, into one copy of what is computed once.
+    /// It does, but where it says so a sort above moves below, into one copy of what is computed
+    /// once.
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![false]
     }

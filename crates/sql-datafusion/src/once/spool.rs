@@ -1,13 +1,15 @@
 //! The rows of a WITH query, kept for all who read them.
 //!
 //! # Invariants
-//! - Rows are asked for by whoever needs the next one first; a reader that stands behind takes what is kept.
-//! - Nobody who waits is forgotten: whatever wakes the source wakes all who wait for it, also where one of them is gone.
+//! - Rows are asked for by whoever needs the next one first; a reader that stands behind takes what
+//!   is kept.
+//! - Nobody who waits is forgotten: whatever wakes the source wakes all who wait for it, also where
+//!   one of them is gone.
 //! - Segments follow one another without a gap; one in a file is whole before anybody reads it.
 //!
 //! # On failure
-//! An error of the source is given to every reader that comes to it. 53100 and its kin where the scratch has no room, 53400 for more than
-//! [`MOST_FILES`] files.
+//! An error of the source is given to every reader that comes to it. 53100 and its kin where the
+//! scratch has no room, 53400 for more than [`MOST_FILES`] files.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -76,8 +78,8 @@ struct Kept {
     over: usize,
 }
 
-/// Bytes of a segment that stay in memory though the statement has no room for them: a file is an open one of the process. Twice as many for
-/// each file that the spool has.
+/// Bytes of a segment that stay in memory though the statement has no room for them: a file is an
+/// open one of the process. Twice as many for each file that the spool has.
 const LEAST_BYTES: usize = 1 << 20;
 /// Such bytes of all spools of a statement.
 const MOST_OVER: usize = 16 << 20;
@@ -275,7 +277,8 @@ impl Kept {
     }
 }
 
-/// Makes one batch of many small ones at the end: a recursive query gives one for each of its steps.
+/// Makes one batch of many small ones at the end: a recursive query gives one for each of its
+/// steps.
 fn put_together(batches: &mut Vec<(usize, RecordBatch)>) -> DfResult<()> {
     let small = batches.iter().rev().take_while(|(_, batch)| batch.num_rows() < FEW_ROWS).count();
     if small < TOGETHER {
@@ -417,7 +420,8 @@ mod tests {
             let in_files =
                 kept.segments.iter().filter(|s| matches!(s.place, Place::File(_))).count();
             assert_eq!(in_files > 0, files);
-            // 6.5 MB in files of 1, 2 and more megabytes, not one for each batch that finds no room.
+            // 6.5 MB in files of 1, 2 and more megabytes, not one for each batch that finds no
+            // room.
             assert!(in_files < 6, "{in_files}");
             let batches = |segment: &Segment| match &segment.place {
                 Place::Memory(batches) => batches.len(),

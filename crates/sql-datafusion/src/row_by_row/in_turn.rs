@@ -1,7 +1,8 @@
 //! The parts of UNION ALL one after the other.
 //!
-//! DataFusion runs the parts of a union at the same time, each on a task of its own. Where they compute what waits, PostgreSQL's
-//! order can be told: the second part's values come behind the first's.
+//! DataFusion runs the parts of a union at the same time, each on a task of its own. Where they
+//! compute what waits, PostgreSQL's order can be told: the second part's values come behind the
+//! first's.
 //!
 //! # Invariants
 //! - Plans without a [`RowByRowExec`] stay as they are.
@@ -35,8 +36,9 @@ pub(crate) fn in_turn(plan: Arc<dyn ExecutionPlan>) -> DfResult<Arc<dyn Executio
     one_after_the_other(plan)
 }
 
-/// The plan with the parts of its unions one after the other, on the task that asks for its rows. A union becomes one partition itself: above
-/// it the partitions of a join wait for each other. Below a merge that counts on the order of each part they stay partitions.
+/// The plan with the parts of its unions one after the other, on the task that asks for its rows. A
+/// union becomes one partition itself: above it the partitions of a join wait for each other. Below
+/// a merge that counts on the order of each part they stay partitions.
 pub(crate) fn one_after_the_other(
     plan: Arc<dyn ExecutionPlan>,
 ) -> DfResult<Arc<dyn ExecutionPlan>> {

@@ -1,8 +1,8 @@
 //! The operator of [`super::RowByRow`], and what plans it.
 //!
 //! # Invariants
-//! - One partition, whose rows come in the order of the input: an order that the input had when it was planned is required of
-//!   it, so that no rule takes the sort below away.
+//! - One partition, whose rows come in the order of the input: an order that the input had when it
+//!   was planned is required of it, so that no rule takes the sort below away.
 //! - A batch comes out for each that comes in: what waits may be stopped between two rows.
 //!
 //! # On failure
@@ -225,7 +225,8 @@ impl ExecutionPlan for RowByRowExec {
         vec![self.order.clone().map(OrderingRequirements::from)]
     }
 
-    /// It does, but where it says so a sort above moves below, by the places of columns that are not the same there.
+    /// It does, but where it says so a sort above moves below, by the places of columns that are
+    /// not the same there.
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![false]
     }

@@ -1,7 +1,8 @@
 //! One expression, taken apart into what is computed at once and what is awaited.
 //!
 //! # Invariants
-//! - Parts are computed from left to right, each once a row; of CASE, AND and OR those that the ones before leave to be computed.
+//! - Parts are computed from left to right, each once a row; of CASE, AND and OR those that the
+//!   ones before leave to be computed.
 //! - A call and its copies (they are equal) have one value a row.
 //!
 //! # On failure

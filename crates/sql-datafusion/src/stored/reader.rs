@@ -1,7 +1,8 @@
 //! The rows of a stored table, read for one execution.
 //!
 //! # Invariants
-//! At most one batch of rows is held, of several ranges some megabytes; a secondary index's rows are fetched a batch at a time.
+//! At most one batch of rows is held, of several ranges some megabytes; a secondary index's rows
+//! are fetched a batch at a time.
 //!
 //! # On failure
 //! Errors of the transaction and of stored bytes.
@@ -215,8 +216,8 @@ impl Decoder {
         self.exec.txn.scan(range, options)
     }
 
-    /// Reads the beginnings of several ranges together: most have few rows, and each may be a request of its own. Those that have more
-    /// stay begun.
+    /// Reads the beginnings of several ranges together: most have few rows, and each may be a
+    /// request of its own. Those that have more stay begun.
     async fn several(&self, begun: &mut Begun, max_rows: usize) -> Result<Vec<(Bytes, Bytes)>> {
         let most = begun.ranges.len().min(begun.together);
         let (each, share) = (max_rows.div_ceil(AT_A_TIME), TOGETHER_BYTES / most);

@@ -1,9 +1,10 @@
 //! Constants, names of types and casts as PostgreSQL prints them.
 //!
 //! # Invariants
-//! - With a reader, a constant is shown with the type it has; without, numbers are shown as the casts they came from, which
-//!   binding has folded.
-//! - A type or relation is shown with its schema where the reader's search path does not lead to it.
+//! - With a reader, a constant is shown with the type it has; without, numbers are shown as the
+//!   casts they came from, which binding has folded.
+//! - A type or relation is shown with its schema where the reader's search path does not lead to
+//!   it.
 //!
 //! Nothing here fails: an OID that names nothing is shown as a number.
 
@@ -80,8 +81,8 @@ impl Deparse<'_> {
         name.unwrap_or_else(|| written(ty))
     }
 
-    /// A cast that has a form of its own: the words that take a precision, a value cast to a domain, a constant that is
-    /// only given a length.
+    /// A cast that has a form of its own: the words that take a precision, a value cast to a
+    /// domain, a constant that is only given a length.
     pub(super) fn written_cast(
         &self,
         inner: &Expr,

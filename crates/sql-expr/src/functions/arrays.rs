@@ -294,7 +294,8 @@ fn same(a: &Datum, b: &Datum, element: &SqlType) -> bool {
     }
 }
 
-/// The elements of an array as they are looked for: one after the other where that is little work, else in order.
+/// The elements of an array as they are looked for: one after the other where that is little work,
+/// else in order.
 struct Members<'a> {
     array: &'a ArrayValue,
     ordered: Option<Vec<&'a Datum>>,

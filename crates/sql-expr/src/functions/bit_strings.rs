@@ -1,8 +1,8 @@
 //! Functions and operators of bit and bit varying (PostgreSQL 15 manual, section 9.6).
 //!
 //! # Invariants
-//! All but `||` are declared on bit; a bit varying given where a bit is asked for is one, as in PostgreSQL: the implicit
-//! cast.
+//! All but `||` are declared on bit; a bit varying given where a bit is asked for is one, as in
+//! PostgreSQL: the implicit cast.
 //!
 //! # On failure
 //! What [`BitString`] tells: 22026, 22011, 2202E, 22023, 22003.

@@ -1,8 +1,8 @@
 //! Bits of bytea, PostgreSQL's hash of text, and JSON objects made of arrays.
 //!
 //! # Invariants
-//! `hashtext` is PostgreSQL's `hash_any` (Bob Jenkins' lookup3, little endian), so that rows land in the same partition or
-//! advisory lock as there.
+//! `hashtext` is PostgreSQL's `hash_any` (Bob Jenkins' lookup3, little endian), so that rows land
+//! in the same partition or advisory lock as there.
 
 use std::sync::Arc;
 
@@ -110,7 +110,8 @@ fn object(pairs: &Pairs, binary: bool) -> Result<Datum> {
     Ok(Datum::Json(Arc::from(format!("{{{}}}", parts.join(", ")))))
 }
 
-/// PostgreSQL's `hash_any_extended`: the high and the low half. With seed 0 the low one is `hash_any`.
+/// PostgreSQL's `hash_any_extended`: the high and the low half. With seed 0 the low one is
+/// `hash_any`.
 fn hash_any(data: &[u8], seed: u64) -> (u32, u32) {
     let start = 0x9e37_79b9_u32.wrapping_add(data.len() as u32).wrapping_add(3_923_095);
     let (mut a, mut b, mut c) = (start, start, start);

@@ -1,12 +1,14 @@
-//! Keys of Unicode's collation (UTS #10, with CLDR's data, by the crate `icu_collator`): `"collation_key#"(text, language)`, which is what
-//! `COLLATE "de-x-icu"` in an order, an index or a comparison stands for (`telesto_sql_parser::rewrite::collation`).
+//! Keys of Unicode's collation (UTS #10, with CLDR's data, by the crate `icu_collator`):
+//! `"collation_key#"(text, language)`, which is what `COLLATE "de-x-icu"` in an order, an index or
+//! a comparison stands for (`telesto_sql_parser::rewrite::collation`).
 //!
 //! # Invariants
-//! - Keys compare by bytes as the texts do in that language; texts that it does not tell apart compare by their own bytes, as with
-//!   PostgreSQL's collations, which are deterministic.
+//! - Keys compare by bytes as the texts do in that language; texts that it does not tell apart
+//!   compare by their own bytes, as with PostgreSQL's collations, which are deterministic.
 //!
 //! # Limits
-//! Keys are those of the crate's version: indexes on them hold for as long as that does not change. It is pinned.
+//! Keys are those of the crate's version: indexes on them hold for as long as that does not change.
+//! It is pinned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -52,8 +52,8 @@ fn reset(role: u32, query_id: i64, call: &Call<'_>) -> Result<Datum> {
     Ok(text(""))
 }
 
-/// `telesto_cap_set(name, kind of subject, subject, dollars, per, mode [, reserve percent])`
-/// Whom a cap limits, by the name that its statements go by. One that is nobody's would limit nothing.
+/// `telesto_cap_set(name, kind of subject, subject, dollars, per, mode [, reserve percent])` Whom a
+/// cap limits, by the name that its statements go by. One that is nobody's would limit nothing.
 fn known(subject: Subject, call: &Call<'_>) -> Result<Subject> {
     let missing = match &subject {
         Subject::Database(name) if name == "postgres" => {

@@ -35,7 +35,8 @@ pub const TABLE: &[Function] = &[
     .waiting(),
 ];
 
-/// The rows of a change as jsonb: an array of `{"old": …, "new": …}`; `None` when the table has other columns by now.
+/// The rows of a change as jsonb: an array of `{"old": …, "new": …}`; `None` when the table has
+/// other columns by now.
 ///
 /// # Errors
 /// XX001 for rows that do not decode.

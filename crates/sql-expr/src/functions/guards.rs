@@ -1,7 +1,8 @@
 //! Which functions are not for everybody, and whom they are for.
 //!
 //! # Invariants
-//! The role whose rights count is asked, each time a function is called; of what is of the present, not by the rights of the past.
+//! The role whose rights count is asked, each time a function is called; of what is of the present,
+//! not by the rights of the past.
 //!
 //! # On failure
 //! 42501; 0A000 in a transaction AS OF SYSTEM TIME.
@@ -12,7 +13,8 @@ use telesto_sql_types::error::{Error, Result};
 
 use crate::context::{Call, check_present};
 
-/// Fails in a transaction of the past, whose catalog has the rights of then, for what is done now or tells of the present.
+/// Fails in a transaction of the past, whose catalog has the rights of then, for what is done now
+/// or tells of the present.
 pub(super) fn present(function: &str, call: &Call<'_>) -> Result<()> {
     match call.context.exec {
         Some(exec) => check_present(&format_args!("function {function}"), exec),
@@ -24,7 +26,8 @@ fn actor(call: &Call<'_>) -> Actor {
     call.context.catalog.actor(call.context.settings.current_role)
 }
 
-/// Fails unless the role has one of these rights on the sequence; what is no sequence is told by who looks it up.
+/// Fails unless the role has one of these rights on the sequence; what is no sequence is told by
+/// who looks it up.
 pub(super) fn sequence(oid: u32, rights: &[Rights], call: &Call<'_>) -> Result<()> {
     let Some(sequence) = call.context.catalog.sequence(oid) else { return Ok(()) };
     let guarded = Guarded::sequence(sequence);
@@ -51,7 +54,8 @@ pub(super) fn statistics(function: &str, call: &Call<'_>) -> Result<()> {
         .hint("GRANT pg_monitor TO the role lets it see the state of the database."))
 }
 
-/// Fails unless the session is a superuser's, whatever SET ROLE says, and the role that counts is one, too.
+/// Fails unless the session is a superuser's, whatever SET ROLE says, and the role that counts is
+/// one, too.
 pub(super) fn superuser(function: &str, call: &Call<'_>) -> Result<()> {
     present(function, call)?;
     let catalog = call.context.catalog;

@@ -1,10 +1,11 @@
 //! MD5, SHA-2, hexadecimal and base64, for the SQL functions of those names.
 //!
-//! MD5 (RFC 1321) is small and fixed; it is here so that the layer needs no further dependency. None guards anything:
-//! passwords are the server's affair.
+//! MD5 (RFC 1321) is small and fixed; it is here so that the layer needs no further dependency.
+//! None guards anything: passwords are the server's affair.
 //!
 //! # On failure
-//! Data may have hundreds of megabytes: the errors are those of the look whether the statement is to end.
+//! Data may have hundreds of megabytes: the errors are those of the look whether the statement is
+//! to end.
 
 use std::sync::LazyLock;
 

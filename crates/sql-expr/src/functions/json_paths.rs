@@ -1,7 +1,8 @@
 //! `jsonb_path_query` and its kin, `@?` and `@@`: see `jsonpath`.
 //!
 //! # Limits
-//! The path is text, and read for each row. `jsonb_path_query` itself returns a set: the executor has it.
+//! The path is text, and read for each row. `jsonb_path_query` itself returns a set: the executor
+//! has it.
 
 use serde_json::{Map, Value};
 

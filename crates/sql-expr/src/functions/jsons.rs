@@ -487,7 +487,8 @@ fn row_fields(row: &str, ty: &SqlType) -> Result<Vec<(String, Datum, SqlType)>> 
     Ok(fields.map(|((name, value), ty)| (name, value, ty.clone())).collect())
 }
 
-/// The outermost dimension's items: the inner ones are folded by `list`, from the last to the second.
+/// The outermost dimension's items: the inner ones are folded by `list`, from the last to the
+/// second.
 fn nested<T: Clone>(flat: Vec<T>, dimensions: &[(i32, i32)], list: impl Fn(Vec<T>) -> T) -> Vec<T> {
     let mut values = flat;
     for (length, _) in dimensions.iter().skip(1).rev() {

@@ -1,7 +1,8 @@
 //! Arithmetic and mathematical functions.
 //!
 //! # Invariants
-//! Integers never wrap: 22003. Numeric results have PostgreSQL's display scale where it is defined by the operands.
+//! Integers never wrap: 22003. Numeric results have PostgreSQL's display scale where it is defined
+//! by the operands.
 //!
 //! # Limits
 //! `sqrt`, `ln`, `log`, `exp` and `power` of numeric are computed with guard digits

@@ -1,5 +1,5 @@
-//! Functions that few applications call: trigonometry in degrees, identifiers taken apart, bytea beside text, greatest common
-//! divisors of numeric.
+//! Functions that few applications call: trigonometry in degrees, identifiers taken apart, bytea
+//! beside text, greatest common divisors of numeric.
 //!
 //! # Invariants
 //! Angles that have exact values give them (`sind(30)` is 0.5), as in PostgreSQL.

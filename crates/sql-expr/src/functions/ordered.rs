@@ -1,8 +1,9 @@
-//! Ordered-set aggregates over the values in their order: `percentile_cont`, `percentile_disc`, `mode`.
+//! Ordered-set aggregates over the values in their order: `percentile_cont`, `percentile_disc`,
+//! `mode`.
 //!
 //! # Invariants
-//! The binder of the other executor gathers the values that are not NULL, in the order of WITHIN GROUP, and calls these
-//! with the array; their names cannot be written without quotes.
+//! The binder of the other executor gathers the values that are not NULL, in the order of WITHIN
+//! GROUP, and calls these with the array; their names cannot be written without quotes.
 //!
 //! # On failure
 //! 22003 for a fraction that is none.

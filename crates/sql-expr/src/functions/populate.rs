@@ -1,11 +1,13 @@
 //! `json_populate_record` and `jsonb_populate_record`: rows of a composite type from JSON.
 //!
 //! # Invariants
-//! A field that the object does not have keeps the base's value; JSON's null is NULL. Objects become composite values, arrays
-//! arrays, everything else is read from its text as its type reads it.
+//! A field that the object does not have keeps the base's value; JSON's null is NULL. Objects
+//! become composite values, arrays arrays, everything else is read from its text as its type reads
+//! it.
 //!
 //! # On failure
-//! 22023 for what is no object, 0A000 for a row whose fields are not known, those of the fields' types.
+//! 22023 for what is no object, 0A000 for a row whose fields are not known, those of the fields'
+//! types.
 
 use crate::cast;
 use crate::context::{Call, EvalContext};
@@ -91,7 +93,8 @@ pub fn fields(
     Ok(values)
 }
 
-/// The lengths of the dimensions of an array of JSON, and its values: as deep as the first ones are.
+/// The lengths of the dimensions of an array of JSON, and its values: as deep as the first ones
+/// are.
 fn shape(items: &[Value]) -> Result<(Vec<usize>, Vec<&Value>)> {
     fn gather<'v>(items: &'v [Value], lengths: &[usize], out: &mut Vec<&'v Value>) -> Result<()> {
         let Some((length, inner)) = lengths.split_first() else { return Ok(()) };
@@ -130,8 +133,8 @@ fn shape(items: &[Value]) -> Result<(Vec<usize>, Vec<&Value>)> {
     Ok((lengths, leaves))
 }
 
-/// The text of an array of several dimensions, of values that are texts or, where the second argument says so, JSON; NULL for
-/// every other value.
+/// The text of an array of several dimensions, of values that are texts or, where the second
+/// argument says so, JSON; NULL for every other value.
 fn nested_text(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     let json = json_of(&a[0])?;
     let Value::Array(items) = &*json else { return Ok(Datum::Null) };

@@ -1,12 +1,13 @@
 //! Functions and operators of ranges and multiranges (PostgreSQL 15 manual, section 9.20).
 //!
 //! # Invariants
-//! Where PostgreSQL looks at the first and the last range of a multirange only (`<<`, `&<`, `-|-`, bounds), its hull takes its
-//! place; everything else goes over lists of ranges that are in order and apart, of which a range is a short one.
+//! Where PostgreSQL looks at the first and the last range of a multirange only (`<<`, `&<`, `-|-`,
+//! bounds), its hull takes its place; everything else goes over lists of ranges that are in order
+//! and apart, of which a range is a short one.
 //!
 //! # On failure
-//! 22000 for bounds in the wrong order and for results that would not be one range, 42601 for flags that are none, 22004 for
-//! NULL in a multirange.
+//! 22000 for bounds in the wrong order and for results that would not be one range, 42601 for flags
+//! that are none, 22004 for NULL in a multirange.
 
 use std::borrow::Cow;
 

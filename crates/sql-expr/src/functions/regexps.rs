@@ -1,7 +1,9 @@
-//! `regexp_matches`, `regexp_replace`, `regexp_instr`, `regexp_substr`, `regexp_like`, `regexp_count`: matches by start, number and group.
+//! `regexp_matches`, `regexp_replace`, `regexp_instr`, `regexp_substr`, `regexp_like`,
+//! `regexp_count`: matches by start, number and group.
 //!
 //! # Invariants
-//! Positions count characters from 1. Flags are those of PostgreSQL's `regexp_match`; `g` is refused (22023), as there.
+//! Positions count characters from 1. Flags are those of PostgreSQL's `regexp_match`; `g` is
+//! refused (22023), as there.
 
 use std::ops::Range;
 
@@ -99,7 +101,8 @@ fn byte_of(value: &str, start: usize) -> Option<usize> {
     value.char_indices().map(|(at, _)| at).chain(ends).nth(start - 1)
 }
 
-/// The matches `regexp_matches` gives, each as an array of its groups, or of itself when the pattern has none.
+/// The matches `regexp_matches` gives, each as an array of its groups, or of itself when the
+/// pattern has none.
 ///
 /// # Errors
 /// 2201B, 22023.
@@ -185,7 +188,8 @@ fn instr(args: &[Datum], _: &Call<'_>) -> Result<Datum> {
     i32_datum(value[..at].chars().count() + 1)
 }
 
-/// What stands between the matches. Empty ones at the start, at the end and right behind another separate nothing.
+/// What stands between the matches. Empty ones at the start, at the end and right behind another
+/// separate nothing.
 fn split(args: &[Datum], flags: &str) -> Result<Datum> {
     let regex = compile_for(args, flags)?;
     let value = str_of(&args[0])?;

@@ -1,8 +1,8 @@
 //! Rows as values: what the binder writes `ROW(…)` and the tests of records for NULL with.
 //!
 //! # Invariants
-//! The text of a row is PostgreSQL's, and reads back as its fields ([`telesto_sql_types::record`]): floating point numbers have all
-//! their digits, whatever `extra_float_digits` is.
+//! The text of a row is PostgreSQL's, and reads back as its fields ([`telesto_sql_types::record`]):
+//! floating point numbers have all their digits, whatever `extra_float_digits` is.
 
 use crate::cast;
 use crate::context::Call;
@@ -23,7 +23,8 @@ pub const ROW_NOT_NULL: &str = "row#not null";
 
 /// A field of a row by its place (from 0), as the text that no setting changes.
 pub const ROW_FIELD: &str = "row#field";
-/// A value of a composite type with another value in one place (from 0). NULL is taken for a row of NULLs.
+/// A value of a composite type with another value in one place (from 0). NULL is taken for a row of
+/// NULLs.
 pub const ROW_WITH: &str = "row#with";
 
 /// The functions of this module.

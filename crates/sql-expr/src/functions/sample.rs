@@ -1,14 +1,15 @@
 //! Which rows TABLESAMPLE takes.
 //!
 //! # Invariants
-//! Each row is taken by itself, with the probability asked for. With REPEATABLE a row is taken or not by its values and the seed alone: as
-//! long as the table does not change, the same rows are.
+//! Each row is taken by itself, with the probability asked for. With REPEATABLE a row is taken or
+//! not by its values and the seed alone: as long as the table does not change, the same rows are.
 //!
 //! # On failure
 //! 2202H for a percentage outside of 0 to 100, or NULL; 2202G for a seed that is NULL.
 //!
 //! # Limits
-//! SYSTEM takes rows as BERNOULLI does: there are no pages. With REPEATABLE rows that are equal in all columns are taken together.
+//! SYSTEM takes rows as BERNOULLI does: there are no pages. With REPEATABLE rows that are equal in
+//! all columns are taken together.
 
 use crate::context::Call;
 use crate::fault;
@@ -46,7 +47,8 @@ fn repeated(a: &[Datum], _: &Call<'_>) -> Result<Datum> {
     let (Datum::Float8(seed), Datum::Text(row)) = (&a[1], &a[2]) else {
         return Err(fault::error("2202G", "TABLESAMPLE REPEATABLE parameter cannot be null"));
     };
-    // FNV-1a, then the finish of SplitMix64: the last bits of a row's text reach all bits of the draw.
+    // FNV-1a, then the finish of SplitMix64: the last bits of a row's text reach all bits of the
+    // draw.
     let mut state = 0xcbf2_9ce4_8422_2325 ^ seed.to_bits();
     for byte in row.bytes() {
         state = (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,14 +1,18 @@
-//! Calls whose last argument is VARIADIC: `concat(VARIADIC a)` is a call of `concat#variadic`, which the parser writes.
+//! Calls whose last argument is VARIADIC: `concat(VARIADIC a)` is a call of `concat#variadic`,
+//! which the parser writes.
 //!
 //! # How
-//! The elements of the array take the place of the last argument, and the function of the plain name computes.
+//! The elements of the array take the place of the last argument, and the function of the plain
+//! name computes.
 //!
 //! # Invariants
-//! - An array of no elements is a call without any; one that is NULL makes the call NULL, but `format` of it takes none.
+//! - An array of no elements is a call without any; one that is NULL makes the call NULL, but
+//!   `format` of it takes none.
 //! - A strict function answers NULL where an element is NULL, as for an argument.
 //!
 //! # On failure
-//! 42804 for what is no array, told by the binders ([`check`]); then what the function of the plain name says.
+//! 42804 for what is no array, told by the binders ([`check`]); then what the function of the plain
+//! name says.
 
 use crate::context::Call;
 use crate::registry::{Function, function, registry};

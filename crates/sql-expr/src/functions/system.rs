@@ -315,7 +315,8 @@ fn set_config(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     exec.set_config(name, &value, local).map(text)
 }
 
-/// `to_regtype` and its kin: NULL where the cast says that there is no such thing, or that there are several.
+/// `to_regtype` and its kin: NULL where the cast says that there is no such thing, or that there
+/// are several.
 fn to_reg(a: &[Datum], call: &Call<'_>) -> Result<Datum> {
     // The types of a signature must be there.
     let absent: &[&str] = match call.returns {

@@ -4,7 +4,8 @@
 //! Positions count characters from 1, as in PostgreSQL.
 //!
 //! # Limits
-//! A result longer than [`MAX_TEXT_BYTES`] is refused with 54000, before it is built. Only the UTF-8 encoding is known.
+//! A result longer than [`MAX_TEXT_BYTES`] is refused with 54000, before it is built. Only the
+//! UTF-8 encoding is known.
 
 mod format;
 mod matching;
@@ -246,8 +247,8 @@ fn join(a: &str, b: &str) -> Result<Datum> {
 /// Bytes of a text between two looks, about.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// The text with its letters as `change` makes them, piece by piece; a piece ends behind a blank, where what a letter becomes does not
-/// depend on what follows, or where there is none for long.
+/// The text with its letters as `change` makes them, piece by piece; a piece ends behind a blank,
+/// where what a letter becomes does not depend on what follows, or where there is none for long.
 fn cased(value: &str, change: fn(&str) -> String) -> Result<Datum> {
     if value.len() <= PIECE_BYTES {
         return Ok(text(change(value)));
@@ -284,7 +285,8 @@ fn initcap(value: &str) -> Result<Datum> {
     Ok(text(out))
 }
 
-/// First (from 0) and past-the-end position for `FROM start FOR length`; start may lie before the text.
+/// First (from 0) and past-the-end position for `FROM start FOR length`; start may lie before the
+/// text.
 fn bounds(start: i64, length: Option<i64>) -> Result<(usize, usize)> {
     let end = match length {
         None => i64::MAX,

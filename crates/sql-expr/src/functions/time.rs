@@ -172,7 +172,8 @@ pub const TABLE: &[Function] = &[
     })
     .stable(),
     function("date_part", &[Text, Iv], Float8, |a, _| as_double(extract(a, Part::Interval)?)),
-    // Of a row of the system tables: as if it were of this transaction, so that whoever asks what is new reads it again.
+    // Of a row of the system tables: as if it were of this transaction, so that whoever asks what
+    // is new reads it again.
     function("age", &[Oid], Int4, |_, _| Ok(Datum::Int4(0))),
     function("age", &[Ts, Ts], Iv, |a, _| age(&a[0], &a[1], Zone::UTC)),
     function("age", &[Tz, Tz], Iv, |a, c| age(&a[0], &a[1], c.context.zone())).stable(),

@@ -358,7 +358,8 @@ impl Within<'_> {
         }
     }
 
-    /// Whether a condition holds for any of several items: in lax mode the first decides, in strict mode all are looked at.
+    /// Whether a condition holds for any of several items: in lax mode the first decides, in strict
+    /// mode all are looked at.
     fn any(&self, truths: impl Iterator<Item = Option<bool>>) -> Option<bool> {
         let (mut found, mut unknown) = (false, false);
         for truth in truths {
@@ -433,7 +434,8 @@ fn compared(comparing: Comparing, a: &Value, b: &Value) -> Option<bool> {
     })
 }
 
-/// The flags of `like_regex` as those of SQL's regular expressions, where lines are told apart by others.
+/// The flags of `like_regex` as those of SQL's regular expressions, where lines are told apart by
+/// others.
 pub(super) fn regex_flags(flags: &str) -> String {
     let has = |flag| flags.contains(flag);
     let mut out = String::new();

@@ -1,15 +1,17 @@
 //! Paths into `jsonb`: the language of `jsonb_path_query` and its kin, `@?` and `@@`.
 //!
 //! # Invariants
-//! - PostgreSQL 15's rules: lax and strict mode, conditions in three values, an error inside of a condition is unknown.
+//! - PostgreSQL 15's rules: lax and strict mode, conditions in three values, an error inside of a
+//!   condition is unknown.
 //! - A value is computed with numerics, as SQL's.
 //!
 //! # On failure
-//! 42601 for what is no path; the SQLSTATEs of class 22 that PostgreSQL has for what does not fit the document (none where the call is
-//! silent); 42704 for an unknown variable.
+//! 42601 for what is no path; the SQLSTATEs of class 22 that PostgreSQL has for what does not fit
+//! the document (none where the call is silent); 42704 for an unknown variable.
 //!
 //! # Limits
-//! A path is text: there is no type `jsonpath`. `.datetime()` and `.keyvalue()` are refused (0A000), as is the flag `x` of `like_regex`.
+//! A path is text: there is no type `jsonpath`. `.datetime()` and `.keyvalue()` are refused
+//! (0A000), as is the flag `x` of `like_regex`.
 
 mod evaluate;
 mod parse;

@@ -1,12 +1,14 @@
-//! Alternatives that each say what several columns equal: `(a, b) IN ((1, 2), (3, 4))`, `a = 1 AND b = 2 OR a = 3 AND b = 4`.
+//! Alternatives that each say what several columns equal: `(a, b) IN ((1, 2), (3, 4))`,
+//! `a = 1 AND b = 2 OR a = 3 AND b = 4`.
 //!
 //! # Invariants
-//! - A path by them reads the keys of each alternative and no others: those of a list for each column would be all pairs of their values,
-//!   and what is read can conflict.
+//! - A path by them reads the keys of each alternative and no others: those of a list for each
+//!   column would be all pairs of their values, and what is read can conflict.
 //! - They prove nothing: the condition stays in the filter.
 //!
 //! # Limits
-//! Of columns that another condition gives single values or a list, that is used. One set of alternatives a path.
+//! Of columns that another condition gives single values or a list, that is used. One set of
+//! alternatives a path.
 
 use telesto_sql_expr::{Comparison, Expr, Node};
 use telesto_sql_types::SqlType;
@@ -22,7 +24,8 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// What such alternatives say; `None`: they have no column in common. `key_column` knows the columns, `usable` the values.
+    /// What such alternatives say; `None`: they have no column in common. `key_column` knows the
+    /// columns, `usable` the values.
     pub(super) fn of(
         any: &[Expr],
         key_column: &dyn Fn(&Expr) -> Option<(usize, SqlType)>,
@@ -74,7 +77,8 @@ impl Rows {
 }
 
 impl Conditions {
-    /// Adds to a path what alternatives say of the next column, those of `chosen` if some are; whether they say something.
+    /// Adds to a path what alternatives say of the next column, those of `chosen` if some are;
+    /// whether they say something.
     pub(super) fn add_rows<'c>(
         &'c self,
         access: &mut Access,

@@ -1,10 +1,12 @@
 //! What a path costs, by what is known of the table's rows.
 //!
 //! # Invariants
-//! A number for choosing between paths and for EXPLAIN. Every path that is chosen gives the same rows.
+//! A number for choosing between paths and for EXPLAIN. Every path that is chosen gives the same
+//! rows.
 //!
 //! # Limits
-//! Tables that nobody has analyzed have none: the choice is then by the form of the conditions alone.
+//! Tables that nobody has analyzed have none: the choice is then by the form of the conditions
+//! alone.
 
 use telesto_sql_catalog::codec::EntryCodec;
 use telesto_sql_catalog::{CatalogSnapshot, Index, IndexColumn, Table};
@@ -20,7 +22,8 @@ use super::{Access, Bound, Conditions, KeyValue, Order, Part, PrefixKind};
 
 /// What looking up a row by its entry costs, in rows of a scan.
 pub const LOOK_UP: f64 = 8.0;
-/// Rows of a table that is small enough to be reached by key in any case: what is not read cannot conflict.
+/// Rows of a table that is small enough to be reached by key in any case: what is not read cannot
+/// conflict.
 pub const SMALL: f64 = 10_000.0;
 
 fn constant(value: &KeyValue) -> Option<&Datum> {
@@ -48,9 +51,10 @@ pub struct Best {
 }
 
 impl Best {
-    /// Whether it is to be preferred: by what both cost, where that is known and neither is a whole unique key or alone gives the order
-    /// asked for; else by the form of the conditions. `small`: of a table that is reached by key in any case, so that a path over all of
-    /// its rows, which gives the order, costs no less than one that narrows them.
+    /// Whether it is to be preferred: by what both cost, where that is known and neither is a whole
+    /// unique key or alone gives the order asked for; else by the form of the conditions. `small`:
+    /// of a table that is reached by key in any case, so that a path over all of its rows, which
+    /// gives the order, costs no less than one that narrows them.
     #[must_use]
     pub fn is_better(&self, other: &Self, wants_order: bool, small: bool) -> bool {
         let narrow = !self.access.is_full() && !other.access.is_full();
@@ -131,7 +135,8 @@ impl Conditions {
         shape.rows() * part
     }
 
-    /// What a path costs, in rows of a scan. `alone`: the index is read alone ([`Conditions::reads_alone`]).
+    /// What a path costs, in rows of a scan. `alone`: the index is read alone
+    /// ([`Conditions::reads_alone`]).
     pub(super) fn cost(
         &self,
         table: &Table,
@@ -142,7 +147,8 @@ impl Conditions {
         self.rows_read(table, index, access, shape) * if alone { 1.0 } else { LOOK_UP }
     }
 
-    /// Whether a path along the index needs no rows beside what lies in it. `proved`: conditions that are not looked at again.
+    /// Whether a path along the index needs no rows beside what lies in it. `proved`: conditions
+    /// that are not looked at again.
     pub(super) fn reads_alone(&self, table: &Table, index: &Index, proved: &[usize]) -> bool {
         if index.id == 0 {
             return true;

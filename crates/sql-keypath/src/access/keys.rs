@@ -1,8 +1,8 @@
 //! The keys and ranges of a path for given parameters.
 //!
 //! # Invariants
-//! Values are converted to the column's own type before they become key bytes; NULL matches nothing, and open ranges stop
-//! before the NULLs, wherever the index has them.
+//! Values are converted to the column's own type before they become key bytes; NULL matches
+//! nothing, and open ranges stop before the NULLs, wherever the index has them.
 
 use telesto_common::key::{Direction, KeyRange, KeyWriter, successor};
 

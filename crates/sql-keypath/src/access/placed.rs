@@ -1,8 +1,9 @@
-//! What a statement that changes rows knows of a table whose rows are placed by the values of a column, without saying it: each row has
-//! a value that the rule names.
+//! What a statement that changes rows knows of a table whose rows are placed by the values of a
+//! column, without saying it: each row has a value that the rule names.
 //!
 //! # Invariants
-//! - A path that goes by it holds every row: no row has another value, and a rule that changes is another definition.
+//! - A path that goes by it holds every row: no row has another value, and a rule that changes is
+//!   another definition.
 //!
 //! # Limits
 //! Only where the statement's conditions say nothing of the column.
@@ -14,7 +15,8 @@ use telesto_sql_expr::Expr;
 use super::{Conditions, KeyValue, Part};
 
 impl Conditions {
-    /// With that each row of `table` has a value of the rule, if it has one: rows are looked for under each of them.
+    /// With that each row of `table` has a value of the rule, if it has one: rows are looked for
+    /// under each of them.
     #[must_use]
     pub fn placed_in(mut self, table: &Table) -> Self {
         let Some(rule) = &table.placement.by_row else { return self };

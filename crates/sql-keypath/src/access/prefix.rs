@@ -1,12 +1,12 @@
 //! The part of an index under a text prefix: LIKE and `starts_with`.
 //!
 //! # Invariants
-//! The range holds every entry whose text starts with the prefix, and no other text; the pattern itself stays in the
-//! filter. A NULL pattern matches nothing.
+//! The range holds every entry whose text starts with the prefix, and no other text; the pattern
+//! itself stays in the filter. A NULL pattern matches nothing.
 //!
 //! # Limits
-//! LIKE, not ILIKE; text and varchar (the blanks char(n) ignores are in patterns). A pattern whose prefix is only known
-//! to be empty when it runs reads the table itself.
+//! LIKE, not ILIKE; text and varchar (the blanks char(n) ignores are in patterns). A pattern whose
+//! prefix is only known to be empty when it runs reads the table itself.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,8 @@ use telesto_sql_types::error::Result;
 const END: usize = 2;
 
 impl Prefix {
-    /// What a call of `name` with these arguments behind the value says of the value's start. `None`: nothing.
+    /// What a call of `name` with these arguments behind the value says of the value's start.
+    /// `None`: nothing.
     pub(super) fn of_call(name: &str, args: &[Expr]) -> Option<Self> {
         let (pattern, kind) = match (name, args) {
             ("like" | "~~", [pattern]) => (pattern, PrefixKind::Like(None)),
@@ -73,8 +74,8 @@ impl Prefix {
 }
 
 impl Access {
-    /// The path to take for given parameters: the table itself when a prefix turns out to narrow nothing and the index is
-    /// not read for its order.
+    /// The path to take for given parameters: the table itself when a prefix turns out to narrow
+    /// nothing and the index is not read for its order.
     ///
     /// # Errors
     /// Those of evaluating the pattern.

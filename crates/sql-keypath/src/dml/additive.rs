@@ -1,11 +1,13 @@
 //! Which UPDATEs only add to one row: `SET n = n + $1 WHERE key = $2`.
 //!
 //! # Invariants
-//! - What is found here gives the same row as the UPDATE it is found in, whatever the row is by then, or is refused when it is carried out
-//!   ([`telesto_sql_catalog::codec::addition`]). Everything else is an UPDATE as any other.
-//! - Nothing but the columns themselves depends on them: no index, key, foreign key, generated column or domain.
-//! - CHECK constraints that name them are bounds by constants: `n >= 0`, `n BETWEEN 0 AND 100`. Those that do not name them hold for
-//!   the row as it is, since they were validated.
+//! - What is found here gives the same row as the UPDATE it is found in, whatever the row is by
+//!   then, or is refused when it is carried out ([`telesto_sql_catalog::codec::addition`]).
+//!   Everything else is an UPDATE as any other.
+//! - Nothing but the columns themselves depends on them: no index, key, foreign key, generated
+//!   column or domain.
+//! - CHECK constraints that name them are bounds by constants: `n >= 0`, `n BETWEEN 0 AND 100`.
+//!   Those that do not name them hold for the row as it is, since they were validated.
 
 use super::{Access, CompiledTable, Given, Target};
 use crate::access::Part;
@@ -21,13 +23,15 @@ pub(crate) struct Adding {
     pub value: Expr,
     /// `n - value`.
     pub negative: bool,
-    /// The scale that `numeric(p, s)` rounds to: a value with more digits behind the point is no addition.
+    /// The scale that `numeric(p, s)` rounds to: a value with more digits behind the point is no
+    /// addition.
     pub scale: Option<u32>,
     pub low: Vec<Limit>,
     pub high: Vec<Limit>,
 }
 
-/// The additions of an UPDATE that does nothing else to one row, found by its primary key. Sorted by column.
+/// The additions of an UPDATE that does nothing else to one row, found by its primary key. Sorted
+/// by column.
 pub(super) fn additive(
     info: &CompiledTable,
     target: &Target,
@@ -93,7 +97,8 @@ fn keeps_values(from: &SqlType, to: &SqlType) -> bool {
     }
 }
 
-/// `expr` without casts that leave every value as it is. A cast that rounds or refuses does so with the row as it is by then.
+/// `expr` without casts that leave every value as it is. A cast that rounds or refuses does so with
+/// the row as it is by then.
 fn bare(expr: &Expr) -> &Expr {
     match &expr.node {
         Node::Cast(inner, _) if keeps_values(&inner.ty, &expr.ty) => bare(inner),
@@ -101,8 +106,8 @@ fn bare(expr: &Expr) -> &Expr {
     }
 }
 
-/// What is assigned to a column of type `ty`, before the cast that the assignment makes: an addition keeps to the column's bounds, and to
-/// its scale.
+/// What is assigned to a column of type `ty`, before the cast that the assignment makes: an
+/// addition keeps to the column's bounds, and to its scale.
 fn assigned<'a>(expr: &'a Expr, ty: &SqlType) -> &'a Expr {
     let numeric = |ty: &SqlType| matches!(ty, SqlType::Numeric(_));
     match &expr.node {
@@ -133,7 +138,8 @@ fn adding(info: &CompiledTable, column: usize, expr: &Expr) -> Option<Adding> {
         _ => return None,
     };
     let fits = is_whole(&value.ty) || numeric && matches!(value.ty, SqlType::Numeric(_));
-    // It may be computed twice: once here, and once more where the row turns out to need an ordinary write.
+    // It may be computed twice: once here, and once more where the row turns out to need an
+    // ordinary write.
     if !fits || value.uses_columns() || value.volatility() == Volatility::Volatile {
         return None;
     }

@@ -1,7 +1,8 @@
 //! Planning of UPDATE and DELETE.
 //!
 //! # Invariants
-//! What needs other tables becomes a query that gives the keys (and new values) of the rows to write ([`super::rows`]).
+//! What needs other tables becomes a query that gives the keys (and new values) of the rows to
+//! write ([`super::rows`]).
 
 use super::additive::additive;
 use super::rows::{Assigned, Part, key_of, relations, select, single_assignments};
@@ -117,7 +118,8 @@ pub(super) fn error_needs_query(error: &Error) -> bool {
     error.code() == SqlState::FEATURE_NOT_SUPPORTED && error.message().contains("subquery")
 }
 
-/// Refuses a LATERAL subquery that names the table written: PostgreSQL lets it stand there and refers to nothing.
+/// Refuses a LATERAL subquery that names the table written: PostgreSQL lets it stand there and
+/// refers to nothing.
 fn refuse_lateral(others: &[TableWithJoins], target: &str) -> Result<()> {
     let factors = others.iter().flat_map(|from| {
         std::iter::once(&from.relation).chain(from.joins.iter().map(|join| &join.relation))
@@ -157,7 +159,8 @@ fn refuse_lateral(others: &[TableWithJoins], target: &str) -> Result<()> {
     Ok(())
 }
 
-/// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the other tables' columns.
+/// The query of a statement that writes `table`: `list` behind the key, then, for RETURNING, the
+/// other tables' columns.
 async fn by_query(
     written: &Written,
     finding: Finding,

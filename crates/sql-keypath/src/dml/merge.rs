@@ -1,9 +1,9 @@
 //! Planning of MERGE.
 //!
 //! # Protocol
-//! `SELECT t.key, * FROM source LEFT JOIN t ON condition` gives each source row with the key of each row it matches, NULL
-//! without one. Conditions and values of the WHEN clauses are computed over the row there (read by its key) and the
-//! source's columns behind it.
+//! `SELECT t.key, * FROM source LEFT JOIN t ON condition` gives each source row with the key of
+//! each row it matches, NULL without one. Conditions and values of the WHEN clauses are computed
+//! over the row there (read by its key) and the source's columns behind it.
 //!
 //! # Limits
 //! No subqueries in WHEN clauses.

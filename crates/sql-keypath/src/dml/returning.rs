@@ -1,7 +1,8 @@
 //! RETURNING: expressions over the row that was written, and over the rows beside it.
 //!
 //! # Limits
-//! A whole row (`RETURNING t`, `to_json(t)`) is taken in `to_json`, `to_jsonb` and `row_to_json` only, and only the written one.
+//! A whole row (`RETURNING t`, `to_json(t)`) is taken in `to_json`, `to_jsonb` and `row_to_json`
+//! only, and only the written one.
 
 use std::ops::ControlFlow;
 

@@ -1,18 +1,21 @@
-//! ON CONFLICT DO UPDATE whose values or condition hold subqueries: a query over the row that is there and the one proposed.
+//! ON CONFLICT DO UPDATE whose values or condition hold subqueries: a query over the row that is
+//! there and the one proposed.
 //!
 //! ```text
 //! SET (a, b) = (SELECT … t.x … excluded.y …)  ->  SELECT (SELECT …), (SELECT …) FROM row there AS t, row proposed AS excluded
 //! ```
 //!
 //! # Invariants
-//! - The two rows are relations as earlier parts of a statement leave them ([`telesto_sql_plan::with_rows`]), behind those there are.
+//! - The two rows are relations as earlier parts of a statement leave them
+//!   ([`telesto_sql_plan::with_rows`]), behind those there are.
 //! - The query sees the state at the statement's start, as PostgreSQL's.
 //!
 //! # On failure
 //! What planning and running the query say.
 //!
 //! # Limits
-//! It runs once for each row that is there. Not through a view, whose names are not those of the table's columns (0A000).
+//! It runs once for each row that is there. Not through a view, whose names are not those of the
+//! table's columns (0A000).
 
 use super::*;
 use crate::with::all_of;
@@ -94,7 +97,8 @@ impl RowQuery {
         self.source.types()
     }
 
-    /// The values for a row that is there and one that is proposed; `exec` sees the state at the statement's start.
+    /// The values for a row that is there and one that is proposed; `exec` sees the state at the
+    /// statement's start.
     ///
     /// # Errors
     /// Those of the query.

@@ -1,11 +1,13 @@
-//! The query that gives the rows a statement writes, when its condition or its values need more than the one table.
+//! The query that gives the rows a statement writes, when its condition or its values need more
+//! than the one table.
 //!
 //! # Protocol
 //! ```text
 //! UPDATE t SET a = x, (b, c) = (SELECT …) FROM u WHERE …  RETURNING …
 //!   -> SELECT t.key, x, …, t.*, u.*  FROM t, u WHERE …     (the columns of t and u only for RETURNING)
 //! ```
-//! The key is a hidden column of stored tables ([`KEY_COLUMN`]), so that a table needs no primary key.
+//! The key is a hidden column of stored tables ([`KEY_COLUMN`]), so that a table needs no primary
+//! key.
 //!
 //! # Invariants
 //! - Untyped literals and parameters take the type of the column they are assigned to.
@@ -26,7 +28,8 @@ pub(super) fn column_of(table: &str, column: &str) -> ast::Expr {
     ast::Expr::CompoundIdentifier(vec![quoted(table), quoted(column)])
 }
 
-/// The written table as a FROM item that shows its rows' keys; `finding`: what is done with them, and as whom.
+/// The written table as a FROM item that shows its rows' keys; `finding`: what is done with them,
+/// and as whom.
 pub(super) fn keyed(
     table: &Table,
     shown: &str,
@@ -244,7 +247,8 @@ fn not_a_row() -> Error {
     )
 }
 
-/// The relations of a FROM clause but the first `skip` columns, for a row that has the columns of `*` from `offset` on.
+/// The relations of a FROM clause but the first `skip` columns, for a row that has the columns of
+/// `*` from `offset` on.
 pub(super) fn relations(
     from: &[TableWithJoins],
     skip: usize,
@@ -255,7 +259,8 @@ pub(super) fn relations(
     let columns = context.planner.describe_from(from, context)?;
     for column in columns.into_iter().filter(|column| column.position >= skip) {
         let FromColumn { relation, name, ty, position, again } = column;
-        // Columns that USING merged belong to no relation: they are found without one, or with its alias.
+        // Columns that USING merged belong to no relation: they are found without one, or with its
+        // alias.
         let relation = relation.unwrap_or_default();
         let belongs = |last: &ScopeRelation| last.name == relation && last.unqualified != again;
         if !out.last().is_some_and(belongs) {

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! # Invariants
-//! - Names of a statement are those of the view ([`Written::face`]); keys, checks and defaults are those of the table.
-//! - Only rows the view shows are updated or deleted. A row may leave the view by what is written to it, as in PostgreSQL
-//!   without CHECK OPTION.
+//! - Names of a statement are those of the view ([`Written::face`]); keys, checks and defaults are
+//!   those of the table.
+//! - Only rows the view shows are updated or deleted. A row may leave the view by what is written
+//!   to it, as in PostgreSQL without CHECK OPTION.
 //!
 //! # Limits
 //! Columns the view computes by a query are not in RETURNING. There is no CHECK OPTION.
@@ -32,7 +33,8 @@ pub(super) enum Doing {
     Delete,
 }
 
-/// Positions of computed columns, beyond those of any row, until what computes them is put in ([`Written::computed`]).
+/// Positions of computed columns, beyond those of any row, until what computes them is put in
+/// ([`Written::computed`]).
 const COMPUTED: usize = 1 << 40;
 
 /// Where a column's value comes from.
@@ -143,7 +145,8 @@ impl Written {
         self.columns = inner;
     }
 
-    /// The columns a statement may name, those of a row first; what it binds is to go through [`Self::computed`].
+    /// The columns a statement may name, those of a row first; what it binds is to go through
+    /// [`Self::computed`].
     pub fn relation(&self) -> ScopeRelation {
         seen(&self.shown, &self.columns, &self.table)
     }
@@ -251,7 +254,8 @@ impl Written {
         Ok(conjunction(all))
     }
 
-    /// What new rows have to fulfil by the check options of the views, from the table outwards, each with its view.
+    /// What new rows have to fulfil by the check options of the views, from the table outwards,
+    /// each with its view.
     ///
     /// # Errors
     /// 0A000 where that needs a query.

@@ -1,9 +1,11 @@
 //! FROM and WHERE of a join, taken apart: tables in one list, conditions as conjuncts.
 //!
 //! # Invariants
-//! - Table i has its columns at `first..first + width` of a wide row that all conditions are bound over.
-//! - Conditions of inner joins and of WHERE are one pool: they may be checked at any time after the tables they name were
-//!   joined. A left join keeps its ON, a semi or anti join the condition of its subquery.
+//! - Table i has its columns at `first..first + width` of a wide row that all conditions are bound
+//!   over.
+//! - Conditions of inner joins and of WHERE are one pool: they may be checked at any time after the
+//!   tables they name were joined. A left join keeps its ON, a semi or anti join the condition of
+//!   its subquery.
 //! - ON sees the tables of its own comma item up to its join. A subquery's names hide outer ones.
 //!
 //! # On failure

@@ -5,12 +5,16 @@
 //! ```
 //!
 //! # Invariants
-//! - A plan holds for one catalog and serves every set of parameters; the order of the tables is fixed in it.
-//! - A level asks for the rows of a batch together, never for each row; what is held does not grow with the result.
-//! - Every key and range asked for is recorded in the transaction, whether or not something is there.
+//! - A plan holds for one catalog and serves every set of parameters; the order of the tables is
+//!   fixed in it.
+//! - A level asks for the rows of a batch together, never for each row; what is held does not grow
+//!   with the result.
+//! - Every key and range asked for is recorded in the transaction, whether or not something is
+//!   there.
 //!
 //! # On failure
-//! Planning declines (see `from`, `order`); running gives the transaction's errors, 53200 when a batch is too large.
+//! Planning declines (see `from`, `order`); running gives the transaction's errors, 53200 when a
+//! batch is too large.
 //!
 //! # Limits
 //! Inner, left, semi and anti joins whose tables are all reached by a key.

@@ -3,13 +3,15 @@
 //! # Invariants
 //! - Every conjunct is proved by a path or checked once, as soon as the tables it names are joined.
 //! - A left, semi or anti join comes after every table its condition names.
-//! - Rows of the plan hold the columns used, in the order of the levels: positions are moved from the wide row here.
+//! - Rows of the plan hold the columns used, in the order of the levels: positions are moved from
+//!   the wide row here.
 //!
 //! # On failure
 //! 0A000 with the table that no key reaches, or why its driver is left to a hash join.
 //!
 //! # Limits
-//! Greedy: the best path first; of tables that nobody has analyzed, what is unique goes before what is not.
+//! Greedy: the best path first; of tables that nobody has analyzed, what is unique goes before what
+//! is not.
 
 use super::from::{JoinKind, Source, Sources};
 use super::{Driver, JoinPlan, Step};
@@ -56,7 +58,8 @@ struct Candidate {
     walks: bool,
 }
 
-/// How much cheaper a walk along an index has to be: how many of its rows find what they are joined to is a guess.
+/// How much cheaper a walk along an index has to be: how many of its rows find what they are joined
+/// to is a guess.
 const WALK: f64 = 2.0;
 /// The part of all rows that a LIMIT of unknown length is taken for, as in PostgreSQL.
 const UNKNOWN_LIMIT: f64 = 0.1;
@@ -106,7 +109,8 @@ pub fn arrange(
         }
     }
     drivers.sort_by_key(|(score, at, _)| (std::cmp::Reverse(*score), *at));
-    // Where one gives the order of the few rows asked for, that counts for more than how many it has.
+    // Where one gives the order of the few rows asked for, that counts for more than how many it
+    // has.
     if !(wanted.limited && wanted.sorted) && drivers.iter().all(|(_, _, best)| best.cost.is_some())
     {
         let cost = |best: &Best| match best.access.unique {
@@ -230,7 +234,8 @@ impl<'s> Arranging<'s> {
                         && (kind == JoinKind::Left
                             || kind == JoinKind::Inner && level.matches.is_empty())
                 });
-            // How many rows have a match at all, or none, is not known: nor how many a condition on what a left join gives leaves.
+            // How many rows have a match at all, or none, is not known: nor how many a condition on
+            // what a left join gives leaves.
             let inner = |level: &Level| match sources.tables[level.source].kind {
                 JoinKind::Inner => true,
                 JoinKind::Left => level.after.is_empty(),
@@ -331,7 +336,8 @@ impl<'s> Arranging<'s> {
         Ok(())
     }
 
-    /// Counts what a level costs, and how many rows there are behind it: `access.rows` is of one row before it until then.
+    /// Counts what a level costs, and how many rows there are behind it: `access.rows` is of one
+    /// row before it until then.
     fn reckon(&mut self, at: usize, mut access: Access, cost: Option<f64>) -> Access {
         let each = access.rows.take();
         self.costs = match (self.costs, cost, self.rows, &self.shapes[at]) {

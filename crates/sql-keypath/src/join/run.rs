@@ -1,17 +1,18 @@
 //! Running a join: batches of rows walk down its levels.
 //!
 //! # Invariants
-//! - The deepest level that has rows goes first, so each level holds one batch at most, whatever the size of the result.
-//! - A level's different keys go into one `get_many`, its different ranges are scanned together, and the rows their entries
-//!   name come in one `get_many` more.
+//! - The deepest level that has rows goes first, so each level holds one batch at most, whatever
+//!   the size of the result.
+//! - A level's different keys go into one `get_many`, its different ranges are scanned together,
+//!   and the rows their entries name come in one `get_many` more.
 //! - Rows keep the order of the rows before them.
 //!
 //! # On failure
 //! The transaction's errors; 53200 when the rows of a batch do not fit into the statement's memory.
 //!
 //! # Limits
-//! `MAX_KEYS` keys or `MAX_RANGES` ranges at once. A range of more than `LONG_RANGE` entries is walked once for each
-//! row that needs it, a batch at a time.
+//! `MAX_KEYS` keys or `MAX_RANGES` ranges at once. A range of more than `LONG_RANGE` entries is
+//! walked once for each row that needs it, a batch at a time.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -92,8 +93,8 @@ impl JoinReader {
         })
     }
 
-    /// Reads all rows of the driver before the first is joined, and has them come in the order that `sort` gives them. `false`: there
-    /// are too many; they come as they are read.
+    /// Reads all rows of the driver before the first is joined, and has them come in the order that
+    /// `sort` gives them. `false`: there are too many; they come as they are read.
     ///
     /// # Errors
     /// As [`JoinReader::next`].
@@ -134,7 +135,8 @@ impl JoinReader {
         Ok(self.ready.drain(..next).collect())
     }
 
-    /// The next rows; empty at the end. `max_rows` is how many are enough for now: a few more may come.
+    /// The next rows; empty at the end. `max_rows` is how many are enough for now: a few more may
+    /// come.
     ///
     /// # Errors
     /// Those of the transaction and of the conditions; 57014 when cancelled.
@@ -471,7 +473,8 @@ impl Step {
             .collect()
     }
 
-    /// The stored rows of what scans gave: themselves, or those the entries of a secondary index name.
+    /// The stored rows of what scans gave: themselves, or those the entries of a secondary index
+    /// name.
     async fn rows_of(
         &self,
         entries: Vec<Vec<(Bytes, Bytes)>>,
@@ -489,7 +492,8 @@ impl Step {
         Ok(entries.iter().map(|list| rows.by_ref().take(list.len()).collect()).collect())
     }
 
-    /// How entries are decoded, where no rows are needed: what is read to be validated, or locked, is rows.
+    /// How entries are decoded, where no rows are needed: what is read to be validated, or locked,
+    /// is rows.
     fn entries(&self, exec: &ExecContext) -> Option<&EntryCodec> {
         self.entries.as_ref().filter(|_| exec.read_for == ReadFor::Query)
     }

@@ -1,7 +1,8 @@
 //! Scans of what is not all in this region.
 //!
 //! # Invariants
-//! - Ranges are told one after the other, in the order of the scan, and no more rows than were asked for.
+//! - Ranges are told one after the other, in the order of the scan, and no more rows than were
+//!   asked for.
 //!
 //! # On failure
 //! What is refused is told when it is first asked for rows; else the errors of the scans below.

@@ -25,8 +25,8 @@ pub(super) struct Aggregate {
     pub ty: SqlType,
 }
 
-/// Where the columns of aggregates are while expressions are bound over a row with groups beside them: behind every
-/// column of every table.
+/// Where the columns of aggregates are while expressions are bound over a row with groups beside
+/// them: behind every column of every table.
 pub(super) const BEHIND: usize = 1 << 24;
 
 /// Collects aggregates; each becomes a column of the row of results, from `first` on.
@@ -189,7 +189,8 @@ impl State {
     }
 }
 
-/// The order along which the first row has the result, when the only aggregate is the least or greatest value of a column.
+/// The order along which the first row has the result, when the only aggregate is the least or
+/// greatest value of a column.
 pub(super) fn extremum(aggregates: &[Aggregate], grouped: bool) -> Option<Order> {
     let [only] = aggregates else { return None };
     let descending = match only.kind {

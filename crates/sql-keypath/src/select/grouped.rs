@@ -4,18 +4,21 @@
 //! ```text
 //! rows -> keys of the group, arguments of aggregates -> one row a group: keys, then aggregates -> HAVING -> ORDER BY -> output
 //! ```
-//! Expressions above the groups are bound over the rows below them, aggregates behind all columns; then each part that is a
-//! key, and each aggregate, becomes a column of the group's row ([`lift`]).
+//! Expressions above the groups are bound over the rows below them, aggregates behind all columns;
+//! then each part that is a key, and each aggregate, becomes a column of the group's row
+//! ([`lift`]).
 //!
 //! # Invariants
-//! - Values are the same when their keys in an index would be: `1.0` and `1.00` are one group, which shows the first.
+//! - Values are the same when their keys in an index would be: `1.0` and `1.00` are one group,
+//!   which shows the first.
 //! - Groups come in the order their first rows came.
 //!
 //! # On failure
 //! 53200 when the groups do not fit the statement's memory.
 //!
 //! # Limits
-//! Plain expressions of types that keys can have; columns that depend on a grouped primary key are left to DataFusion.
+//! Plain expressions of types that keys can have; columns that depend on a grouped primary key are
+//! left to DataFusion.
 
 use rustc_hash::FxHashMap;
 use telesto_common::key::{Direction, KeyWriter};
@@ -63,7 +66,8 @@ pub(super) fn keys(
     Ok(Some(keys))
 }
 
-/// The expression an item of GROUP BY stands for: a column, before a number or name of the select list.
+/// The expression an item of GROUP BY stands for: a column, before a number or name of the select
+/// list.
 fn meant<'q>(item: &'q ast::Expr, select: &'q ast::Select, scope: &Scope) -> Result<&'q ast::Expr> {
     let shown = |at: usize| match select.projection.get(at) {
         Some(SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) => Ok(expr),
@@ -135,7 +139,8 @@ fn groupable(key: Expr) -> Result<Expr> {
 }
 
 impl Grouping {
-    /// Binds HAVING, and moves what is shown to the rows of the groups. `keys` are those of GROUP BY.
+    /// Binds HAVING, and moves what is shown to the rows of the groups. `keys` are those of GROUP
+    /// BY.
     pub fn bind(
         select: &ast::Select,
         scope: &Scope,

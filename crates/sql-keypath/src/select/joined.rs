@@ -1,7 +1,8 @@
 //! Queries of several tables: what is above a key join.
 //!
 //! # Invariants
-//! Expressions are bound over the wide row of all columns, and moved to the join's rows once its order is chosen.
+//! Expressions are bound over the wide row of all columns, and moved to the join's rows once its
+//! order is chosen.
 
 use super::*;
 use crate::join::from::Star;
@@ -62,8 +63,8 @@ impl SelectPlan {
                 outputs.chain(sort).for_each(|e| e.remap(&to));
             }
         }
-        // With LIMIT, the rows of few that come first are joined first: those behind it never are. By columns only: an expression could
-        // fail for a row that finds no match.
+        // With LIMIT, the rows of few that come first are joined first: those behind it never are.
+        // By columns only: an expression could fail for a row that finds no match.
         let driver = plan.driver.codec.width();
         self.sort_first = self.limit.is_some()
             && self.group.is_none()

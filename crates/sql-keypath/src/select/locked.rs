@@ -1,4 +1,5 @@
-//! `FOR UPDATE` and its kin over one table: rows are claimed as they are found, so that NOWAIT and SKIP LOCKED of others see it.
+//! `FOR UPDATE` and its kin over one table: rows are claimed as they are found, so that NOWAIT and
+//! SKIP LOCKED of others see it.
 //!
 //! # Protocol
 //! ```text
@@ -7,16 +8,20 @@
 //!                                                             held: 55P03 (NOWAIT), taken all the same (neither)
 //! until OFFSET and LIMIT are served
 //! ```
-//! What a query with SKIP LOCKED passes over is not part of what its transaction read: it asks for some of the rows, not for all, so
-//! workers that take jobs off one queue do not conflict.
+//! What a query with SKIP LOCKED passes over is not part of what its transaction read: it asks for
+//! some of the rows, not for all, so workers that take jobs off one queue do not conflict.
 //!
 //! # Invariants
-//! - A row given back was claimed, or nobody had claimed it, and its commit fails if another transaction changes it.
-//! - As in PostgreSQL, rows are locked below LIMIT and OFFSET: those that OFFSET drops are claimed too.
+//! - A row given back was claimed, or nobody had claimed it, and its commit fails if another
+//!   transaction changes it.
+//! - As in PostgreSQL, rows are locked below LIMIT and OFFSET: those that OFFSET drops are claimed
+//!   too.
 //!
 //! # Limits
-//! Without NOWAIT and SKIP LOCKED only rows looked up by whole keys are waited for, before they are read (`Transaction::claim`). Claims are known in one process (`Transaction::try_claim`); between processes the validation of what was taken decides. What must be
-//! sorted is sorted whole, within the statement's memory.
+//! Without NOWAIT and SKIP LOCKED only rows looked up by whole keys are waited for, before they are
+//! read (`Transaction::claim`). Claims are known in one process (`Transaction::try_claim`); between
+//! processes the validation of what was taken decides. What must be sorted is sorted whole, within
+//! the statement's memory.
 
 use telesto_txn::TryClaim;
 
@@ -35,7 +40,8 @@ pub(crate) enum RowLock {
 }
 
 impl RowLock {
-    /// What the clauses of a query say together; `None` without any. As in PostgreSQL, NOWAIT prevails.
+    /// What the clauses of a query say together; `None` without any. As in PostgreSQL, NOWAIT
+    /// prevails.
     pub fn of(locks: &[ast::LockClause]) -> Option<Self> {
         let kinds = locks.iter().map(|lock| match lock.nonblock {
             Some(ast::NonBlock::Nowait) => Self::Nowait,
@@ -70,7 +76,8 @@ impl SelectPlan {
     /// The rows of a table, claimed, inside OFFSET and LIMIT.
     ///
     /// # Errors
-    /// 55P03 of NOWAIT; those of reading; 53200 when what must be sorted or given back does not fit the statement's memory.
+    /// 55P03 of NOWAIT; those of reading; 53200 when what must be sorted or given back does not fit
+    /// the statement's memory.
     pub(super) async fn locked(
         &self,
         how: RowLock,

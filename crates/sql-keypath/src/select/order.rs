@@ -79,9 +79,10 @@ pub(super) fn sort_keys(
         .collect()
 }
 
-/// Leaves to the other executor what draws values (nextval, random) beside a sort. Rows are given in the order of what was drawn for them, once,
-/// or else it is drawn behind the sort and for the rows that LIMIT gives alone; here all output is computed before the sort. What has
-/// effects or waits is no order here either: nothing waits where rows are sorted.
+/// Leaves to the other executor what draws values (nextval, random) beside a sort. Rows are given
+/// in the order of what was drawn for them, once, or else it is drawn behind the sort and for the
+/// rows that LIMIT gives alone; here all output is computed before the sort. What has effects or
+/// waits is no order here either: nothing waits where rows are sorted.
 pub(super) fn behind_no_sort(
     output: &[Expr],
     sort: &[SortKey],

@@ -1,7 +1,8 @@
 //! Execution of queries.
 //!
 //! # Invariants
-//! A look-up by whole keys touches no scan; a result longer than a batch is a stream that reads as it is pulled.
+//! A look-up by whole keys touches no scan; a result longer than a batch is a stream that reads as
+//! it is pulled.
 
 use telesto_sql_catalog::uses::Path;
 
@@ -249,7 +250,8 @@ impl SelectPlan {
         Ok(vec![eval_all(&self.output, &[], context).await?])
     }
 
-    /// Rows by whole keys: no scan, no task switch when everything is in memory. `None`: there are so many that they are to be streamed.
+    /// Rows by whole keys: no scan, no task switch when everything is in memory. `None`: there are
+    /// so many that they are to be streamed.
     async fn point(
         &self,
         from: &From,

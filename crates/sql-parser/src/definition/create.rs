@@ -65,7 +65,8 @@ fn behind_name(tokens: &[TokenWithSpan]) -> Option<usize> {
     solid.get(name + 1).copied()
 }
 
-/// The column names of `CREATE TABLE t (a, b) AS …`, which have no types: the place of the list and the names.
+/// The column names of `CREATE TABLE t (a, b) AS …`, which have no types: the place of the list and
+/// the names.
 pub fn bare_columns(
     tokens: &[TokenWithSpan],
 ) -> Option<(std::ops::RangeInclusive<usize>, Vec<Ident>)> {
@@ -115,7 +116,8 @@ pub fn no_data(tokens: &[TokenWithSpan]) -> Option<(usize, bool)> {
     None
 }
 
-/// CREATE TABLE with LIKE elements, WITH NO DATA, or UNLOGGED, which the SQL parser does not know: they are taken out first.
+/// CREATE TABLE with LIKE elements, WITH NO DATA, or UNLOGGED, which the SQL parser does not know:
+/// they are taken out first.
 pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
     crate::rewrite::create_as_execute::spell(&mut tokens)?;
     // UNLOGGED tables are as durable as others.
@@ -149,7 +151,8 @@ pub fn create_table(mut tokens: Vec<TokenWithSpan>) -> Result<Definition> {
                 _ => false,
             })
             .ok_or_else(|| Error::syntax("syntax error at end of input"))?;
-        // Columns are told by the commas before; constraints among them do not matter to the order of columns.
+        // Columns are told by the commas before; constraints among them do not matter to the order
+        // of columns.
         let open = tokens[..at].iter().position(|t| t.token == Token::LParen).unwrap_or(0);
         let before = columns_before(&tokens[open + 1..at], &depths[open + 1..at]);
         likes.push(like(&tokens[at + 1..end], before)?);

@@ -1,11 +1,13 @@
-//! Actions of ALTER TABLE and its kin that have no effect here: triggers, rules, where and how rows are stored.
+//! Actions of ALTER TABLE and its kin that have no effect here: triggers, rules, where and how rows
+//! are stored.
 //!
 //! # How it works
-//! Each form that PostgreSQL documents is read to its end. What it names is kept, so that `ddl` can ask whether it is there.
+//! Each form that PostgreSQL documents is read to its end. What it names is kept, so that `ddl` can
+//! ask whether it is there.
 //!
 //! # On failure
-//! Any other form is a syntax error (42601): a word misspelt in `ENABLE ROW LEVEL SECURITY` must not pass for a
-//! statement without effect.
+//! Any other form is a syntax error (42601): a word misspelt in `ENABLE ROW LEVEL SECURITY` must
+//! not pass for a statement without effect.
 
 use super::words::Words;
 use super::{Effectless, Kind, Named};
@@ -133,7 +135,8 @@ impl Words<'_> {
         Ok(())
     }
 
-    /// What has no effect on a column: SET STATISTICS, STORAGE, COMPRESSION, SET (…) and RESET (…). Whether one was next.
+    /// What has no effect on a column: SET STATISTICS, STORAGE, COMPRESSION, SET (…) and RESET (…).
+    /// Whether one was next.
     pub(super) fn column_effectless(&mut self) -> Result<bool> {
         if self.words(&["SET", "STATISTICS"]) {
             self.statistics_target()?;
@@ -173,7 +176,8 @@ impl Words<'_> {
         Ok(if name.quote_style.is_some() { name.value } else { name.value.to_lowercase() })
     }
 
-    /// What PostgreSQL has of inheritance, partitions and extensions, by its name; `None`: another action is next, or none.
+    /// What PostgreSQL has of inheritance, partitions and extensions, by its name; `None`: another
+    /// action is next, or none.
     pub(super) fn unsupported(&mut self, kind: Kind) -> Result<Option<&'static str>> {
         Ok(Some(if self.words(&["INHERIT"]) {
             self.object_name()?;

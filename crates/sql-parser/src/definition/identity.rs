@@ -1,12 +1,13 @@
 //! The options of an identity column among the columns of CREATE TABLE and ADD COLUMN.
 //!
-//! The SQL parser knows some of PostgreSQL's options, in one order. So what stands in the parentheses behind
-//! `AS IDENTITY` is put, as text, into the one place where the parser takes a placeholder ([`spell`]), and read from there by
-//! whoever executes the definition ([`options`]).
+//! The SQL parser knows some of PostgreSQL's options, in one order. So what stands in the
+//! parentheses behind `AS IDENTITY` is put, as text, into the one place where the parser takes a
+//! placeholder ([`spell`]), and read from there by whoever executes the definition ([`options`]).
 //!
 //! # Invariants
 //! - The placeholder begins with a NUL, which no client can send.
-//! - What is in the parentheses has been parsed: later readers meet no error that [`spell`] would not have given.
+//! - What is in the parentheses has been parsed: later readers meet no error that [`spell`] would
+//!   not have given.
 //!
 //! # On failure
 //! 42601.

@@ -1,5 +1,6 @@
-//! `UNIQUE (a) INCLUDE (b)` and `PRIMARY KEY (a) INCLUDE (b)` as constraints, written as `UNIQUE (a, …, b)`, with [`INCLUDED`]
-//! between, before the parser reads them: it knows INCLUDE of CREATE INDEX only.
+//! `UNIQUE (a) INCLUDE (b)` and `PRIMARY KEY (a) INCLUDE (b)` as constraints, written as
+//! `UNIQUE (a, …, b)`, with [`INCLUDED`] between, before the parser reads them: it knows INCLUDE of
+//! CREATE INDEX only.
 //!
 //! # Invariants
 //! The name made here begins with a NUL, which no client can send.

@@ -1,12 +1,13 @@
-//! Definitions in PostgreSQL's words that the SQL parser does not know: ALTER of everything but types (their
-//! attributes aside) and domains, CREATE
-//! SEQUENCE with its options in any order, CREATE SCHEMA with elements, CREATE TABLE (LIKE …), comments on constraints, REINDEX,
-//! DROP INDEX CONCURRENTLY.
+//! Definitions in PostgreSQL's words that the SQL parser does not know: ALTER of everything but
+//! types (their attributes aside) and domains, CREATE SEQUENCE with its options in any order,
+//! CREATE SCHEMA with elements, CREATE TABLE (LIKE …), comments on constraints, REINDEX, DROP INDEX
+//! CONCURRENTLY.
 //!
 //! # How it works
-//! [`take`] looks at the first words of a statement. When they are one of ours, the text is parsed here, and the statement
-//! becomes a carrier: a node of the SQL parser's tree that no text in PostgreSQL's dialect may make (the session refuses
-//! PRAGMA), with the text inside. `ddl` parses that again ([`read`]) when it executes the statement.
+//! [`take`] looks at the first words of a statement. When they are one of ours, the text is parsed
+//! here, and the statement becomes a carrier: a node of the SQL parser's tree that no text in
+//! PostgreSQL's dialect may make (the session refuses PRAGMA), with the text inside. `ddl` parses
+//! that again ([`read`]) when it executes the statement.
 //!
 //! # Limits
 //! Nothing here looks at the catalog: names are as written.

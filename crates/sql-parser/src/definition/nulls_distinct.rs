@@ -1,5 +1,5 @@
-//! `UNIQUE NULLS NOT DISTINCT` behind a column, written as `COMMENT '\0…' UNIQUE` before the parser reads it: it knows the words
-//! between UNIQUE and a list of columns only.
+//! `UNIQUE NULLS NOT DISTINCT` behind a column, written as `COMMENT '\0…' UNIQUE` before the parser
+//! reads it: it knows the words between UNIQUE and a list of columns only.
 //!
 //! # Invariants
 //! The text made here begins with a NUL, which no client can send.

@@ -67,7 +67,8 @@ fn has_word(tokens: &[TokenWithSpan], word: &str) -> bool {
     })
 }
 
-/// Fails for a COMMENT ON … IS whose last word is no text and not NULL: the SQL parser takes any word.
+/// Fails for a COMMENT ON … IS whose last word is no text and not NULL: the SQL parser takes any
+/// word.
 fn check_comment(tokens: &[TokenWithSpan]) -> Result<()> {
     if !first_words(tokens, 2).iter().map(String::as_str).eq(["COMMENT", "ON"]) {
         return Ok(());
@@ -336,7 +337,8 @@ impl Words<'_> {
             }
             tokens.push(self.0.next_token());
         }
-        // Tokens without blanks between them would run together as text: they are parsed as they are.
+        // Tokens without blanks between them would run together as text: they are parsed as they
+        // are.
         if is_ours(&tokens) {
             let text = tokens.iter().map(token_text).collect::<Vec<_>>().join(" ");
             return take(&tokens, || text)?.ok_or_else(|| self.unexpected());

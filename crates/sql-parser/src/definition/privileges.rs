@@ -1,7 +1,9 @@
-//! GRANT, REVOKE, ALTER DEFAULT PRIVILEGES, REASSIGN OWNED, DROP OWNED; CREATE, ALTER and DROP of roles.
+//! GRANT, REVOKE, ALTER DEFAULT PRIVILEGES, REASSIGN OWNED, DROP OWNED; CREATE, ALTER and DROP of
+//! roles.
 //!
 //! # Invariants
-//! What is read here is carried whole: a word of these statements is either kept, refused, or without meaning in PostgreSQL too.
+//! What is read here is carried whole: a word of these statements is either kept, refused, or
+//! without meaning in PostgreSQL too.
 //!
 //! # Limits
 //! Names are as written; which roles and objects there are is looked up when the statement runs.
@@ -157,7 +159,8 @@ impl Words<'_> {
         }
         let mut found = Vec::new();
         loop {
-            // A role may have a quoted name; its quotes are kept, so that it is read again as it was.
+            // A role may have a quoted name; its quotes are kept, so that it is read again as it
+            // was.
             let name = self.identifier()?.to_string();
             found.push((name, self.name_list_in_parentheses()?));
             if !self.symbol(",") {
@@ -235,7 +238,8 @@ impl Words<'_> {
         Ok(GrantOn::Objects(kind, self.object_names()?))
     }
 
-    /// Functions with the types of their arguments, which say nothing here: one name stands for all.
+    /// Functions with the types of their arguments, which say nothing here: one name stands for
+    /// all.
     fn functions(&mut self) -> Result<GrantOn> {
         let mut names = Vec::new();
         loop {

@@ -1,8 +1,8 @@
 //! ALTER ROLE, USER and DATABASE … SET and RESET: settings that sessions begin with.
 //!
 //! # Invariants
-//! What SET takes is read here as SET reads it: words are folded unless quoted, numbers are as written. TRUE and FALSE stay these
-//! words.
+//! What SET takes is read here as SET reads it: words are folded unless quoted, numbers are as
+//! written. TRUE and FALSE stay these words.
 //!
 //! # On failure
 //! 42601.

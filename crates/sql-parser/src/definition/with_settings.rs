@@ -1,4 +1,5 @@
-//! `CREATE TABLE … WITH (telesto.key = 'name')`: our settings among a table's storage parameters, whose names have a dot.
+//! `CREATE TABLE … WITH (telesto.key = 'name')`: our settings among a table's storage parameters,
+//! whose names have a dot.
 //!
 //! # Invariants
 //! What is taken out leaves a list, or no list, that the SQL parser knows.

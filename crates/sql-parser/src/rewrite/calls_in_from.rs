@@ -1,4 +1,5 @@
-//! Functions with a syntax of their own as items of FROM, which the parser does not know there, written as `ROWS FROM`.
+//! Functions with a syntax of their own as items of FROM, which the parser does not know there,
+//! written as `ROWS FROM`.
 //!
 //! ```text
 //! FROM coalesce(a, b) x             ->   FROM ROWS FROM (coalesce(a, b)) x
@@ -6,13 +7,15 @@
 //! ```
 //!
 //! # Invariants
-//! An item so written means what it meant: PostgreSQL takes the same calls in both places ([`super::rows_from`]).
+//! An item so written means what it meant: PostgreSQL takes the same calls in both places
+//! ([`super::rows_from`]).
 //!
 //! # On failure
 //! Nothing fails: what is no such item stays as it was.
 //!
 //! # Limits
-//! In queries, in what writes rows, and in what is made of queries: other statements have FROM and USING that mean something else.
+//! In queries, in what writes rows, and in what is made of queries: other statements have FROM and
+//! USING that mean something else.
 
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -94,7 +97,8 @@ fn items(tokens: &[TokenWithSpan], solid: &[usize]) -> Vec<(usize, usize)> {
         _ => return Vec::new(),
     };
     let mut found = Vec::new();
-    // Whether each level of parentheses is in a FROM; `None`: it holds arguments, among which FROM is a word like others.
+    // Whether each level of parentheses is in a FROM; `None`: it holds arguments, among which FROM
+    // is a word like others.
     let mut levels = vec![Some(false)];
     for nth in 0..solid.len() {
         let before = nth.checked_sub(1).map(word_at).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Orders by Unicode's collation: `ORDER BY name COLLATE "und-x-icu"` sorts by what [`KEY`] makes of the text.
+//! Orders by Unicode's collation: `ORDER BY name COLLATE "und-x-icu"` sorts by what [`KEY`] makes
+//! of the text.
 //!
 //! ```text
 //! ORDER BY e COLLATE "de-x-icu"            ORDER BY "collation_key#"(e, 'de')         also of windows, aggregates and indexes
@@ -6,11 +7,13 @@
 //! a COLLATE "de-x-icu" = b                 a = b          collations are deterministic: only the same text is equal
 //! ```
 //! # Invariants
-//! - A key ends with the text: no two texts have one, and texts that the collation does not tell apart are in the order of their bytes.
+//! - A key ends with the text: no two texts have one, and texts that the collation does not tell
+//!   apart are in the order of their bytes.
 //!
 //! # On failure
-//! 42704 for a collation that does not exist, 42P21 for two in one comparison. Elsewhere than above such a collation would have an effect that
-//! nothing here gives it: whoever binds it refuses it (0A000).
+//! 42704 for a collation that does not exist, 42P21 for two in one comparison. Elsewhere than above
+//! such a collation would have an effect that nothing here gives it: whoever binds it refuses it
+//! (0A000).
 
 use std::ops::ControlFlow;
 
@@ -26,7 +29,8 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 pub const KEY: &str = "collation_key#";
 /// At the end of the names of Unicode's collations.
 const UNICODE: &str = "-x-icu";
-/// Languages that have a collation of PostgreSQL's; `und`: none, Unicode's root. A script and a country may follow (`zh-Hans-CN`).
+/// Languages that have a collation of PostgreSQL's; `und`: none, Unicode's root. A script and a
+/// country may follow (`zh-Hans-CN`).
 const LANGUAGES: &[&str] = &[
     "und", "af", "am", "ar", "as", "az", "be", "bg", "bn", "bs", "ca", "cs", "cy", "da", "de",
     "el", "en", "es", "et", "eu", "fa", "fi", "fil", "fr", "ga", "gl", "gu", "ha", "he", "hi",
@@ -45,7 +49,8 @@ pub enum Collation {
     Unicode(String),
 }
 
-/// Whether there is a collation of that language, which a script (four letters) and a country (two letters or three digits) may follow.
+/// Whether there is a collation of that language, which a script (four letters) and a country (two
+/// letters or three digits) may follow.
 #[must_use]
 pub fn is_language(tag: &str) -> bool {
     let mut parts = tag.split('-').peekable();

@@ -1,4 +1,5 @@
-//! Forms of expressions that the binders do not know, written as others that they do, right after parsing.
+//! Forms of expressions that the binders do not know, written as others that they do, right after
+//! parsing.
 //!
 //! | written | as |
 //! | --- | --- |
@@ -8,8 +9,8 @@
 //! | `to_json((SELECT r FROM (…) AS r))` | `(SELECT to_json(r) FROM (…) AS r)`: a row cannot leave its query, its JSON can |
 //!
 //! # Invariants
-//! The tokens `BETWEEN SYMMETRIC` become `BETWEEN NOT` before parsing. PostgreSQL's grammar has no NOT there, and what a client
-//! writes so is refused before, so that none is taken for the other.
+//! The tokens `BETWEEN SYMMETRIC` become `BETWEEN NOT` before parsing. PostgreSQL's grammar has no
+//! NOT there, and what a client writes so is refused before, so that none is taken for the other.
 //!
 //! # On failure
 //! 42883 for an argument's name that the function does not have, 42601 for what is no call.

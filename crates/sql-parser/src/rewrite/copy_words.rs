@@ -1,7 +1,8 @@
 //! Words of COPY that the parser does not know, or not where they stand, written as those it does.
 //!
 //! # Invariants
-//! A statement that is no COPY is left as it is. What is wrong stays wrong, and the parser tells of it; only [`condition`] fails.
+//! A statement that is no COPY is left as it is. What is wrong stays wrong, and the parser tells of
+//! it; only [`condition`] fails.
 //!
 //! # Limits
 //! Options in parentheses stand in any order there already.
@@ -98,8 +99,8 @@ pub fn spell_switches(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
-/// Takes the WHERE of COPY FROM, which the parser does not know, off the end: its tokens, without the word. It travels beside the
-/// options, as an encoding that begins with [`COPY_CONDITION`].
+/// Takes the WHERE of COPY FROM, which the parser does not know, off the end: its tokens, without
+/// the word. It travels beside the options, as an encoding that begins with [`COPY_CONDITION`].
 pub fn take_condition(tokens: &mut Vec<TokenWithSpan>) -> Option<Vec<TokenWithSpan>> {
     let is = |token: &TokenWithSpan, wanted: &str| matches!(&token.token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(wanted));
     let solid = tokens.iter().find(|t| !matches!(t.token, Token::Whitespace(_)));
@@ -174,8 +175,8 @@ pub fn condition(text: &str) -> Result<Expr> {
     }
 }
 
-/// Puts DELIMITER and NULL of COPY's old options, which may stand anywhere, in front of CSV: behind it the parser knows only what CSV
-/// has of its own.
+/// Puts DELIMITER and NULL of COPY's old options, which may stand anywhere, in front of CSV: behind
+/// it the parser knows only what CSV has of its own.
 pub fn spell_order(tokens: &mut Vec<TokenWithSpan>) {
     let word = |token: &TokenWithSpan| match &token.token {
         Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! # Invariants
-//! The call's name begins with a NUL, which no client can send. [`of`] reads the call; whoever runs the statement puts the prepared
-//! query in its place before anything plans it.
+//! The call's name begins with a NUL, which no client can send. [`of`] reads the call; whoever runs
+//! the statement puts the prepared query in its place before anything plans it.
 //!
 //! # On failure
 //! 42601.

@@ -1,7 +1,8 @@
 //! EXCLUDE constraints: refused in words, where the parser would only tell of a syntax error.
 //!
 //! # Invariants
-//! A column named `exclude` stays one: the constraint is told by what is in front of it and behind it.
+//! A column named `exclude` stays one: the constraint is told by what is in front of it and behind
+//! it.
 
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 use telesto_sql_types::error::{Error, Result};

@@ -1,5 +1,6 @@
-//! `information_schema._pg_expandarray(array)`: the one function of PostgreSQL's own that gives rows of two columns, and that
-//! pgjdbc calls in a select list to learn the columns of keys and indexes.
+//! `information_schema._pg_expandarray(array)`: the one function of PostgreSQL's own that gives
+//! rows of two columns, and that pgjdbc calls in a select list to learn the columns of keys and
+//! indexes.
 //!
 //! # What is done
 //! There are no composite values, so its columns are put in its place right after parsing:
@@ -11,7 +12,8 @@
 //! | `(sub.keys).x` around it | `sub."keys.x"` |
 //!
 //! # Limits
-//! Its value as a whole, as a result column or an argument, stays a call of a function that is not there (42883).
+//! Its value as a whole, as a result column or an argument, stays a call of a function that is not
+//! there (42883).
 //!
 //! Nothing here fails.
 

@@ -1,8 +1,10 @@
-//! `GROUP BY DISTINCT a, ROLLUP (b)`, which the parser does not know, written as `GROUP BY ROLLUP (()), a, ROLLUP (b)`.
+//! `GROUP BY DISTINCT a, ROLLUP (b)`, which the parser does not know, written as
+//! `GROUP BY ROLLUP (()), a, ROLLUP (b)`.
 //!
 //! # Invariants
-//! PostgreSQL's grammar has no `ROLLUP (())`, and where a client writes it, it is refused: the parser's node for it is this module's
-//! own, and stands first. [`of`] reads it, [`restore`] gives it the form in which it was written. `GROUP BY ALL a` is `GROUP BY a`.
+//! PostgreSQL's grammar has no `ROLLUP (())`, and where a client writes it, it is refused: the
+//! parser's node for it is this module's own, and stands first. [`of`] reads it, [`restore`] gives
+//! it the form in which it was written. `GROUP BY ALL a` is `GROUP BY a`.
 //!
 //! # On failure
 //! 42601.

@@ -1,5 +1,6 @@
-//! `INSERT INTO t (VALUES …)`, `INSERT INTO t (WITH … SELECT …)`, `INSERT INTO t ((SELECT …) …)`: without a list of columns the parser takes
-//! the parenthesis for the beginning of one. It is taken off: the query is the same without.
+//! `INSERT INTO t (VALUES …)`, `INSERT INTO t (WITH … SELECT …)`, `INSERT INTO t ((SELECT …) …)`:
+//! without a list of columns the parser takes the parenthesis for the beginning of one. It is taken
+//! off: the query is the same without.
 //!
 //! # Invariants
 //! `INSERT INTO t (values) …` names a column.

@@ -157,7 +157,7 @@ pub fn respell(tokens: &mut Vec<TokenWithSpan>) {
 /// `TABLE t` where a query stands.
 fn table_query(words: &mut Words<'_>, at: usize) {
     let before = words.word(at - 1);
-    // Behind a parenthesis: of a query of WITH, of the columns of an INSERT, of the options of EXPLAIN.
+    // Behind a parenthesis: of WITH, of the columns of an INSERT, of the options of EXPLAIN.
     let begins = matches!(words.token(at - 1), Some(Token::LParen | Token::RParen))
         || matches!(
             before.as_str(),
@@ -190,7 +190,7 @@ fn table_query(words: &mut Words<'_>, at: usize) {
     }
 }
 
-/// Whether what stands before `at` is `INSERT INTO t`, perhaps with a schema or an alias, or ends in `OVERRIDING … VALUE`.
+/// Whether `INSERT INTO t` (with a schema, an alias) or `OVERRIDING … VALUE` ends before `at`.
 fn written_into(words: &Words<'_>, at: usize) -> bool {
     let mut target = at;
     if words.word(at - 1) == "VALUE" && at > 3 && words.word(at - 3) == "OVERRIDING" {
@@ -459,7 +459,7 @@ fn locks(words: &mut Words<'_>, at: usize) {
     bounds_first(words, at, end);
 }
 
-/// Puts the LIMIT, OFFSET or FETCH at `bounds`, behind the locking clause at `lock`, in front of it.
+/// Puts the LIMIT, OFFSET or FETCH at `bounds` in front of the locking clause at `lock`.
 fn bounds_first(words: &mut Words<'_>, lock: usize, bounds: usize) {
     if !matches!(words.word(bounds).as_str(), "LIMIT" | "OFFSET" | "FETCH") {
         return;
@@ -618,7 +618,8 @@ mod tests {
         ] {
             assert_eq!(written(text), as_written);
         }
-        // Not in a select list, where PostgreSQL finds a syntax error: another column than what is asked for would be read.
+        // Not in a select list, where PostgreSQL finds a syntax error: another column than what is
+        // asked for would be read.
         assert!(written("SELECT a, ONLY b FROM t").contains("ONLY"));
         assert!(written("SET TRANSACTION READ ONLY").contains("READ ONLY"));
     }

@@ -1,9 +1,10 @@
-//! Joins inside of joins without parentheses: `a JOIN b JOIN c ON … ON …` is written `a JOIN (b JOIN c ON …) ON …` before it is
-//! parsed, and the joined source of `MERGE INTO t USING a JOIN b ON … ON …` is `(a JOIN b ON …)`.
+//! Joins inside of joins without parentheses: `a JOIN b JOIN c ON … ON …` is written
+//! `a JOIN (b JOIN c ON …) ON …` before it is parsed, and the joined source of
+//! `MERGE INTO t USING a JOIN b ON … ON …` is `(a JOIN b ON …)`.
 //!
 //! # Invariants
-//! A join's condition belongs to the last join before it that has none yet, as in the grammar of SQL. Nothing is written where each
-//! join has its condition at once.
+//! A join's condition belongs to the last join before it that has none yet, as in the grammar of
+//! SQL. Nothing is written where each join has its condition at once.
 
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 
@@ -79,8 +80,8 @@ pub(crate) fn enclose(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
-/// Writes parentheses around the joined tables that a MERGE takes its rows from: up to the last ON before its first WHEN, which is
-/// MERGE's own.
+/// Writes parentheses around the joined tables that a MERGE takes its rows from: up to the last ON
+/// before its first WHEN, which is MERGE's own.
 pub(crate) fn enclose_merge_source(tokens: &mut Vec<TokenWithSpan>) {
     let (mut depth, mut merge, mut using, mut joined, mut on) = (0_usize, false, None, false, None);
     for (at, token) in tokens.iter().enumerate() {

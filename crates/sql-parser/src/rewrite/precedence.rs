@@ -1,22 +1,27 @@
 //! What the parser binds otherwise than PostgreSQL, put right after parsing.
 //!
 //! # Why
-//! The parser takes everything after `IS [NOT] DISTINCT FROM` for its right side, AND and OR included. In PostgreSQL they
-//! bind looser. Parentheses stay in the tree, so a looser operator directly below a tighter one is always the parser's doing.
-//! And `t.a[1]`, a column and a subscript, it takes for a column `t` with a field and a subscript.
+//! The parser takes everything after `IS [NOT] DISTINCT FROM` for its right side, AND and OR
+//! included. In PostgreSQL they bind looser. Parentheses stay in the tree, so a looser operator
+//! directly below a tighter one is always the parser's doing. And `t.a[1]`, a column and a
+//! subscript, it takes for a column `t` with a field and a subscript.
 //!
-//! A sign in front binds tighter than `^` in PostgreSQL and looser in the parser: `-2 ^ 2` is 4. Every other operator in front
-//! binds as loosely as operators that have no rank of their own, so it takes the whole arithmetic at its right: `~1 + 1` is
-//! `~(1 + 1)`. The parser gives it the factors only.
+//! A sign in front binds tighter than `^` in PostgreSQL and looser in the parser: `-2 ^ 2` is 4.
+//! Every other operator in front binds as loosely as operators that have no rank of their own, so
+//! it takes the whole arithmetic at its right: `~1 + 1` is `~(1 + 1)`. The parser gives it the
+//! factors only.
 //!
-//! `~` and its kin rank as every operator without a rank of its own (`syntax::dialect` tells the parser). Earlier versions
-//! ranked them as comparisons, and kept `a ~ b || c` of a tree that was `a ~ (b || c)`.
+//! `~` and its kin rank as every operator without a rank of its own (`syntax::dialect` tells the
+//! parser). Earlier versions ranked them as comparisons, and kept `a ~ b || c` of a tree that was
+//! `a ~ (b || c)`.
 //!
 //! # Invariants
-//! What is put right has parentheses where the parser would read its text otherwise: trees are kept as text.
+//! What is put right has parentheses where the parser would read its text otherwise: trees are kept
+//! as text.
 //!
 //! # On failure
-//! Comparisons in a row without parentheses have no order in PostgreSQL: 42601, as for LIKE, BETWEEN and IS DISTINCT FROM.
+//! Comparisons in a row without parentheses have no order in PostgreSQL: 42601, as for LIKE,
+//! BETWEEN and IS DISTINCT FROM.
 
 use std::ops::ControlFlow;
 
@@ -91,8 +96,8 @@ pub fn restore<T: VisitMut>(tree: &mut T) -> Result<()> {
     Ok(())
 }
 
-/// Puts right what a kept text may say without parentheses: earlier versions kept `a IS DISTINCT FROM b AND c` and
-/// `a ~ b || c` of trees that were right.
+/// Puts right what a kept text may say without parentheses: earlier versions kept
+/// `a IS DISTINCT FROM b AND c` and `a ~ b || c` of trees that were right.
 pub(crate) fn restore_kept<T: VisitMut>(tree: &mut T) {
     let _: ControlFlow<()> = visit_expressions_mut(tree, |expr| {
         let taken = std::mem::replace(expr, Expr::Tuple(Vec::new()));
@@ -101,7 +106,8 @@ pub(crate) fn restore_kept<T: VisitMut>(tree: &mut T) {
     });
 }
 
-/// A match of a pattern that is the left side of another operator, below none: all of that was the pattern.
+/// A match of a pattern that is the left side of another operator, below none: all of that was the
+/// pattern.
 fn matched_last(expr: Expr) -> Expr {
     match expr {
         Expr::BinaryOp { left, op, right } if !is_match(&op) && is_unranked(&op) => match *left {
@@ -178,9 +184,11 @@ fn signed(op: UnaryOperator, expr: Expr) -> Expr {
     }
 }
 
-/// An operation of arithmetic, below the operator in front that its left side ends with, if it ends with one.
+/// An operation of arithmetic, below the operator in front that its left side ends with, if it ends
+/// with one.
 fn computed(left: Expr, op: BinaryOperator, right: Expr) -> Expr {
-    // A sign that went below a power leaves that power at the right of another: powers go from left to right.
+    // A sign that went below a power leaves that power at the right of another: powers go from left
+    // to right.
     if op == BinaryOperator::PGExp
         && matches!(&right, Expr::BinaryOp { op: BinaryOperator::PGExp, .. })
     {

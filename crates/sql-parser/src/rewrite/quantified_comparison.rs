@@ -1,4 +1,5 @@
-//! Words before a parenthesis that the parser takes for something else, written so that it does not.
+//! Words before a parenthesis that the parser takes for something else, written so that it does
+//! not.
 //!
 //! | written | as |
 //! | --- | --- |
@@ -61,7 +62,8 @@ pub fn spell_like(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
-/// Writes an operator of `pg_catalog` that is called by its whole name before ANY, SOME and ALL as the operator itself.
+/// Writes an operator of `pg_catalog` that is called by its whole name before ANY, SOME and ALL as
+/// the operator itself.
 pub fn spell_operators(tokens: &mut Vec<TokenWithSpan>) {
     if !tokens.iter().any(|token| keyword(&token.token) == Keyword::OPERATOR) {
         return;

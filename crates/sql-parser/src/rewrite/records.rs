@@ -5,11 +5,12 @@
 //! the list of columns says what the result is, and no function of the registry could.
 //!
 //! # Invariants
-//! A field that is missing or JSON's null is NULL; JSON's arrays become arrays; what is no object is refused (22023), as in
-//! PostgreSQL.
+//! A field that is missing or JSON's null is NULL; JSON's arrays become arrays; what is no object
+//! is refused (22023), as in PostgreSQL.
 //!
 //! # On failure
-//! 42601 for a call without types of its columns, and for types on what has columns of its own; 42701 for a column twice.
+//! 42601 for a call without types of its columns, and for types on what has columns of its own;
+//! 42701 for a column twice.
 
 use std::ops::ControlFlow;
 
@@ -116,7 +117,8 @@ fn rewritten(factor: &TableFactor) -> Result<Option<TableFactor>> {
     Ok(select.from.pop().map(|from| from.relation))
 }
 
-/// The call and its list of columns, `(name type, …)`, of `ROWS FROM` as pairs of a name and a call, one a column.
+/// The call and its list of columns, `(name type, …)`, of `ROWS FROM` as pairs of a name and a
+/// call, one a column.
 ///
 /// # Errors
 /// 42601 for what is no list of columns, and for a function that takes none.
@@ -148,7 +150,8 @@ pub(super) fn item(call: &[TokenWithSpan], columns: &[TokenWithSpan]) -> Result<
         return Err(Error::syntax(ONLY_RECORDS));
     };
     if columns.iter().any(|(_, ty)| matches!(ty, DataType::Array(_))) {
-        // One list a column is what the call becomes, and a list of arrays is one of their elements.
+        // One list a column is what the call becomes, and a list of arrays is one of their
+        // elements.
         return Err(Error::unsupported("an array among the columns of a function in ROWS FROM")
             .hint("Name the function in FROM by itself."));
     }

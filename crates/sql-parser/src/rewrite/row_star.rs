@@ -1,8 +1,10 @@
-//! `(row).*` in a select list: the parser takes a star behind names only. Over tokens the star becomes a field with a name
-//! that no field has; over the tree such an item becomes the parser's own form of it.
+//! `(row).*` in a select list: the parser takes a star behind names only. Over tokens the star
+//! becomes a field with a name that no field has; over the tree such an item becomes the parser's
+//! own form of it.
 //!
-//! `(t.*)` as an item of a select list or of RETURNING gives the columns, as `t.*` does; within an expression it is the row. An
-//! expression that begins with `t.*` (`t.* IS NULL`), which the parser takes for an item of its own, gets the parentheses.
+//! `(t.*)` as an item of a select list or of RETURNING gives the columns, as `t.*` does; within an
+//! expression it is the row. An expression that begins with `t.*` (`t.* IS NULL`), which the parser
+//! takes for an item of its own, gets the parentheses.
 //!
 //! # On failure
 //! Elsewhere than in a select list or behind RETURNING the star is no field: 0A000 ([`refuse`]).
@@ -39,7 +41,8 @@ pub fn spell(tokens: &mut [TokenWithSpan]) -> bool {
     found
 }
 
-/// Puts `t.*` in parentheses where an operator follows; whether any stars stand right before a closing one.
+/// Puts `t.*` in parentheses where an operator follows; whether any stars stand right before a
+/// closing one.
 pub fn spell_relations(tokens: &mut Vec<TokenWithSpan>) -> bool {
     let solid: Vec<usize> =
         (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
@@ -100,7 +103,8 @@ fn is_star(step: &AccessExpr) -> bool {
     matches!(step, AccessExpr::Dot(Expr::Identifier(Ident { value, .. })) if value == STAR)
 }
 
-/// Gives items that end in the field their form, and those that are a relation's row its columns if `relations`.
+/// Gives items that end in the field their form, and those that are a relation's row its columns if
+/// `relations`.
 fn restored(items: &mut [SelectItem], relations: bool) {
     for item in items {
         if relations
@@ -160,8 +164,8 @@ impl VisitorMut for Stars {
     }
 }
 
-/// Gives stars behind rows in a query that is kept their form. `(t.*)` in it is a row: earlier versions took it for one, and this one
-/// keeps none.
+/// Gives stars behind rows in a query that is kept their form. `(t.*)` in it is a row: earlier
+/// versions took it for one, and this one keeps none.
 pub fn restore_query(query: &mut Query) {
     let _ = query.visit(&mut Stars { relations: false });
 }

@@ -1,4 +1,5 @@
-//! `ROWS FROM (f(…), g(…) AS (columns)) [WITH ORDINALITY]`, which the parser does not know, and the node that carries it.
+//! `ROWS FROM (f(…), g(…) AS (columns)) [WITH ORDINALITY]`, which the parser does not know, and the
+//! node that carries it.
 //!
 //! ```text
 //! ROWS FROM (f(a), g(b)) WITH ORDINALITY AS t   ->   TABLE ((true, f(a), g(b))) AS t
@@ -6,14 +7,16 @@
 //! ```
 //!
 //! # Invariants
-//! `TABLE (…)` in FROM is no SQL of PostgreSQL: where a client writes it, it is refused, so that the parser's node for it is this
-//! module's own. [`RowsFrom::of`] reads the node, [`restore`] gives it the form in which it was written.
+//! `TABLE (…)` in FROM is no SQL of PostgreSQL: where a client writes it, it is refused, so that
+//! the parser's node for it is this module's own. [`RowsFrom::of`] reads the node, [`restore`]
+//! gives it the form in which it was written.
 //!
 //! # On failure
 //! 42601.
 //!
 //! # Limits
-//! A function with a list of its columns is shown, in a view, as the calls of `unnest` that it is executed as.
+//! A function with a list of its columns is shown, in a view, as the calls of `unnest` that it is
+//! executed as.
 
 use std::ops::ControlFlow;
 
@@ -68,7 +71,8 @@ struct Found {
     open: usize,
 }
 
-/// Writes the items of a statement as the parser can read them; `kept`: the text is not a client's, and may have the node.
+/// Writes the items of a statement as the parser can read them; `kept`: the text is not a client's,
+/// and may have the node.
 ///
 /// # Errors
 /// See the module.
@@ -181,7 +185,8 @@ fn write(tokens: &mut Vec<TokenWithSpan>, found: &Found) -> Result<()> {
     let word = |at: Option<usize>| keyword(at.map(|at| &tokens[at].token));
     let ordinality = word(with) == Keyword::WITH && word(numbered) == Keyword::ORDINALITY;
     let end = if ordinality { numbered.unwrap_or(close) } else { close };
-    // LATERAL says nothing of functions that they do not do by themselves, and the parser takes it before calls only.
+    // LATERAL says nothing of functions that they do not do by themselves, and the parser takes it
+    // before calls only.
     let lateral = (0..found.begins)
         .rev()
         .find(|at| !matches!(tokens[*at].token, Token::Whitespace(_)))
@@ -283,7 +288,8 @@ fn written(expr: &Expr, alias: Option<&TableAlias>) -> Option<String> {
     if rows.calls.iter().any(|(name, _)| name.is_some())
         && let Some(alias) = &mut alias
     {
-        // The columns' names go with the list that is not shown: all of them are given by the alias.
+        // The columns' names go with the list that is not shown: all of them are given by the
+        // alias.
         let names = rows.calls.iter().map(|(name, call)| match (name, call) {
             (Some(name), _) => ident(name),
             (None, Expr::Function(call)) => {

@@ -1,4 +1,5 @@
-//! SEARCH and CYCLE behind a query of WITH RECURSIVE, which the parser does not know, and the node that carries them.
+//! SEARCH and CYCLE behind a query of WITH RECURSIVE, which the parser does not know, and the node
+//! that carries them.
 //!
 //! ```text
 //! (q) SEARCH DEPTH FIRST BY a, b SET o                 ->   (q |> CALL search_depth(o, a, b))
@@ -6,8 +7,9 @@
 //! ```
 //!
 //! # Invariants
-//! `|>` is an operator of nobody's in PostgreSQL, and the tokenizer gives it as such: the token that the parser takes for a step of a
-//! query comes from here alone. [`of`] reads the steps, [`keep`] makes them again of a text that the catalog keeps.
+//! `|>` is an operator of nobody's in PostgreSQL, and the tokenizer gives it as such: the token
+//! that the parser takes for a step of a query comes from here alone. [`of`] reads the steps,
+//! [`keep`] makes them again of a text that the catalog keeps.
 //!
 //! # On failure
 //! 42601.
@@ -150,7 +152,8 @@ impl<'t> Words<'t> {
         Ok(names)
     }
 
-    /// The tokens of a constant, up to a word: a number, a string, TRUE, FALSE or NULL, or a type's name before a string.
+    /// The tokens of a constant, up to a word: a number, a string, TRUE, FALSE or NULL, or a type's
+    /// name before a string.
     fn constant(&mut self, ends: Keyword) -> Result<Vec<Token>> {
         let mut constant = Vec::new();
         let mut ended = false;
@@ -287,8 +290,9 @@ fn kind(words: &mut Words<'_>) -> Option<&'static str> {
     Some(kind)
 }
 
-/// Makes the steps of a text that the catalog keeps what the parser knows: [`crate::syntax::kept_tokens`] gives the sign of each as a
-/// backslash, which is none of SQL's outside of strings.
+/// Makes the steps of a text that the catalog keeps what the parser knows:
+/// [`crate::syntax::kept_tokens`] gives the sign of each as a backslash, which is none of SQL's
+/// outside of strings.
 pub fn keep(tokens: &mut [TokenWithSpan]) {
     for token in tokens {
         if token.token == Token::Backslash {
@@ -313,7 +317,8 @@ pub fn restore(query: &mut Query) {
     let _ = query.visit(&mut Clauses);
 }
 
-/// Behind the parenthesis the parser's tree has a place for a name alone, with FROM before it: [`shown`] takes that out.
+/// Behind the parenthesis the parser's tree has a place for a name alone, with FROM before it:
+/// [`shown`] takes that out.
 fn restored(cte: &mut Cte) {
     let (search, cycle) = of(&cte.query);
     let mut clauses = Vec::new();

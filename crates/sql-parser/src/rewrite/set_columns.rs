@@ -1,7 +1,9 @@
-//! `ON DELETE SET NULL (columns)` and `ON DELETE SET DEFAULT (columns)` of foreign keys, which the parser does not know.
+//! `ON DELETE SET NULL (columns)` and `ON DELETE SET DEFAULT (columns)` of foreign keys, which the
+//! parser does not know.
 //!
-//! The columns become more of the columns that are referenced, each with a mark before its name: `REFERENCES p (a) ON DELETE SET NULL (b)`
-//! is written as `REFERENCES p (a, "mark b") ON DELETE SET NULL`. Whoever defines the key takes them out again.
+//! The columns become more of the columns that are referenced, each with a mark before its name:
+//! `REFERENCES p (a) ON DELETE SET NULL (b)` is written as
+//! `REFERENCES p (a, "mark b") ON DELETE SET NULL`. Whoever defines the key takes them out again.
 //!
 //! # Invariants
 //! The marks begin with a NUL, which no client can send.
@@ -103,7 +105,8 @@ fn next(tokens: &[TokenWithSpan], from: usize) -> Result<Option<List>> {
     Err(Error::syntax("syntax error at end of input"))
 }
 
-/// Adds marked names to the columns behind REFERENCES and the table's name; how many tokens that makes.
+/// Adds marked names to the columns behind REFERENCES and the table's name; how many tokens that
+/// makes.
 fn insert(
     tokens: &mut Vec<TokenWithSpan>,
     references: usize,

@@ -14,8 +14,8 @@
 //! | `ALTER DOMAIN name ADD CONSTRAINT …` and the like | `ALTER TABLE name ADD CONSTRAINT …`, marked external |
 //!
 //! # Invariants
-//! A statement that is borrowed is refused when it is written itself (collations, external tables), so that none
-//! is taken for the other.
+//! A statement that is borrowed is refused when it is written itself (collations, external tables),
+//! so that none is taken for the other.
 
 use crate::sqlparser::ast::{AlterTableType, Statement};
 use crate::sqlparser::keywords::Keyword;
@@ -23,8 +23,9 @@ use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Whitespace, Word};
 use telesto_sql_types::error::{Error, Result};
 use telesto_sql_types::text::{NAME_BYTES, cut_name};
 
-/// Writes the type `int ARRAY` as `int[]`. ARRAY is reserved: behind it stands `[` or `(` in an expression, and behind a type's
-/// name (or its modifiers) neither (`int ARRAY[3]` stays a syntax error).
+/// Writes the type `int ARRAY` as `int[]`. ARRAY is reserved: behind it stands `[` or `(` in an
+/// expression, and behind a type's name (or its modifiers) neither (`int ARRAY[3]` stays a syntax
+/// error).
 pub fn spell_arrays(tokens: &mut Vec<TokenWithSpan>) {
     let is_array = |token: &Token| matches!(token, Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case("ARRAY"));
     if !tokens.iter().any(|t| is_array(&t.token)) {
@@ -188,7 +189,8 @@ pub fn spell_constants(tokens: &mut Vec<TokenWithSpan>) {
     }
 }
 
-/// Quotes names of functions behind `pg_catalog.` that the parser takes for forms with a syntax of their own: `pg_catalog.substring(a, 2)`.
+/// Quotes names of functions behind `pg_catalog.` that the parser takes for forms with a syntax of
+/// their own: `pg_catalog.substring(a, 2)`.
 pub fn spell_qualified_calls(tokens: &mut [TokenWithSpan]) {
     let solid: Vec<usize> =
         (0..tokens.len()).filter(|at| !matches!(tokens[*at].token, Token::Whitespace(_))).collect();
@@ -211,7 +213,8 @@ pub fn spell_qualified_calls(tokens: &mut [TokenWithSpan]) {
     }
 }
 
-/// Writes the blanks that `trim(FROM x)` and `trim(TRAILING FROM x)` leave out (pgjdbc's `{fn length(x)}`).
+/// Writes the blanks that `trim(FROM x)` and `trim(TRAILING FROM x)` leave out (pgjdbc's
+/// `{fn length(x)}`).
 pub fn spell_trims(tokens: &mut Vec<TokenWithSpan>) {
     let word = |token: &Token, known: &[&str]| matches!(token, Token::Word(w) if w.quote_style.is_none() && known.iter().any(|k| w.value.eq_ignore_ascii_case(k)));
     if !tokens.iter().any(|t| word(&t.token, &["TRIM"])) {
@@ -350,7 +353,8 @@ pub fn mark(statement: &mut Statement, spelled: Spelled) {
     }
 }
 
-/// Writes `SET role TO …` and `SET role = …` as an assignment to a parameter of that name, where the parser reads a role called `TO`.
+/// Writes `SET role TO …` and `SET role = …` as an assignment to a parameter of that name, where
+/// the parser reads a role called `TO`.
 pub fn spell_role(tokens: &mut [TokenWithSpan]) {
     let word = |token: &Token| match token {
         Token::Word(w) if w.quote_style.is_none() => w.value.to_ascii_uppercase(),

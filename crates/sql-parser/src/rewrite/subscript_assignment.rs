@@ -1,5 +1,6 @@
-//! `SET a[1] = …` and `SET d['b'] = …`: the parser takes only names on the left of an assignment. Column and subscripts travel as one
-//! quoted name that begins with `PART`, which no column's name does; [`part`] takes it apart.
+//! `SET a[1] = …` and `SET d['b'] = …`: the parser takes only names on the left of an assignment.
+//! Column and subscripts travel as one quoted name that begins with `PART`, which no column's name
+//! does; [`part`] takes it apart.
 //!
 //! # On failure
 //! 0A000 for subscripts among the columns of an INSERT.

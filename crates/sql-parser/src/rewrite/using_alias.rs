@@ -1,8 +1,9 @@
 //! `JOIN … USING (a, b) AS j`, which the parser does not know, written as `USING (j.a, j.b)`.
 //!
 //! # Invariants
-//! PostgreSQL's grammar has no qualified names in a list of USING, and where a client writes some they are refused: the parser's node
-//! for them is this module's own. [`alias`] reads it, [`restore`] gives it the form in which it was written.
+//! PostgreSQL's grammar has no qualified names in a list of USING, and where a client writes some
+//! they are refused: the parser's node for them is this module's own. [`alias`] reads it,
+//! [`restore`] gives it the form in which it was written.
 //!
 //! # On failure
 //! 42601.
@@ -32,7 +33,8 @@ fn keyword(token: Option<&Token>) -> Keyword {
     }
 }
 
-/// Writes the lists of a statement that have an alias so; `kept`: the text is not a client's, and may have the node.
+/// Writes the lists of a statement that have an alias so; `kept`: the text is not a client's, and
+/// may have the node.
 ///
 /// # Errors
 /// See the module.

@@ -1,12 +1,14 @@
-//! `f(a, VARIADIC b)`, which the parser does not know, written as `"f#variadic"(a, b)` before parsing.
+//! `f(a, VARIADIC b)`, which the parser does not know, written as `"f#variadic"(a, b)` before
+//! parsing.
 //!
 //! # Invariants
-//! Only functions that take VARIADIC in PostgreSQL, and only their last argument, are written so; [`plain_name`] gives the name back to
-//! whoever shows the call. Written by a client, the name means the same.
+//! Only functions that take VARIADIC in PostgreSQL, and only their last argument, are written so;
+//! [`plain_name`] gives the name back to whoever shows the call. Written by a client, the name
+//! means the same.
 //!
 //! # On failure
-//! 42601 where PostgreSQL's grammar has no VARIADIC, 0A000 for those that take it there only. Before the argument of a function that
-//! takes no list it says nothing.
+//! 42601 where PostgreSQL's grammar has no VARIADIC, 0A000 for those that take it there only.
+//! Before the argument of a function that takes no list it says nothing.
 
 use std::ops::ControlFlow;
 
@@ -113,7 +115,8 @@ pub fn spell(tokens: &mut Vec<TokenWithSpan>) -> Result<()> {
     Ok(())
 }
 
-/// The function's name before the parenthesis of a call, as the catalog has it; `None`: it is no call of a function.
+/// The function's name before the parenthesis of a call, as the catalog has it; `None`: it is no
+/// call of a function.
 fn called(token: &Token) -> Option<String> {
     let Token::Word(word) = token else { return None };
     if word.quote_style.is_some() {
@@ -123,7 +126,8 @@ fn called(token: &Token) -> Option<String> {
     (!FORMS.contains(&name.as_str())).then_some(name)
 }
 
-/// The name of a function that takes VARIADIC; `None`: it does not, and the word says nothing, as in PostgreSQL.
+/// The name of a function that takes VARIADIC; `None`: it does not, and the word says nothing, as
+/// in PostgreSQL.
 fn taken(name: String) -> Result<Option<String>> {
     if KNOWN.contains(&name.as_str()) {
         return Ok(Some(name));
@@ -167,7 +171,8 @@ fn defines_a_function(tokens: &[TokenWithSpan]) -> bool {
             .any(|word| ["FUNCTION", "PROCEDURE", "ROUTINE", "AGGREGATE"].contains(&word.as_str()))
 }
 
-/// Gives the calls of a query the form in which a client writes them: for its text, not for a binder.
+/// Gives the calls of a query the form in which a client writes them: for its text, not for a
+/// binder.
 pub fn restore(query: &mut Query) {
     let _ = visit_expressions_mut(query, |expr| {
         if let Expr::Function(call) = expr

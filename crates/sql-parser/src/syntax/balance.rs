@@ -1,8 +1,9 @@
 //! Long chains of AND and OR as trees of little depth.
 //!
-//! The parser makes `a AND b AND c …` a tree as deep as the chain is long, and everything that walks a tree calls itself.
-//! AND and OR are associative, also with NULL, so the same operands in the same order may hang on a tree of logarithmic
-//! depth. Its text is the same: parentheses that were written are nodes of their own.
+//! The parser makes `a AND b AND c …` a tree as deep as the chain is long, and everything that
+//! walks a tree calls itself. AND and OR are associative, also with NULL, so the same operands in
+//! the same order may hang on a tree of logarithmic depth. Its text is the same: parentheses that
+//! were written are nodes of their own.
 //!
 //! # Invariants
 //! Operands and their order stay.

@@ -1,27 +1,31 @@
 //! How deep a tree the parser will make of tokens.
 //!
 //! # Invariants
-//! A tree is no deeper than what is counted here: its depth is the parentheses that are open, and of each of them the
-//! operators that chain up in the item under way. What a comma or a clause's word begins anew does not add up.
+//! A tree is no deeper than what is counted here: its depth is the parentheses that are open, and
+//! of each of them the operators that chain up in the item under way. What a comma or a clause's
+//! word begins anew does not add up.
 //!
 //! # On failure
 //! 54001.
 //!
 //! # Limits
-//! Over-counting is allowed, since it only costs stack: a word that is a name here may be an operator elsewhere.
+//! Over-counting is allowed, since it only costs stack: a word that is a name here may be an
+//! operator elsewhere.
 
 use super::too_deep;
 use crate::sqlparser::keywords::Keyword;
 use crate::sqlparser::tokenizer::{Token, TokenWithSpan};
 use telesto_sql_types::error::Result;
 
-/// Parentheses, brackets and CASEs that may be open at once. PostgreSQL's parser gives up at some thousands.
+/// Parentheses, brackets and CASEs that may be open at once. PostgreSQL's parser gives up at some
+/// thousands.
 pub const MAX_NESTED: usize = 1_000;
 
 /// Operators and set operations that may chain up. PostgreSQL's stack ends at some thousands.
 pub const MAX_CHAINED: usize = 5_000;
 
-/// ANDs and ORs that may chain up. They are joined in a loop, so that only the text bounds them in PostgreSQL.
+/// ANDs and ORs that may chain up. They are joined in a loop, so that only the text bounds them in
+/// PostgreSQL.
 pub const MAX_JOINED: usize = 100_000;
 
 /// The depth of a tree.

@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //! - The parser takes this dialect for PostgreSQL's own wherever it asks for one by type.
-//! - The work of one parse is bounded by its tokens: the parser tries a construct, goes back and tries another, and where
-//!   such tries nest, each level doubles the time. Every try passes [`Dialect::parse_prefix`], which counts.
+//! - The work of one parse is bounded by its tokens: the parser tries a construct, goes back and
+//!   tries another, and where such tries nest, each level doubles the time. Every try passes
+//!   [`Dialect::parse_prefix`], which counts.
 //!
 //! # On failure
-//! When the count is used up every further prefix is refused, so that the parse unwinds at once; it is told as 54001.
+//! When the count is used up every further prefix is refused, so that the parse unwinds at once; it
+//! is told as 54001.
 //!
 //! # Limits
 //! [`PREFIXES_A_TOKEN`].
@@ -20,16 +22,18 @@ use crate::sqlparser::keywords::Keyword;
 use crate::sqlparser::parser::{Parser, ParserError};
 use crate::sqlparser::tokenizer::Token;
 
-/// How often the beginning of an expression may be looked at for each token. Ordinary statements need less than two.
+/// How often the beginning of an expression may be looked at for each token. Ordinary statements
+/// need less than two.
 const PREFIXES_A_TOKEN: u64 = 32;
 
 thread_local! {
-    /// Beginnings of expressions that the parse under way may still look at. A parse is not left before it is done,
-    /// so a thread has one, and those that it begins itself.
+    /// Beginnings of expressions that the parse under way may still look at. A parse is not left
+    /// before it is done, so a thread has one, and those that it begins itself.
     static LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Gives a parse of `tokens` tokens its share of work, without taking anything from one that began it.
+/// Gives a parse of `tokens` tokens its share of work, without taking anything from one that began
+/// it.
 pub fn begin(tokens: usize) {
     let share = (tokens as u64).saturating_add(64).saturating_mul(PREFIXES_A_TOKEN);
     LEFT.set(LEFT.get().max(share));
@@ -70,7 +74,8 @@ impl Dialect for TelestoDialect {
         }
     }
 
-    /// COLLATE behind a cast or another COLLATE: the parser takes it only behind what begins an expression.
+    /// COLLATE behind a cast or another COLLATE: the parser takes it only behind what begins an
+    /// expression.
     fn parse_infix(
         &self,
         parser: &mut Parser<'_>,
@@ -83,14 +88,15 @@ impl Dialect for TelestoDialect {
         })
     }
 
-    /// Names of arguments are identifiers in PostgreSQL 15. The parser would read every argument twice to look for
-    /// expressions before `=>`, and so the innermost of thirty calls a thousand million times.
+    /// Names of arguments are identifiers in PostgreSQL 15. The parser would read every argument
+    /// twice to look for expressions before `=>`, and so the innermost of thirty calls a thousand
+    /// million times.
     fn supports_named_fn_args_with_expr_name(&self) -> bool {
         false
     }
 
-    /// Steps of a query carry what stands behind one of WITH ([`crate::rewrite::search_cycle`]): no text of a client's makes the token
-    /// that they begin with.
+    /// Steps of a query carry what stands behind one of WITH ([`crate::rewrite::search_cycle`]): no
+    /// text of a client's makes the token that they begin with.
     fn supports_pipe_operator(&self) -> bool {
         true
     }

@@ -1,8 +1,10 @@
-//! The door to the SQL parser: one dialect, one set of limits, one way to tell that a limit was met.
+//! The door to the SQL parser: one dialect, one set of limits, one way to tell that a limit was
+//! met.
 //!
 //! # Invariants
-//! - Every text and every list of tokens that becomes a tree is measured first ([`depth`]): what is too deep is refused before
-//!   anything recursive looks at it, and the stack that its tree needs is known.
+//! - Every text and every list of tokens that becomes a tree is measured first ([`depth`]): what is
+//!   too deep is refused before anything recursive looks at it, and the stack that its tree needs
+//!   is known.
 //! - A limit of the parser is told as 54001, never as a syntax error and never as damage.
 //!
 //! # On failure
@@ -27,8 +29,8 @@ use crate::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 use crate::stack::Need;
 use telesto_sql_types::error::{Error, SqlState};
 
-/// Levels of the parser's own functions that the deepest statement takes: an expression, a query and its FROM are up to three
-/// for one level of parentheses.
+/// Levels of the parser's own functions that the deepest statement takes: an expression, a query
+/// and its FROM are up to three for one level of parentheses.
 const PARSER_LEVELS: usize = 4 * depth::MAX_NESTED;
 
 /// 54001, as PostgreSQL tells it.
@@ -38,7 +40,8 @@ pub fn too_deep() -> Error {
     )
 }
 
-/// A parser of tokens that were measured; `begins` when they are a statement of a client's and no part of one.
+/// A parser of tokens that were measured; `begins` when they are a statement of a client's and no
+/// part of one.
 pub fn parser(tokens: Vec<TokenWithSpan>, begins: bool) -> Parser<'static> {
     if begins {
         dialect::renew();
@@ -69,8 +72,8 @@ impl Unread {
     }
 }
 
-/// Reads `text` by `read`, on a stack that is deep enough for it. The tree may be as deep as [`depth`] allows: who keeps it
-/// drops it where that has room.
+/// Reads `text` by `read`, on a stack that is deep enough for it. The tree may be as deep as
+/// [`depth`] allows: who keeps it drops it where that has room.
 ///
 /// # Errors
 /// [`Unread`].
@@ -162,8 +165,9 @@ pub fn tokens(text: &str) -> std::result::Result<Vec<TokenWithSpan>, (String, u6
     strings::join(tokens)
 }
 
-/// [`tokens`] of a text that is no client's: it may have steps of queries ([`crate::rewrite::search_cycle`]), whose sign the tokenizer
-/// refuses where nothing follows that makes another operator of it.
+/// [`tokens`] of a text that is no client's: it may have steps of queries
+/// ([`crate::rewrite::search_cycle`]), whose sign the tokenizer refuses where nothing follows that
+/// makes another operator of it.
 ///
 /// # Errors
 /// As [`tokens`].
@@ -189,8 +193,9 @@ pub fn kept_tokens(text: &str) -> std::result::Result<Vec<TokenWithSpan>, (Strin
 /// The sign that a step of a query begins with.
 const STEP: &str = "|>";
 
-/// Writes the many brackets of an array type as one pair, since PostgreSQL makes no difference: `int[][]` is `int[]`. The parser
-/// would make a tree of them. Leaves one NOT or two of a longer row of them.
+/// Writes the many brackets of an array type as one pair, since PostgreSQL makes no difference:
+/// `int[][]` is `int[]`. The parser would make a tree of them. Leaves one NOT or two of a longer
+/// row of them.
 pub fn shorten(tokens: &mut Vec<TokenWithSpan>) {
     let solid = |t: &TokenWithSpan| !matches!(t.token, Token::Whitespace(_));
     let not = |t: &Token| {

@@ -1,7 +1,8 @@
 //! Numbers that a word runs into.
 //!
 //! # Invariants
-//! What PostgreSQL 15 has no form for (`0x1F`, `1_000`) is an error, and never another value, or a number with an alias.
+//! What PostgreSQL 15 has no form for (`0x1F`, `1_000`) is an error, and never another value, or a
+//! number with an alias.
 //!
 //! # On failure
 //! A message with its line and column, as the tokenizer tells them.

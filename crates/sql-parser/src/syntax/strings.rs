@@ -1,9 +1,10 @@
 //! String constants that go on in another line are one constant, as the standard has it.
 //!
 //! # Invariants
-//! - Two constants with nothing but blanks, `--` comments and at least one end of a line between them are one; in one line they are an
-//!   error, and never a constant with an alias.
-//! - What goes on is read as its beginning was: by the rules of `E'…'` or `U&'…'`, if that is how it began.
+//! - Two constants with nothing but blanks, `--` comments and at least one end of a line between
+//!   them are one; in one line they are an error, and never a constant with an alias.
+//! - What goes on is read as its beginning was: by the rules of `E'…'` or `U&'…'`, if that is how
+//!   it began.
 //!
 //! # On failure
 //! A message with its line and column, as the tokenizer tells them.

@@ -1,17 +1,20 @@
 //! Who holds and waits for advisory locks in this process.
 //!
 //! # Invariants
-//! - Of one lock, the granted holds of different sessions never conflict; a hold is granted only while the remote row gives this
-//!   process that mode.
+//! - Of one lock, the granted holds of different sessions never conflict; a hold is granted only
+//!   while the remote row gives this process that mode.
 //! - A request waits behind earlier ones that it conflicts with, so that none waits for ever.
-//! - A session waits for one lock at a time; no call looks through the locks of others that it does not wait for.
+//! - A session waits for one lock at a time; no call looks through the locks of others that it does
+//!   not wait for.
 //! - One task a lock (*settle*) changes the row; it goes on when the one who asked has gone.
 //!
-//! - The row is changed to take a lock when the caller's spend caps let it, on its account; to give it up always, as a job.
+//! - The row is changed to take a lock when the caller's spend caps let it, on its account; to give
+//!   it up always, as a job.
 //!
 //! # On failure
-//! An error of the row's transaction goes to those who wait for it, and the row is written until it is known to name who has the lock:
-//! what failed may have taken effect. A release that fails is tried again.
+//! An error of the row's transaction goes to those who wait for it, and the row is written until it
+//! is known to name who has the lock: what failed may have taken effect. A release that fails is
+//! tried again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -175,8 +178,9 @@ impl AdvisoryLocks {
         &self.env
     }
 
-    /// Takes `key` for a session that does not have it in that mode; false: `attempt`, and it is taken. `holds_another`: the session
-    /// has other locks, so that it does not wait for ever for one that another process has.
+    /// Takes `key` for a session that does not have it in that mode; false: `attempt`, and it is
+    /// taken. `holds_another`: the session has other locks, so that it does not wait for ever for
+    /// one that another process has.
     pub async fn take(
         self: &Arc<Self>,
         (key, mode): (LockKey, LockMode),
@@ -259,7 +263,8 @@ impl AdvisoryLocks {
         }
     }
 
-    /// Waits until the caller's spend caps let it write the row, if that is to be written: no statement said that it would write.
+    /// Waits until the caller's spend caps let it write the row, if that is to be written: no
+    /// statement said that it would write.
     async fn asks_caps(&self, key: LockKey, mode: LockMode) {
         let has = |entry: &Entry| !entry.settling && entry.remote >= Some(mode);
         if !self.state.lock().locks.get(&key).is_some_and(has) {
@@ -329,7 +334,8 @@ impl AdvisoryLocks {
         out
     }
 
-    /// Changes the row to what is needed. What gives locks up is asked of nobody, and not put on its account: it may not be refused.
+    /// Changes the row to what is needed. What gives locks up is asked of nobody, and not put on
+    /// its account: it may not be refused.
     fn settle(self: &Arc<Self>, key: LockKey) {
         self.settle_for(key, None);
     }
@@ -440,7 +446,8 @@ impl AdvisoryLocks {
         }
     }
 
-    /// This process was taken for dead in that life. Whoever finds it out later takes nothing from those who have locks of the next one.
+    /// This process was taken for dead in that life. Whoever finds it out later takes nothing from
+    /// those who have locks of the next one.
     fn lose(&self, life: u64) {
         let mut state = self.state.lock();
         let state = &mut *state;

@@ -1,15 +1,18 @@
 //! Which processes have a lock: rows of the system key space, changed by transactions of their own.
 //!
 //! # Invariants
-//! - Two processes never have conflicting modes of one lock: both write the lock's row, and one of two commits conflicts.
-//! - A holder is removed from a row only by itself, or by one that read its beats unchanged for [`LEASE`] and whose
-//!   transaction finds them unchanged at its commit; that transaction removes the holder's `alive` row, too.
+//! - Two processes never have conflicting modes of one lock: both write the lock's row, and one of
+//!   two commits conflicts.
+//! - A holder is removed from a row only by itself, or by one that read its beats unchanged for
+//!   [`LEASE`] and whose transaction finds them unchanged at its commit; that transaction removes
+//!   the holder's `alive` row, too.
 //!
 //! # On failure
 //! [`RemoteError::Lost`]: this process was taken for dead. Other errors are the database's.
 //!
 //! # Limits
-//! A process's `alive` row stays when it ends: a few bytes a process that ever took a lock, until it is taken for dead.
+//! A process's `alive` row stays when it ends: a few bytes a process that ever took a lock, until
+//! it is taken for dead.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -149,7 +152,8 @@ impl Remote {
         out.finish()
     }
 
-    /// Makes this process one nobody knows: it has lost its locks of this life. `false`: that life was over already.
+    /// Makes this process one nobody knows: it has lost its locks of this life. `false`: that life
+    /// was over already.
     pub fn begin_anew(&self, of: u64) -> bool {
         let mut life = self.life.lock();
         if life.number != of {
@@ -159,7 +163,8 @@ impl Remote {
         true
     }
 
-    /// Makes this process have `key` as `wanted`; `None`: not at all. False when others are in the way.
+    /// Makes this process have `key` as `wanted`; `None`: not at all. False when others are in the
+    /// way.
     pub async fn set(
         &self,
         key: LockKey,
@@ -312,12 +317,13 @@ impl Remote {
         }
     }
 
-    /// Lets the commit of `txn` fail if this process was taken for dead in the life that it has now. A life in which it is known to have been.
+    /// Lets the commit of `txn` fail if this process was taken for dead in the life that it has
+    /// now. A life in which it is known to have been.
     pub async fn fence(&self, txn: &Arc<dyn Transaction>) -> Result<Option<u64>> {
         let life = *self.life.lock();
         let alive = txn.get(&process_key(ALIVE, life.me), ReadFor::Constraint).await?.is_some();
-        // A snapshot from before this process was known does not have the row: the commit will find it changed, and the
-        // block is executed again at a newer one.
+        // A snapshot from before this process was known does not have the row: the commit will find
+        // it changed, and the block is executed again at a newer one.
         let lost = !alive && life.known.is_some_and(|since| txn.snapshot() >= since);
         Ok(lost.then_some(life.number))
     }

@@ -1,8 +1,11 @@
-//! The advisory locks of one session: counts, transactions, savepoints; and the tables that it holds still.
+//! The advisory locks of one session: counts, transactions, savepoints; and the tables that it
+//! holds still.
 //!
 //! # Invariants
-//! - A lock is given up when every count of it is: each call of a session-level function, each of a transaction-level one.
-//! - While its block is executed again the session keeps what it held, so that taking it again neither waits nor counts twice.
+//! - A lock is given up when every count of it is: each call of a session-level function, each of a
+//!   transaction-level one.
+//! - While its block is executed again the session keeps what it held, so that taking it again
+//!   neither waits nor counts twice.
 //!
 //! # On failure
 //! Dropping the session gives everything up.
@@ -226,7 +229,8 @@ impl AdvisorySession {
             self.held.lock().clear();
         }
         fenced?;
-        // Another session may have found out meanwhile: the name that was looked at is then the next one's.
+        // Another session may have found out meanwhile: the name that was looked at is then the
+        // next one's.
         self.check()
     }
 }

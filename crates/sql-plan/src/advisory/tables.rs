@@ -6,9 +6,10 @@
 //!        └── executed again, the hold goes on ◄── conflict ── no ◄────────────────────────────────┘
 //! ```
 //! # Invariants
-//! - Others' commits into these rows wait (`telesto_txn::Hold`), whether or not it is a hint that reaches all nodes: the
-//!   definition's own reads are validated in any case.
-//! - A hold goes on while its statement, or its block, is executed again, and ends with it, however it ends.
+//! - Others' commits into these rows wait (`telesto_txn::Hold`), whether or not it is a hint that
+//!   reaches all nodes: the definition's own reads are validated in any case.
+//! - A hold goes on while its statement, or its block, is executed again, and ends with it, however
+//!   it ends.
 //! - It is placed again every [`BEAT`]; a session that is gone leaves it for [`LASTS`] at most.
 //!
 //! # On failure
@@ -55,7 +56,8 @@ impl TableHolds {
         Self { env, database, held: Mutex::default(), goes_on: AtomicBool::new(false) }
     }
 
-    /// Holds `ranges` still for `txn`, and whatever the session holds already; `depth`: how many savepoints there are.
+    /// Holds `ranges` still for `txn`, and whatever the session holds already; `depth`: how many
+    /// savepoints there are.
     pub(super) async fn hold(&self, ranges: Vec<KeyRange>, txn: TxnId, depth: usize) {
         let placed = self.place(ranges, txn, depth);
         if let Some(hold) = placed {
@@ -112,7 +114,8 @@ impl TableHolds {
         }
     }
 
-    /// Whether the end of a transaction leaves what is held as it is: its statement may be executed again.
+    /// Whether the end of a transaction leaves what is held as it is: its statement may be executed
+    /// again.
     pub fn goes_on(&self, goes_on: bool) {
         self.goes_on.store(goes_on, Ordering::Relaxed);
     }

@@ -3,7 +3,8 @@
 //! # Invariants
 //! - Messages come in the order of the log and go to each queue in that order.
 //! - There is one polling task while somebody listens, none while nobody does.
-//! - A queue that is full, or that may have a gap, is given up whole: its session learns why and ends.
+//! - A queue that is full, or that may have a gap, is given up whole: its session learns why and
+//!   ends.
 //!
 //! # On failure
 //! A look that fails is logged and tried again after the next interval.
@@ -193,8 +194,8 @@ impl MessageSink for Hub {
     }
 }
 
-/// Looks at the log's tail now and then, for what other processes commit, while somebody listens. A process that sequences the
-/// log knows its tail: its looks ask for nothing.
+/// Looks at the log's tail now and then, for what other processes commit, while somebody listens. A
+/// process that sequences the log knows its tail: its looks ask for nothing.
 async fn poll(hub: Weak<Hub>, env: Env, interval: Duration) {
     loop {
         env.clock.sleep(interval).await;

@@ -7,23 +7,24 @@
 //! LISTEN ── COMMIT ──> hub (process): channel -> sessions <───────────┘  Database::hear
 //!                        └─ each session's queue ──> NotificationResponse: at once when idle, else before ReadyForQuery
 //! ```
-//! Messages are no state: they are in the log entry and nowhere else, so nothing piles up in the store, and a process keeps none
-//! that nobody of its own listens to.
+//! Messages are no state: they are in the log entry and nowhere else, so nothing piles up in the
+//! store, and a process keeps none that nobody of its own listens to.
 //!
 //! # Invariants
-//! - A notification is delivered if and only if its transaction committed, in the order of the log, once for each listening
-//!   session, when what the transaction wrote can be read.
-//! - A session that listens gets every notification committed after its LISTEN committed, or is told that it may have missed
-//!   some ([`Lost`]): never silence.
-//! - A hub that somebody listens at looks at the log's tail at least every `SqlOptions::listen_poll`; one that nobody listens
-//!   at asks for nothing.
+//! - A notification is delivered if and only if its transaction committed, in the order of the log,
+//!   once for each listening session, when what the transaction wrote can be read.
+//! - A session that listens gets every notification committed after its LISTEN committed, or is
+//!   told that it may have missed some ([`Lost`]): never silence.
+//! - A hub that somebody listens at looks at the log's tail at least every
+//!   `SqlOptions::listen_poll`; one that nobody listens at asks for nothing.
 //!
 //! # On failure
-//! A process that dies was the only one that knew its listeners. A bucket that cannot be read delays notifications.
+//! A process that dies was the only one that knew its listeners. A bucket that cannot be read
+//! delays notifications.
 //!
 //! # Limits
-//! [`MAX_PAYLOAD`] and [`MAX_CHANNEL`] as in PostgreSQL; [`MAX_PENDING_BYTES`] a transaction; [`MAX_WAITING_BYTES`] wait for a
-//! session that does not take them, then it is ended.
+//! [`MAX_PAYLOAD`] and [`MAX_CHANNEL`] as in PostgreSQL; [`MAX_PENDING_BYTES`] a transaction;
+//! [`MAX_WAITING_BYTES`] wait for a session that does not take them, then it is ended.
 
 pub mod hub;
 pub mod session;

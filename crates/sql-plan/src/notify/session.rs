@@ -1,11 +1,13 @@
 //! What one session listens to, and what its transaction is going to say.
 //!
 //! # Invariants
-//! - LISTEN, UNLISTEN and NOTIFY take effect when their transaction commits and leave nothing when it does not, nor when a savepoint
-//!   before them is rolled back to. Executing the block again gathers them anew.
+//! - LISTEN, UNLISTEN and NOTIFY take effect when their transaction commits and leave nothing when
+//!   it does not, nor when a savepoint before them is rolled back to. Executing the block again
+//!   gathers them anew.
 //! - One notification of the same channel and payload a transaction, at the place of its first.
-//! - The hub knows the channels of a LISTEN before its transaction commits: what comes after it is not missed, the transaction's own
-//!   included. What comes for a channel that the session does not listen to when it takes it is dropped.
+//! - The hub knows the channels of a LISTEN before its transaction commits: what comes after it is
+//!   not missed, the transaction's own included. What comes for a channel that the session does not
+//!   listen to when it takes it is dropped.
 //!
 //! # On failure
 //! Dropping the session leaves the hub.
@@ -119,7 +121,8 @@ impl Channels {
         }
     }
 
-    /// There are `count` savepoints now; `undone`: what was asked for after the last of them is forgotten.
+    /// There are `count` savepoints now; `undone`: what was asked for after the last of them is
+    /// forgotten.
     pub fn savepoints(&self, count: usize, undone: bool) {
         let pending = &mut *self.pending.lock();
         pending.savepoints.truncate(count);

@@ -6,8 +6,9 @@
 //!    minutes seen >= LEARNED  and  x > mean + 2 * deviation  and  x > mean * MARGIN + least  ──> an anomaly
 //!    then x joins mean and deviation, which forget with a half-life of HALF_LIFE minutes
 //! ```
-//! Series of a statement: mean time of its executions, conflicts and failures an execution, dollars an execution. Series of the node: 95th
-//! of 100 of reads and of writes, failures and dollars a second.
+//! Series of a statement: mean time of its executions, conflicts and failures an execution, dollars
+//! an execution. Series of the node: 95th of 100 of reads and of writes, failures and dollars a
+//! second.
 //!
 //! # Invariants
 //! - A value is compared with what was before it, never with itself.
@@ -17,8 +18,9 @@
 //! Nothing fails.
 //!
 //! # Limits
-//! Two deviations are passed by chance now and then; a margin of a quarter and a least difference keep most of that away. Only growth is
-//! told. Statements that run in fewer than [`LEARNED`] minutes have no usual value. The newest [`MOST`] are kept.
+//! Two deviations are passed by chance now and then; a margin of a quarter and a least difference
+//! keep most of that away. Only growth is told. Statements that run in fewer than [`LEARNED`]
+//! minutes have no usual value. The newest [`MOST`] are kept.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

@@ -1,5 +1,5 @@
-//! What a process notices of its own work, for whoever operates it: what sessions wait for, which statements run unlike they use to,
-//! which indexes are missing.
+//! What a process notices of its own work, for whoever operates it: what sessions wait for, which
+//! statements run unlike they use to, which indexes are missing.
 //!
 //! ```text
 //! every second  ── sessions that do something ──> Samples    ──> telesto_activity_samples

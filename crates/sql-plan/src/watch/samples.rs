@@ -1,8 +1,10 @@
-//! What sessions did and what they waited for, second by second: the rows of `telesto_activity_samples`.
+//! What sessions did and what they waited for, second by second: the rows of
+//! `telesto_activity_samples`.
 //!
 //! # Purpose
-//! A statement that was slow an hour ago is gone from `pg_stat_activity`. Samples of what was active tell where the time of all of them
-//! went: computing, the log, the bucket, a queue, each other.
+//! A statement that was slow an hour ago is gone from `pg_stat_activity`. Samples of what was
+//! active tell where the time of all of them went: computing, the log, the bucket, a queue, each
+//! other.
 //!
 //! # Invariants
 //! Newest last; the oldest go when there are more than [`MOST`].
@@ -11,7 +13,8 @@
 //! Nothing fails.
 //!
 //! # Limits
-//! What begins and ends between two looks is not seen; how much time went where is right on average.
+//! What begins and ends between two looks is not seen; how much time went where is right on
+//! average.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Conditions that no index served: what `telesto_index_advice` is made of.
 //!
 //! # Purpose
-//! A scan that read a whole table for a condition on some of its columns notes which columns those were, how many rows it read, and for
-//! which statement. Whoever shows the advice looks at the catalog and at statistics of that moment.
+//! A scan that read a whole table for a condition on some of its columns notes which columns those
+//! were, how many rows it read, and for which statement. Whoever shows the advice looks at the
+//! catalog and at statistics of that moment.
 //!
 //! # Invariants
 //! Noted is what was read, not what was planned: a statement that nobody runs asks for no index.
@@ -11,8 +12,9 @@
 //! Nothing fails.
 //!
 //! # Limits
-//! Whole scans only, of at least [`LEAST`] rows, that were read to their end; [`SHAPES`] sets of columns, [`STATEMENTS`] statements of each.
-//! What finds no place is not noted, unless that which was noted longest ago read fewer rows.
+//! Whole scans only, of at least [`LEAST`] rows, that were read to their end; [`SHAPES`] sets of
+//! columns, [`STATEMENTS`] statements of each. What finds no place is not noted, unless that which
+//! was noted longest ago read fewer rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +40,8 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Of columns in any order; of several in ranges the first is taken, which an index can narrow by alone.
+    /// Of columns in any order; of several in ranges the first is taken, which an index can narrow
+    /// by alone.
     #[must_use]
     pub fn of(equal: impl Iterator<Item = usize>, ranges: impl Iterator<Item = usize>) -> Self {
         let mut equal: Vec<usize> = equal.collect();

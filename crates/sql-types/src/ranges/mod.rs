@@ -1,19 +1,22 @@
-//! Ranges and multiranges: the values of `int4range`, `int8range`, `numrange`, `daterange`, `tsrange`, `tstzrange` and of
-//! their multiranges.
+//! Ranges and multiranges: the values of `int4range`, `int8range`, `numrange`, `daterange`,
+//! `tsrange`, `tstzrange` and of their multiranges.
 //!
 //! One kind of value over the datums of six types: what differs among them is a [`RangeKind`].
 //!
 //! # Invariants
-//! - Without members there is one range, the empty one. A bound that is infinite is never inclusive.
-//! - Ranges of integers and dates are kept as PostgreSQL's canonical form: lower bound inclusive, upper one exclusive (an
-//!   infinite date stays as it was given).
-//! - The ranges of a [`Multirange`] are not empty, in order, and neither overlap nor touch: equal sets are equal values.
-//! - The order is that of PostgreSQL's btree class: the empty range first, then by lower and by upper bounds; a multirange
-//!   as the list of its ranges.
+//! - Without members there is one range, the empty one. A bound that is infinite is never
+//!   inclusive.
+//! - Ranges of integers and dates are kept as PostgreSQL's canonical form: lower bound inclusive,
+//!   upper one exclusive (an infinite date stays as it was given).
+//! - The ranges of a [`Multirange`] are not empty, in order, and neither overlap nor touch: equal
+//!   sets are equal values.
+//! - The order is that of PostgreSQL's btree class: the empty range first, then by lower and by
+//!   upper bounds; a multirange as the list of its ranges.
 //!
 //! # On failure
-//! What PostgreSQL answers: 22000 for a lower bound above the upper one and for results that would not be one range, 22003 and
-//! 22008 where the canonical form has no number, 22P02 for texts, 22P03 for binary forms.
+//! What PostgreSQL answers: 22000 for a lower bound above the upper one and for results that would
+//! not be one range, 22003 and 22008 where the canonical form has no number, 22P02 for texts, 22P03
+//! for binary forms.
 //!
 //! # Limits
 //! The six types PostgreSQL has of itself; there is no CREATE TYPE … AS RANGE.
@@ -139,7 +142,8 @@ impl Bound {
         Self { value: self.value.clone(), inclusive: !self.inclusive }
     }
 
-    /// How far beside its value it is: an upper bound that leaves it out before, a lower one behind.
+    /// How far beside its value it is: an upper bound that leaves it out before, a lower one
+    /// behind.
     fn nudge(&self, lower: bool) -> i8 {
         match (self.inclusive, lower) {
             (true, _) => 0,

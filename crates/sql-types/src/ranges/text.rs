@@ -90,7 +90,8 @@ impl Range {
     }
 }
 
-/// A bound's text, `None` when nothing is written, and what ends it: a comma or what closes the range.
+/// A bound's text, `None` when nothing is written, and what ends it: a comma or what closes the
+/// range.
 fn bound_text(rest: &mut std::str::Chars<'_>) -> Option<(Option<String>, char)> {
     let mut out = String::new();
     let (mut quoted, mut any) = (false, false);

@@ -1,4 +1,5 @@
-//! PostgreSQL's fixed type OIDs; those of ranges are with their kinds ([`crate::ranges::RangeKind::oids`]).
+//! PostgreSQL's fixed type OIDs; those of ranges are with their kinds
+//! ([`crate::ranges::RangeKind::oids`]).
 #![allow(missing_docs)]
 
 pub const BOOL: u32 = 16;

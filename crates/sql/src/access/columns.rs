@@ -1,8 +1,10 @@
-//! Which columns of which relations a statement reads: names attributed as PostgreSQL resolves them.
+//! Which columns of which relations a statement reads: names attributed as PostgreSQL resolves
+//! them.
 //!
 //! # Invariants
-//! A name belongs to the innermost level that has it. Where a level has relations whose columns are not known (subqueries,
-//! functions), what is found further out counts as read all the same: rather too much than too little.
+//! A name belongs to the innermost level that has it. Where a level has relations whose columns are
+//! not known (subqueries, functions), what is found further out counts as read all the same: rather
+//! too much than too little.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use telesto_sql_catalog::{Table, View};
 pub(super) enum Source {
     /// A table, whose columns are counted.
     Table(Arc<Table>),
-    /// Something whose rights are those of the whole, and were looked at; its columns, if they are known.
+    /// Something whose rights are those of the whole, and were looked at; its columns, if they are
+    /// known.
     Whole(Option<Vec<String>>),
 }
 
@@ -51,7 +54,8 @@ impl Member {
         }
     }
 
-    /// The position of a column in the table; `Some(None)`: it has such a column, and which one does not matter.
+    /// The position of a column in the table; `Some(None)`: it has such a column, and which one
+    /// does not matter.
     fn column(&self, name: &str) -> Option<Option<usize>> {
         match &self.source {
             Source::Table(table) => {
@@ -116,7 +120,8 @@ impl Level {
         self.levels.first_mut().map_or(&mut [], Vec::as_mut_slice)
     }
 
-    /// Counts what NATURAL JOIN compares as read: names that several members have; everything, where they are not all known.
+    /// Counts what NATURAL JOIN compares as read: names that several members have; everything,
+    /// where they are not all known.
     pub(super) fn natural(&mut self) {
         let known: Option<Vec<Vec<String>>> = self.own().iter().map(Member::names).collect();
         let Some(known) = known else {

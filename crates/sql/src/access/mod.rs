@@ -1,18 +1,22 @@
 //! What a statement may read and write: checked once for a plan, before it is used.
 //!
 //! # Purpose
-//! [`check`] finds the relations and columns that a statement reaches, through views with their owners' rights, and compares
-//! them with what the role was granted. Both executors run only what it let through.
+//! [`check`] finds the relations and columns that a statement reaches, through views with their
+//! owners' rights, and compares them with what the role was granted. Both executors run only what
+//! it let through.
 //!
 //! # How it works
-//! A plan is kept with the catalog's stamp and the settings it was made with. A GRANT or REVOKE changes the stamp, SET ROLE the
-//! settings: so a check that held when the plan was made holds as long as the plan is used, and nothing is asked on the way of
-//! a read by key. Definitions are checked where they are executed (`sql-ddl`), functions where they are called.
+//! A plan is kept with the catalog's stamp and the settings it was made with. A GRANT or REVOKE
+//! changes the stamp, SET ROLE the settings: so a check that held when the plan was made holds as
+//! long as the plan is used, and nothing is asked on the way of a read by key. Definitions are
+//! checked where they are executed (`sql-ddl`), functions where they are called.
 //!
 //! # Invariants
-//! - Every kind of statement is named in [`class_of`]: a kind that is added to the parser does not compile until somebody has
-//!   decided about it, and one that nobody thought of is [`Class::Refused`] to all but superusers.
-//! - Every relation that the parser finds in a statement must have been looked at; else the statement is refused.
+//! - Every kind of statement is named in [`class_of`]: a kind that is added to the parser does not
+//!   compile until somebody has decided about it, and one that nobody thought of is
+//!   [`Class::Refused`] to all but superusers.
+//! - Every relation that the parser finds in a statement must have been looked at; else the
+//!   statement is refused.
 //! - In doubt a column counts as read.
 //!
 //! # On failure
@@ -134,7 +138,8 @@ pub(crate) fn check(
     settings: &Settings,
 ) -> Result<()> {
     let is_super = |oid: u32| catalog.role(oid).is_some_and(|role| role.superuser);
-    // A superuser may everything, but a view's owner may not: where all views are superusers' there is nothing to look at.
+    // A superuser may everything, but a view's owner may not: where all views are superusers' there
+    // is nothing to look at.
     if is_super(settings.current_role)
         && (class_of(statement) == Class::Refused
             || catalog.views().all(|view| is_super(view.owner.0)))
@@ -168,8 +173,9 @@ fn check_as(
     walk.statement(statement)
 }
 
-/// What PostgreSQL says where planning the statement fails: it looks up which relations are meant before anything else, and a schema that
-/// is closed to the role does not tell what is not in it, either.
+/// What PostgreSQL says where planning the statement fails: it looks up which relations are meant
+/// before anything else, and a schema that is closed to the role does not tell what is not in it,
+/// either.
 pub(crate) fn first_said(
     error: Error,
     statement: &Statement,
@@ -351,7 +357,8 @@ impl Walk<'_> {
         }
     }
 
-    /// What policies read is read with the rights of whom they are for: an owner could read through them else.
+    /// What policies read is read with the rights of whom they are for: an owner could read through
+    /// them else.
     fn policies_of(&mut self, table: &Arc<Table>) -> Result<()> {
         if !table.row_security.enabled
             || !row_security::applies(table, self.catalog, &self.actor)

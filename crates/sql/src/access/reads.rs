@@ -1,8 +1,8 @@
 //! What a query reads.
 //!
 //! # Invariants
-//! A view is read with its owner's rights, or with those of whoever runs the statement where it is `security_invoker`; names of
-//! WITH outside of a view mean nothing inside.
+//! A view is read with its owner's rights, or with those of whoever runs the statement where it is
+//! `security_invoker`; names of WITH outside of a view mean nothing inside.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -41,7 +41,8 @@ impl Walk<'_> {
                     {
                         let found = self.body(left, None, &outer)?;
                         outer.merge(&found);
-                        // Should an executor take the name for a table of the catalog, that may be read.
+                        // Should an executor take the name for a table of the catalog, that may be
+                        // read.
                         if let Some(Relation::Table(table)) =
                             self.catalog.resolve(None, &name, &self.path)
                         {
@@ -79,12 +80,14 @@ impl Walk<'_> {
         Ok(level)
     }
 
-    /// [`Walk::body_here`] on enough stack: branches of set operations are as deep as there are of them.
+    /// [`Walk::body_here`] on enough stack: branches of set operations are as deep as there are of
+    /// them.
     fn body(&mut self, body: &SetExpr, around: Option<&Query>, outer: &Level) -> Result<Level> {
         telesto_sql_parser::stack::deeper(|| self.body_here(body, around, outer))
     }
 
-    /// A query's body; `around`: the query, where names in its ORDER BY may be those of the body's relations.
+    /// A query's body; `around`: the query, where names in its ORDER BY may be those of the body's
+    /// relations.
     fn body_here(
         &mut self,
         body: &SetExpr,
@@ -375,8 +378,8 @@ impl Walk<'_> {
         if any { Ok(()) } else { Err(guarded.refused()) }
     }
 
-    /// Counts what expressions read; queries inside are looked at with `level` around them. `depth`: how many queries
-    /// around the expressions `visit` goes into by itself.
+    /// Counts what expressions read; queries inside are looked at with `level` around them.
+    /// `depth`: how many queries around the expressions `visit` goes into by itself.
     pub(super) fn expressions(
         &mut self,
         visit: impl FnOnce(&mut Expressions<'_, '_>) -> ControlFlow<Error>,

@@ -1,12 +1,14 @@
 //! The types that a statement names: those of a schema that is closed to the role are not for it.
 //!
 //! # How it works
-//! Casts in views, defaults and checks are kept as text and read again for their users, who need no right on the schemas of types there. So
-//! what is asked is what a statement writes itself. It is asked before planning: an error of that (a label that is none, a value outside a
-//! domain) would tell of the type.
+//! Casts in views, defaults and checks are kept as text and read again for their users, who need no
+//! right on the schemas of types there. So what is asked is what a statement writes itself. It is
+//! asked before planning: an error of that (a label that is none, a value outside a domain) would
+//! tell of the type.
 //!
 //! # Invariants
-//! What a name without a schema means is found by all of the search path: where that is closed, there is no such type.
+//! What a name without a schema means is found by all of the search path: where that is closed,
+//! there is no such type.
 //!
 //! # On failure
 //! 42501, 42704; nothing was planned.

@@ -1,8 +1,9 @@
 //! What INSERT, UPDATE, DELETE, MERGE and COPY write, and read on the way.
 //!
 //! # Invariants
-//! A write through a view needs the right on the view, and its owner the same on the table below (`security_invoker`: the role
-//! itself). Foreign keys and other constraints ask nobody: they are the owner's.
+//! A write through a view needs the right on the view, and its owner the same on the table below
+//! (`security_invoker`: the role itself). Foreign keys and other constraints ask nobody: they are
+//! the owner's.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -197,7 +198,8 @@ impl Walk<'_> {
         level.levels[0].iter().try_for_each(|member| self.settle(member))
     }
 
-    /// A view that is written by a condition is read, too: below by its owner, and where the statement names columns of it, by the role.
+    /// A view that is written by a condition is read, too: below by its owner, and where the
+    /// statement names columns of it, by the role.
     fn reads_of_view(&mut self, target: &Target, own: &Member) -> Result<()> {
         match target {
             Target::View(view) if own.read.is_empty() => self.below_view(view),
@@ -288,7 +290,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Fails unless the role has a right on the target, and on these columns of it; on a view, its owner below as well.
+    /// Fails unless the role has a right on the target, and on these columns of it; on a view, its
+    /// owner below as well.
     fn written(&mut self, target: &Target, right: Rights, columns: &[String]) -> Result<()> {
         match target {
             Target::Table(table) => self.written_table(table, right, columns),
@@ -360,7 +363,8 @@ impl Walk<'_> {
     }
 }
 
-/// The columns of an inner view that those of an outer one are, by their places in the table below both.
+/// The columns of an inner view that those of an outer one are, by their places in the table below
+/// both.
 fn mapped(
     outer: &updatable_view::UpdatableView,
     columns: &[String],
@@ -430,7 +434,8 @@ fn assigned(assignments: &[Assignment]) -> Vec<String> {
     columns
 }
 
-/// Every part of a name in SET: which of them is the column, the executors know; that of another name is no column.
+/// Every part of a name in SET: which of them is the column, the executors know; that of another
+/// name is no column.
 fn parts(name: &ObjectName) -> Vec<String> {
     name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect()
 }

@@ -7,15 +7,19 @@
 //!                     changed rows > 50 + 10 % of the rows ──> one table after the other, resting three times as long as each took
 //! ```
 //! # Invariants
-//! - At most one table at a time, in a transaction of its own whose reads are not validated: it fails nobody.
-//! - In a cluster the node that owns the log looks, by what all nodes have counted; elsewhere each process by what it has.
+//! - At most one table at a time, in a transaction of its own whose reads are not validated: it
+//!   fails nobody.
+//! - In a cluster the node that owns the log looks, by what all nodes have counted; elsewhere each
+//!   process by what it has.
 //! - Records of tables that are gone are deleted, by whoever looks.
 //!
 //! # On failure
-//! Logged; the table is looked at again in the next round. The task holds the engine only for a round.
+//! Logged; the table is looked at again in the next round. The task holds the engine only for a
+//! round.
 //!
 //! # Limits
-//! What was changed before the process began is not known: a table that never was analyzed is looked at when it is changed again.
+//! What was changed before the process began is not known: a table that never was analyzed is
+//! looked at when it is changed again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

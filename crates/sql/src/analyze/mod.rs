@@ -1,16 +1,18 @@
 //! ANALYZE: gathers what is known of tables ([`telesto_sql_catalog::statistics`]).
 //!
 //! # Invariants
-//! - A record is written in the statement's transaction: it is there when that commits, and not before.
-//! - Nothing of what is read is validated; two that analyze one table at once are ordered by the record they both write.
+//! - A record is written in the statement's transaction: it is there when that commits, and not
+//!   before.
+//! - Nothing of what is read is validated; two that analyze one table at once are ordered by the
+//!   record they both write.
 //! - Whoever may not analyze a table is warned, and the others are analyzed.
 //!
 //! # On failure
 //! 42P01, 42703 and 42701 for names; those of the transaction.
 //!
 //! # Limits
-//! Of temporary tables nothing is kept: other sessions' have the same numbers. Rows that are in other regions do not count; those
-//! that are placed elsewhere and not removed here yet do.
+//! Of temporary tables nothing is kept: other sessions' have the same numbers. Rows that are in
+//! other regions do not count; those that are placed elsewhere and not removed here yet do.
 
 mod auto;
 
@@ -186,7 +188,8 @@ impl ExecutablePlan for AnalyzePlan {
                 continue;
             }
             let target = context.settings.show("default_statistics_target")?.parse();
-            // What the session may ask for is all rows or none; what is known is of those that are here.
+            // What the session may ask for is all rows or none; what is known is of those that are
+            // here.
             let here = match table.placement.by_row {
                 Some(_) => {
                     let options = TxnOptions {

@@ -1,9 +1,9 @@
 //! Rows in COPY's binary format, both ways.
 //!
 //! # Format
-//! The signature, a 32-bit flags field, the length of a header extension and the extension; then rows: a 16-bit number
-//! of fields, each a 32-bit length (-1 for NULL) and that many bytes in the type's binary form; then -1 for the
-//! number of fields.
+//! The signature, a 32-bit flags field, the length of a header extension and the extension; then
+//! rows: a 16-bit number of fields, each a 32-bit length (-1 for NULL) and that many bytes in the
+//! type's binary form; then -1 for the number of fields.
 //!
 //! # Invariants
 //! - `decode(encode(row)) = row` for every row.
@@ -64,7 +64,8 @@ impl BinaryDecoder {
         Ok(())
     }
 
-    /// The next whole row and its size, or `None` when more data is needed. The data may end (`last`) without its end mark.
+    /// The next whole row and its size, or `None` when more data is needed. The data may end
+    /// (`last`) without its end mark.
     pub fn next_row(
         &mut self,
         last: bool,

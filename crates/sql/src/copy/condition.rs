@@ -1,11 +1,12 @@
 //! The WHERE of COPY FROM.
 //!
 //! # Invariants
-//! It sees a row as its defaults have completed it, before generated columns are computed and constraints are checked.
+//! It sees a row as its defaults have completed it, before generated columns are computed and
+//! constraints are checked.
 //!
 //! # On failure
-//! 0A000 for subqueries and functions that return sets or wait, 42803 for aggregates, 42P20 for window functions, 42P02 for parameters,
-//! 42P10 for generated columns, else what binding says.
+//! 0A000 for subqueries and functions that return sets or wait, 42803 for aggregates, 42P20 for
+//! window functions, 42P02 for parameters, 42P10 for generated columns, else what binding says.
 
 use std::ops::ControlFlow;
 

@@ -1,8 +1,9 @@
-//! What the fuzz targets call for COPY: lines of any bytes with any options a statement can give, and binary rows, in any
-//! pieces.
+//! What the fuzz targets call for COPY: lines of any bytes with any options a statement can give,
+//! and binary rows, in any pieces.
 //!
 //! # Invariants
-//! No panic; the rows do not depend on how the data was cut; a row that was read is written to data that gives it back.
+//! No panic; the rows do not depend on how the data was cut; a row that was read is written to data
+//! that gives it back.
 //!
 //! # On failure
 //! It panics: that is the finding.
@@ -78,7 +79,8 @@ pub fn lines(bytes: &[u8]) {
     }
 }
 
-/// Binary rows of a few columns, the types chosen by the first byte; what ends in an error gives its rows before.
+/// Binary rows of a few columns, the types chosen by the first byte; what ends in an error gives
+/// its rows before.
 fn binary_rows(data: &[u8], piece: usize, columns: &[(String, SqlType)]) -> (Vec<Row>, bool) {
     let mut decoder = BinaryDecoder::default();
     let mut rows = Vec::new();

@@ -7,15 +7,19 @@
 //! ```
 //!
 //! # Invariants
-//! - Only the statement's own task touches its transaction: a decoder that is left behind does nothing.
-//! - What is wrong with a row is told after the rows before it were handed to the insert, which tells duplicates among them whenever
-//!   it has a batch.
-//! - A row means what INSERT would make of it, but that values may be given to GENERATED ALWAYS identities.
-//! - Errors tell the line as PostgreSQL does: with the value where a value is at fault, with the whole row where
-//!   the row is, without either for uniqueness; violated foreign keys show at the end and tell none.
+//! - Only the statement's own task touches its transaction: a decoder that is left behind does
+//!   nothing.
+//! - What is wrong with a row is told after the rows before it were handed to the insert, which
+//!   tells duplicates among them whenever it has a batch.
+//! - A row means what INSERT would make of it, but that values may be given to GENERATED ALWAYS
+//!   identities.
+//! - Errors tell the line as PostgreSQL does: with the value where a value is at fault, with the
+//!   whole row where the row is, without either for uniqueness; violated foreign keys show at the
+//!   end and tell none.
 //!
 //! # Limits
-//! Held are a piece and the rows of the one before; rows larger than a piece are inserted before the next is decoded.
+//! Held are a piece and the rows of the one before; rows larger than a piece are inserted before
+//! the next is decoded.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Where lines of COPY end.
 //!
 //! # Invariants
-//! The first line end says what a line end is from then on: newline, carriage return, or both, as in PostgreSQL. Another one
-//! is refused, but in a quoted csv value.
+//! The first line end says what a line end is from then on: newline, carriage return, or both, as
+//! in PostgreSQL. Another one is refused, but in a quoted csv value.
 //!
 //! # On failure
 //! 22P04.
@@ -25,7 +25,8 @@ pub(super) struct LineEnd {
     pub at: usize,
     /// Where the next one begins.
     pub next: usize,
-    /// The line ends with the mark that ends the data; what is before the mark is a row, if it is anything.
+    /// The line ends with the mark that ends the data; what is before the mark is a row, if it is
+    /// anything.
     pub mark: bool,
 }
 
@@ -65,8 +66,8 @@ impl LineEnds {
         self.quoted = false;
     }
 
-    /// The end of the line that `data` begins with; `None`: it is not there yet. At the end of the data (`last`) nothing is waited
-    /// for.
+    /// The end of the line that `data` begins with; `None`: it is not there yet. At the end of the
+    /// data (`last`) nothing is waited for.
     ///
     /// # Errors
     /// 22P04 for a line end of another kind, or an end mark with something behind it.

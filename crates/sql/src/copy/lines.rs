@@ -94,7 +94,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Takes the next whole row; `false` when more data is needed. At the end (`last`) a row may lack its line end.
+    /// Takes the next whole row; `false` when more data is needed. At the end (`last`) a row may
+    /// lack its line end.
     pub fn next_row(&mut self, last: bool) -> Result<bool> {
         loop {
             if self.ended {
@@ -527,7 +528,8 @@ mod tests {
             let options = options(if csv { CopyFormat::Csv } else { CopyFormat::Text });
             let data: Vec<u8> =
                 rows.iter().flat_map(|row| encode(row, &options, &[])).collect();
-            // An unquoted carriage return before the line end cannot be told from the line end: it is quoted.
+            // An unquoted carriage return before the line end cannot be told from the line end: it
+            // is quoted.
             prop_assert_eq!(decode_all(&data, cut, options), rows);
         }
     }

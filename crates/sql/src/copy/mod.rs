@@ -1,8 +1,9 @@
 //! COPY: bulk data in and out, as text, csv or binary.
 //!
 //! # Protocol
-//! In: the client's data is cut into rows as it comes; batches of rows go the way of INSERT's, so that defaults,
-//! constraints and indexes are those of any INSERT. Out: a query's rows are written one by one as they are pulled.
+//! In: the client's data is cut into rows as it comes; batches of rows go the way of INSERT's, so
+//! that defaults, constraints and indexes are those of any INSERT. Out: a query's rows are written
+//! one by one as they are pulled.
 //!
 //! # Invariants
 //! - At most one batch of rows is held, in and out.
@@ -10,7 +11,8 @@
 //! - COPY FROM takes effect whole or not at all: it is one statement of its transaction.
 //!
 //! # On failure
-//! Errors name the line (`COPY t, line 3`): 22P04 for malformed data, else that of the value or the constraint.
+//! Errors name the line (`COPY t, line 3`): 22P04 for malformed data, else that of the value or the
+//! constraint.
 //!
 //! # Limits
 //! No files or programs on the server.
@@ -384,8 +386,9 @@ fn parse_query(sql: &str) -> Result<Query> {
     })
 }
 
-/// The rows of a table as they are stored. In key order, by key: DataFusion has no `-0`, and no timestamp of the last thirty years of
-/// PostgreSQL's range. It reads them where policies hide some.
+/// The rows of a table as they are stored. In key order, by key: DataFusion has no `-0`, and no
+/// timestamp of the last thirty years of PostgreSQL's range. It reads them where policies hide
+/// some.
 async fn table_out(
     mut query: Query,
     options: Options,
@@ -420,7 +423,8 @@ async fn copy_out(
     copy_rows(&columns, rows, options, context, table)
 }
 
-/// The rows, of which the first ones were found: whether they are here is told before something is sent.
+/// The rows, of which the first ones were found: whether they are here is told before something is
+/// sent.
 async fn begun(mut rows: RowStream) -> Result<RowStream> {
     let first = rows.next().await.transpose()?;
     Ok(futures::stream::iter(first.map(Ok)).chain(rows).boxed())
@@ -444,7 +448,8 @@ fn copy_rows(
     });
     let (format, width) = (options.format, types.len());
     let binary = format == CopyFormat::Binary;
-    // The header of the binary format comes with the first row, or with the end mark: clients look for it there.
+    // The header of the binary format comes with the first row, or with the end mark: clients look
+    // for it there.
     let mut before = BytesMut::new();
     if binary {
         binary::header(&mut before);

@@ -3,20 +3,23 @@
 //! ```text
 //! planned here ─ "not here" (Fields::placed_in) ─► planned as each of those regions would ─► ReadElsewhere: columns, regions that have all
 //! ```
-//! Rows that are placed by value are met when the statement runs: executed here ─ "not here" ─► [`instead`]
+//! Rows that are placed by value are met when the statement runs: it is executed here, meets one
+//! that is not here, and goes on with [`instead`].
 //!
 //! # Invariants
-//! - Which regions could serve a statement is decided here and nowhere else: those by whose view of the catalog it can be planned. So
-//!   whatever makes a plan refuse what is not here, and names who has it, is followed.
-//! - Columns and parameters are those of the catalog here; whoever executes the statement has the same one, or says so.
+//! - Which regions could serve a statement is decided here and nowhere else: those by whose view of
+//!   the catalog it can be planned. So whatever makes a plan refuse what is not here, and names who
+//!   has it, is followed.
+//! - Columns and parameters are those of the catalog here; whoever executes the statement has the
+//!   same one, or says so.
 //! - The whole statement is executed in one region, and only if it surely writes nothing.
 //!
 //! # On failure
 //! The error of planning it here, when no region has everything; the statement's own errors.
 //!
 //! # Limits
-//! Statements of the session itself, the queries of COPY TO, and those that INSERT and CREATE TABLE AS write the rows of ([`sources`]); not other queries
-//! inside writes and definitions.
+//! Statements of the session itself, the queries of COPY TO, and those that INSERT and CREATE TABLE
+//! AS write the rows of ([`sources`]); not other queries inside writes and definitions.
 
 pub(crate) mod sources;
 pub(crate) mod wire;
@@ -79,7 +82,8 @@ pub(crate) fn instead(
     Ok(ReadElsewhere { columns, rows, query, regions, whole: false })
 }
 
-/// What a plan that runs here gives, to have it from elsewhere when its rows turn out not to be here.
+/// What a plan that runs here gives, to have it from elsewhere when its rows turn out not to be
+/// here.
 #[derive(Debug)]
 pub(crate) struct Gives {
     columns: Arc<[ResultColumn]>,
@@ -88,8 +92,8 @@ pub(crate) struct Gives {
 }
 
 impl Gives {
-    /// Of a plan; nothing, where it gives no rows, or no table's rows are placed by their values: only those are found to be elsewhere when
-    /// they are read.
+    /// Of a plan; nothing, where it gives no rows, or no table's rows are placed by their values:
+    /// only those are found to be elsewhere when they are read.
     pub fn of(plan: &Plan, catalog: &CatalogSnapshot) -> Option<Self> {
         if !catalog.places_rows() {
             return None;
@@ -114,7 +118,8 @@ fn is_off(settings: &Settings) -> bool {
     settings.others.get(SETTING).is_some_and(|value| value == "off")
 }
 
-/// Describes a statement that writes what a query gives over tables of another region; else `error`, which it met.
+/// Describes a statement that writes what a query gives over tables of another region; else
+/// `error`, which it met.
 async fn plan_filled(
     statement: &Statement,
     context: &mut PlanContext<'_>,
@@ -138,7 +143,8 @@ async fn plan_filled(
     }
 }
 
-/// What a statement that defines a table is filled with from another region; nothing, where its query can be executed here.
+/// What a statement that defines a table is filled with from another region; nothing, where its
+/// query can be executed here.
 ///
 /// # Errors
 /// Those of planning the query.

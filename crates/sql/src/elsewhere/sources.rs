@@ -1,4 +1,5 @@
-//! Writes whose rows come from a query over tables of another region: `INSERT … SELECT`, `CREATE TABLE AS`, `SELECT INTO`.
+//! Writes whose rows come from a query over tables of another region: `INSERT … SELECT`,
+//! `CREATE TABLE AS`, `SELECT INTO`.
 //!
 //! ```text
 //! INSERT INTO here SELECT … FROM there
@@ -6,12 +7,14 @@
 //!     everything of that region up to T is here ─► a new transaction ─► the statement, with these rows in the query's place
 //! ```
 //! # Invariants
-//! - What is read elsewhere is of tables that are not here: nothing that this region orders was read without being validated. So the region stays strictly
-//!   serializable, and between regions the write is behind, causally, what it rests on: who sees it sees that, too.
+//! - What is read elsewhere is of tables that are not here: nothing that this region orders was
+//!   read without being validated. So the region stays strictly serializable, and between regions
+//!   the write is behind, causally, what it rests on: who sees it sees that, too.
 //! - The query is executed once for an execution of the statement; its rows are given once.
 //!
 //! # On failure
-//! The error of planning the query here, when it cannot be executed elsewhere; 0A000 when it reads a table that is here, too.
+//! The error of planning the query here, when it cannot be executed elsewhere; 0A000 when it reads
+//! a table that is here, too.
 //!
 //! # Limits
 //! One such query a statement, which is alone in its transaction.
@@ -57,7 +60,8 @@ pub(crate) fn may_be_filled(plan: &Plan, statement: &Statement) -> bool {
     }
 }
 
-/// Plans as `inner` does, and in the place of a query that is executed elsewhere what its rows come in.
+/// Plans as `inner` does, and in the place of a query that is executed elsewhere what its rows come
+/// in.
 #[derive(Debug)]
 pub(crate) struct Source {
     inner: Arc<dyn Planner>,
@@ -275,7 +279,8 @@ impl ExecutablePlan for GivenRows {
     }
 }
 
-/// A statement that is filled with what is read elsewhere, as it is described. The session executes it itself.
+/// A statement that is filled with what is read elsewhere, as it is described. The session executes
+/// it itself.
 #[derive(Debug)]
 pub(crate) struct FilledFromElsewhere {
     columns: Option<Arc<[ResultColumn]>>,

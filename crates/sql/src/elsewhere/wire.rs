@@ -1,15 +1,17 @@
-//! What the sessions of two regions say to each other of a statement that one executes for the other, as bytes.
-//! `docs/reference/formats/regions.md` has the tables.
+//! What the sessions of two regions say to each other of a statement that one executes for the
+//! other, as bytes. `docs/reference/formats/regions.md` has the tables.
 //!
 //! # Invariants
-//! - Rows are as in a cursor's file: the values' stored forms, by the types of the columns, which both sides know.
+//! - Rows are as in a cursor's file: the values' stored forms, by the types of the columns, which
+//!   both sides know.
 //! - A version comes first; newer ones are refused.
 //!
 //! # On failure
 //! What does not decode is refused with the reason; nothing of it was done.
 //!
 //! # Limits
-//! Settings travel as JSON: one that the other side does not know is passed over there, one that it misses is an error.
+//! Settings travel as JSON: one that the other side does not know is passed over there, one that it
+//! misses is an error.
 
 use serde::{Deserialize, Serialize};
 use telesto_common::Timestamp;

@@ -1,19 +1,21 @@
 //! EXPLAIN and EXPLAIN ANALYZE: which path a statement takes and why.
 //!
 //! # Invariants
-//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read (`session::init_plan`);
-//!   EXPLAIN ANALYZE runs it whole and throws its rows away.
+//! - EXPLAIN never runs the statement, only subqueries whose one value decides what is read
+//!   (`session::init_plan`); EXPLAIN ANALYZE runs it whole and throws its rows away.
 //! - What is shown is the plan that is run: the same planners are asked.
 //!
-//! - EXPLAIN ANALYZE tells the bucket requests and dollars of the statement: from the begin of its transaction, if it
-//!   began it, to the last row. Of a write alone in its transaction (a simple query of one statement) it tells the
-//!   commit's share too; elsewhere the commit comes after the answer, and that is what it says.
+//! - EXPLAIN ANALYZE tells the bucket requests and dollars of the statement: from the begin of its
+//!   transaction, if it began it, to the last row. Of a write alone in its transaction (a simple
+//!   query of one statement) it tells the commit's share too; elsewhere the commit comes after the
+//!   answer, and that is what it says.
 //!
-//! - With COST it lists what was used of each resource, processors and bytes to other nodes too, with its price.
+//! - With COST it lists what was used of each resource, processors and bytes to other nodes too,
+//!   with its price.
 //!
 //! # Limits
-//! EXPLAIN without ANALYZE shows no cost: what a statement requests depends on what is cached when it runs.
-//! `telesto_sql_plan::cost` says what belongs to no statement.
+//! EXPLAIN without ANALYZE shows no cost: what a statement requests depends on what is cached when
+//! it runs. `telesto_sql_plan::cost` says what belongs to no statement.
 
 mod tree;
 
@@ -165,7 +167,8 @@ impl ExecutablePlan for ExplainPlan {
     }
 }
 
-/// The result of an `EXPLAIN ANALYZE` that wrote, once its commit's share is known; any other unchanged.
+/// The result of an `EXPLAIN ANALYZE` that wrote, once its commit's share is known; any other
+/// unchanged.
 ///
 /// # Errors
 /// XX000 when the result is not one of EXPLAIN's.
@@ -350,7 +353,8 @@ fn cost_json(cost: Cost) -> Json {
     })
 }
 
-/// The lines of `EXPLAIN (ANALYZE, COST)`: what was used of each resource and what it costs, and the sum.
+/// The lines of `EXPLAIN (ANALYZE, COST)`: what was used of each resource and what it costs, and
+/// the sum.
 fn items(context: &ExecContext) -> Vec<String> {
     let charge = context.cost.charge_at(context.env.clock.monotonic());
     let rates = context.cost.accounts().rates();

@@ -1,9 +1,11 @@
-//! EXPLAIN (FORMAT JSON): a plan's lines as the tree of nodes that tools for PostgreSQL's plans read.
+//! EXPLAIN (FORMAT JSON): a plan's lines as the tree of nodes that tools for PostgreSQL's plans
+//! read.
 //!
 //! # Invariants
-//! - The shape is that of PostgreSQL 15 with COSTS OFF and TIMING OFF, and `Plan Rows` where tables were analyzed.
-//! - A node's type is PostgreSQL's name for what it does; its own line is its `Detail`. A step that PostgreSQL has no name for
-//!   keeps its own; what only moves rows between steps is left out.
+//! - The shape is that of PostgreSQL 15 with COSTS OFF and TIMING OFF, and `Plan Rows` where tables
+//!   were analyzed.
+//! - A node's type is PostgreSQL's name for what it does; its own line is its `Detail`. A step that
+//!   PostgreSQL has no name for keeps its own; what only moves rows between steps is left out.
 //!
 //! Nothing here fails: a line that is not known is a node of its own name.
 
@@ -228,7 +230,8 @@ fn change(operation: &str, table: Option<&str>) -> Map<String, Json> {
     }
 }
 
-/// `look-up on t by i`, `range on t by i, backwards`, `range on t by i, index only`, `full scan on t by i, filtered`.
+/// `look-up on t by i`, `range on t by i, backwards`, `range on t by i, index only`,
+/// `full scan on t by i, filtered`.
 fn access(words: &str) -> Map<String, Json> {
     let (words, expected) = estimated(words);
     let mut out = accessed(words);

@@ -193,7 +193,8 @@ impl Builder {
         }
     }
 
-    /// Takes a build over whose driver is dead and drives it to its end, for the process. False: its driver lives.
+    /// Takes a build over whose driver is dead and drives it to its end, for the process. False:
+    /// its driver lives.
     ///
     /// # Errors
     /// Those of the database; the build is left as it is.
@@ -284,7 +285,8 @@ impl Builder {
         Ok(Turn::Again)
     }
 
-    /// Whether this region has done its part, or has failed to: a row of another region that comes meanwhile may say so.
+    /// Whether this region has done its part, or has failed to: a row of another region that comes
+    /// meanwhile may say so.
     ///
     /// # Errors
     /// What it has failed with, in the region that drives the build.
@@ -332,7 +334,8 @@ impl Builder {
         Ok(Turn::Done(End::Whole))
     }
 
-    /// Finds the last row there is, then counts rows and bytes, a piece at a time; false: that is done.
+    /// Finds the last row there is, then counts rows and bytes, a piece at a time; false: that is
+    /// done.
     async fn measure(
         &self,
         context: &ExecContext,
@@ -372,8 +375,8 @@ impl Builder {
         Ok(true)
     }
 
-    /// Ends a build that failed: the index goes, or stays behind as invalid, as the record says. A build that another drives
-    /// is left alone.
+    /// Ends a build that failed: the index goes, or stays behind as invalid, as the record says. A
+    /// build that another drives is left alone.
     ///
     /// # Errors
     /// Those of the database: the build is left as it is, and will be taken over.

@@ -1,21 +1,25 @@
 //! The batches of an index build: rows read, their entries written.
 //!
 //! # Purpose
-//! A batch grows as long as nobody is in its way, up to [`MOST`] rows. One of more bytes than a log entry holds is written to the bucket as
-//! sorted parts, which the entry only names; so where nobody writes the rows, an index costs the log a few entries, however many
-//! rows there are, and neither the log nor the memory of any node holds its entries.
+//! A batch grows as long as nobody is in its way, up to [`MOST`] rows. One of more bytes than a log
+//! entry holds is written to the bucket as sorted parts, which the entry only names; so where
+//! nobody writes the rows, an index costs the log a few entries, however many rows there are, and
+//! neither the log nor the memory of any node holds its entries.
 //!
 //! # Invariants
-//! - Of a batch the rows are read as constraints, so that it commits only if they are what it made the entries of.
-//! - Entries of unique keys are looked up as constraints too, those of the same batch among them, so that of two rows with one key the
-//!   second is always found.
+//! - Of a batch the rows are read as constraints, so that it commits only if they are what it made
+//!   the entries of.
+//! - Entries of unique keys are looked up as constraints too, those of the same batch among them,
+//!   so that of two rows with one key the second is always found.
 //!
 //! # On failure
-//! A batch in conflict is made again with fewer rows ([`Pace::met_others`]). One that found no room on the local disk, in memory or
-//! in the bucket is made again smaller, as it fits an entry of the log, twice at most ([`Pace::shrink`]): then the error is told.
+//! A batch in conflict is made again with fewer rows ([`Pace::met_others`]). One that found no room
+//! on the local disk, in memory or in the bucket is made again smaller, as it fits an entry of the
+//! log, twice at most ([`Pace::shrink`]): then the error is told.
 //!
 //! # Limits
-//! A batch ends after [`BATCH_TIME`], or [`BATCH_BYTES`], with the chunk of [`CHUNK`] rows that it is at.
+//! A batch ends after [`BATCH_TIME`], or [`BATCH_BYTES`], with the chunk of [`CHUNK`] rows that it
+//! is at.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,10 +49,11 @@ const LEAST: usize = 8;
 const MOST: usize = 128 << 10;
 /// Rows read and written at a time within a batch.
 const CHUNK: usize = 4096;
-/// Bytes of rows, or of entries, after which a batch ends: with one more chunk of the longest entries, less than what passes to another
-/// region at once.
+/// Bytes of rows, or of entries, after which a batch ends: with one more chunk of the longest
+/// entries, less than what passes to another region at once.
 const BATCH_BYTES: usize = 14 << 20;
-/// Time after which a batch ends: its driver's beat, and what is told of its progress, wait for its commit.
+/// Time after which a batch ends: its driver's beat, and what is told of its progress, wait for its
+/// commit.
 const BATCH_TIME: Duration = Duration::from_secs(2);
 /// Bytes of rows, or of entries, after which a batch ends that is to fit an entry of the log.
 const SMALL_BYTES: usize = 256 << 10;
@@ -91,8 +96,8 @@ impl Pace {
         self.met.clear();
     }
 
-    /// A batch was in conflict with what others wrote. One in parts is uploaded before that is known, and whoever commits looks at it
-    /// alone: it is not tried again for a while.
+    /// A batch was in conflict with what others wrote. One in parts is uploaded before that is
+    /// known, and whoever commits looks at it alone: it is not tried again for a while.
     pub(super) fn met_others(&mut self) {
         if self.held > CHUNK {
             self.small = SMALL_BATCHES;
@@ -100,8 +105,9 @@ impl Pace {
         self.rows = (self.rows.min(self.held.max(LEAST)) / 4).max(LEAST);
     }
 
-    /// There was no room for a batch: those that follow are to fit an entry of the log. `false`: they do, and a smaller one would find
-    /// none either; each try may have waited for as long as a request may take.
+    /// There was no room for a batch: those that follow are to fit an entry of the log. `false`:
+    /// they do, and a smaller one would find none either; each try may have waited for as long as a
+    /// request may take.
     pub(super) fn shrink(&mut self) -> bool {
         let (was_small, rows) = (self.small > 0, self.rows);
         self.rows = rows.min(if was_small { CLAIMED } else { FIRST });
@@ -109,7 +115,8 @@ impl Pace {
         !was_small || rows > CLAIMED
     }
 
-    /// Rows, and bytes of rows or of entries, after which the next batch ends; rows to read at a time.
+    /// Rows, and bytes of rows or of entries, after which the next batch ends; rows to read at a
+    /// time.
     fn bounds(&self) -> (usize, usize, usize) {
         match self.small {
             0 => (self.rows, BATCH_BYTES, CHUNK),

@@ -1,4 +1,5 @@
-//! What was dropped and is too much to be deleted key by key: merges of the checkpoint leave it out.
+//! What was dropped and is too much to be deleted key by key: merges of the checkpoint leave it
+//! out.
 //!
 //! # Protocol
 //! ```text
@@ -7,19 +8,23 @@
 //!                                      v
 //!                                    the range is empty --> the note goes
 //! ```
-//! The database's watermark follows its commits: where nothing is committed for longer than snapshots are kept, the note is written again.
+//! The database's watermark follows its commits: where nothing is committed for longer than
+//! snapshots are kept, the note is written again.
 //!
 //! # Invariants
-//! - A range is gone as of a snapshot that this process took with the note in its catalog: later than the drop.
+//! - A range is gone as of a snapshot that this process took with the note in its catalog: later
+//!   than the drop.
 //! - The note stays until the range is empty.
 //!
 //! # On failure
-//! A process that begins anew counts from the start: what was dropped stays a retention window longer. Where the rows are still there
-//! [`PATIENCE`] after they might have gone (another process merges and does not know, or they are so small a part of a run that it is not
-//! merged for them), they are deleted key by key.
+//! A process that begins anew counts from the start: what was dropped stays a retention window
+//! longer. Where the rows are still there [`PATIENCE`] after they might have gone (another process
+//! merges and does not know, or they are so small a part of a run that it is not merged for them),
+//! they are deleted key by key.
 //!
 //! # Limits
-//! Databases of several regions delete: each has a checkpoint of its own, and the note goes when one of them is through.
+//! Databases of several regions delete: each has a checkpoint of its own, and the note goes when
+//! one of them is through.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -213,8 +218,8 @@ async fn count(engine: &SqlEngine, note: &Dropped, most: usize) -> Result<Option
     }
 }
 
-/// Writes the note again as it is, so that there is a commit, and with it a newer watermark. True: it is gone, and this process knows an
-/// older catalog.
+/// Writes the note again as it is, so that there is a commit, and with it a newer watermark. True:
+/// it is gone, and this process knows an older catalog.
 async fn touch(engine: &Arc<SqlEngine>, note: &Dropped) -> Result<bool> {
     let options = TxnOptions { level: Level::Snapshot, ..TxnOptions::default() };
     let txn = engine.database().begin(options).await?;

@@ -1,13 +1,14 @@
-//! What regions do for a definition that the defining one drives: each fills its part of an index, deletes its own keys of what was
-//! dropped, and says so ([`crate::catalog::regional_builds`]).
+//! What regions do for a definition that the defining one drives: each fills its part of an index,
+//! deletes its own keys of what was dropped, and says so ([`crate::catalog::regional_builds`]).
 //!
 //! # Invariants
 //! - A region's record of a build is its own, and goes with its word that it has done its part.
-//! - Keys that only the region has are deleted when every region has heard that they are dropped: nobody sends it more of them.
+//! - Keys that only the region has are deleted when every region has heard that they are dropped:
+//!   nobody sends it more of them.
 //!
 //! # On failure
-//! Errors that say nothing of the build leave the record, which this process or another goes on from; others are told as the
-//! region's word, and end the build.
+//! Errors that say nothing of the build leave the record, which this process or another goes on
+//! from; others are told as the region's word, and end the build.
 //!
 //! # Limits
 //! A region that says nothing for [`PATIENCE`] fails the build.
@@ -199,7 +200,8 @@ async fn look(engine: &Arc<SqlEngine>) -> Result<(Arc<dyn Transaction>, Arc<Cata
     Ok((txn, catalog))
 }
 
-/// Deletes this region's own keys that a note names, and says so. False: there is something to be waited for.
+/// Deletes this region's own keys that a note names, and says so. False: there is something to be
+/// waited for.
 async fn sweep_part(engine: &Arc<SqlEngine>, note: &Dropped) -> Result<bool> {
     let (txn, catalog) = look(engine).await?;
     let key = word_key(catalog.database, catalog.me(), Task::Sweep(note.oid));
@@ -241,7 +243,8 @@ async fn forget_ended(engine: &Arc<SqlEngine>) -> Result<()> {
     Ok(())
 }
 
-/// Does what there is to do for definitions that another region drives; whether something is left to look at later.
+/// Does what there is to do for definitions that another region drives; whether something is left
+/// to look at later.
 ///
 /// # Errors
 /// Those of the database.
@@ -288,7 +291,8 @@ pub(super) async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
 }
 
 impl SqlEngine {
-    /// Whether there is, or may be, something to do here for definitions that another region drives.
+    /// Whether there is, or may be, something to do here for definitions that another region
+    /// drives.
     pub(crate) async fn has_parts(&self, catalog: &CatalogSnapshot) -> Result<bool> {
         if !catalog.tasks().is_empty() {
             return Ok(true);

@@ -1,18 +1,24 @@
-//! Deleting keys that nothing names any more, where they are few or have to be deleted ([`super::gone`]).
+//! Deleting keys that nothing names any more, where they are few or have to be deleted
+//! ([`super::gone`]).
 //!
 //! # Invariants
-//! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote there against the older
-//!   catalog fails, because it validates the catalog's stamp. Old snapshots see the versions from before.
-//! - The note goes when its range was found empty from the start. Where each region has keys of its own, it waits for all of them.
-//! - Three quarters of the time in which it could work it rests; what it waits for a commit does not count.
+//! - Nothing but snapshots from before the drop reads the keys, and nobody writes them: who wrote
+//!   there against the older catalog fails, because it validates the catalog's stamp. Old snapshots
+//!   see the versions from before.
+//! - The note goes when its range was found empty from the start. Where each region has keys of its
+//!   own, it waits for all of them.
+//! - Three quarters of the time in which it could work it rests; what it waits for a commit does
+//!   not count.
 //!
 //! # On failure
-//! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is left. One that finds no room, on the
-//! local disk, in memory or in the bucket, is made again as it fits an entry of the log.
+//! Two processes may sweep at once: one of two transactions conflicts, and goes on with what is
+//! left. One that finds no room, on the local disk, in memory or in the bucket, is made again as it
+//! fits an entry of the log.
 //!
 //! # Limits
-//! A transaction deletes [`MOST`] keys, or [`MOST_BYTES`] of them, or those of [`BATCH_TIME`]. What is more than an entry of the log holds goes
-//! to the bucket as sorted parts, which the entry only names.
+//! A transaction deletes [`MOST`] keys, or [`MOST_BYTES`] of them, or those of [`BATCH_TIME`]. What
+//! is more than an entry of the log holds goes to the bucket as sorted parts, which the entry only
+//! names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,15 +37,17 @@ use crate::session::SqlEngine;
 
 /// Keys read at a time.
 const CHUNK: usize = 2000;
-/// Keys deleted by one transaction at most, and their bytes: less than what passes to another region at once.
+/// Keys deleted by one transaction at most, and their bytes: less than what passes to another
+/// region at once.
 const MOST: usize = 100_000;
 const MOST_BYTES: usize = 8 << 20;
 /// Bytes of keys that an entry of the log holds.
 const SMALL_BYTES: usize = 256 << 10;
-/// Time after which a transaction ends: others meet its snapshot and its memory no longer than that.
+/// Time after which a transaction ends: others meet its snapshot and its memory no longer than
+/// that.
 const BATCH_TIME: Duration = Duration::from_millis(250);
-/// Rest after a batch, in times that its reading and deleting took: nobody waits for what a sweep does, and others do for what it takes
-/// from them.
+/// Rest after a batch, in times that its reading and deleting took: nobody waits for what a sweep
+/// does, and others do for what it takes from them.
 const REST: u32 = 3;
 /// Longest rest.
 const LONGEST_REST: Duration = Duration::from_secs(1);
@@ -52,7 +60,8 @@ pub(super) fn range(database: DatabaseId, storage: TableId, index: Option<u32>) 
     KeyRange::with_prefix(&prefix[..if index.is_some() { 12 } else { 8 }])
 }
 
-/// Deletes what the note names, and the note. False: other regions have not deleted their own keys yet, and the note stays until then.
+/// Deletes what the note names, and the note. False: other regions have not deleted their own keys
+/// yet, and the note stays until then.
 ///
 /// # Errors
 /// Those of the transactions, but conflicts.

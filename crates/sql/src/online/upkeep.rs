@@ -1,12 +1,13 @@
-//! What a process does by itself while the catalog says that there is something to do: sweep what was dropped, go on with builds
-//! whose drivers died.
+//! What a process does by itself while the catalog says that there is something to do: sweep what
+//! was dropped, go on with builds whose drivers died.
 //!
 //! # Invariants
-//! Woken by statements that find such a catalog, and by commits of definitions; ends when there is nothing left. A database
-//! without drops and builds costs no request.
+//! Woken by statements that find such a catalog, and by commits of definitions; ends when there is
+//! nothing left. A database without drops and builds costs no request.
 //!
 //! # On failure
-//! An error is logged; the next round, or the next wake, tries again. Holds the engine only for a round.
+//! An error is logged; the next round, or the next wake, tries again. Holds the engine only for a
+//! round.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,7 +79,8 @@ pub(super) async fn builder(
     Ok(Builder::new(engine, template))
 }
 
-/// Whether a sweep is done. One that finds no room, or no bucket, is tried again later, and builds need not wait for it.
+/// Whether a sweep is done. One that finds no room, or no bucket, is tried again later, and builds
+/// need not wait for it.
 ///
 /// # Errors
 /// All others.
@@ -100,7 +102,8 @@ async fn round(engine: &Arc<SqlEngine>) -> Result<bool> {
     let mut catalog = engine.catalogs.read(&txn, DEFAULT_DATABASE_ID).await?;
     if !catalog.defines() {
         gone::forget_all(engine);
-        // The defining region drives builds and sweeps; what it writes comes here, and the rest is this region's part.
+        // The defining region drives builds and sweeps; what it writes comes here, and the rest is
+        // this region's part.
         txn.rollback();
         return regional::round(engine).await;
     }

@@ -1,7 +1,8 @@
 //! What a session shows of itself to the others: its row of `pg_stat_activity`.
 //!
 //! # Invariants
-//! Shown as of the moment it is asked for; a statement that is told to stop still counts as active until it has.
+//! Shown as of the moment it is asked for; a statement that is told to stop still counts as active
+//! until it has.
 //!
 //! # Limits
 //! [`QUERY_BYTES`] of a statement's text. The sessions of this process only.

@@ -1,8 +1,9 @@
 //! What AS OF SYSTEM TIME means.
 //!
 //! # On failure
-//! 22023 for what is not in the past, or is no time at all, and for a time at which this region, which has joined others, did not have
-//! everything that was to be sent to it at first: tables were there in parts; 0A000 for statements that know no past.
+//! 22023 for what is not in the past, or is no time at all, and for a time at which this region,
+//! which has joined others, did not have everything that was to be sent to it at first: tables were
+//! there in parts; 0A000 for statements that know no past.
 
 use telesto_common::Timestamp;
 use telesto_txn::{ReadFor, Transaction};
@@ -42,7 +43,8 @@ impl Session {
         Ok(Timestamp(Timestamp::from_wall_micros(unix + 1).0 - 1))
     }
 
-    /// Fails where `txn`, which reads the past, would show what this region had got by then as if it were everything.
+    /// Fails where `txn`, which reads the past, would show what this region had got by then as if
+    /// it were everything.
     ///
     /// # Errors
     /// 22023.
@@ -60,7 +62,8 @@ impl Session {
     }
 }
 
-/// Fails where `AS OF SYSTEM TIME` stands in a statement that would be carried out now all the same.
+/// Fails where `AS OF SYSTEM TIME` stands in a statement that would be carried out now all the
+/// same.
 ///
 /// # Errors
 /// 0A000.

@@ -1,4 +1,5 @@
-//! What a session tells whoever keeps a record of it: which definitions and changes of roles were run, by whom, with what end.
+//! What a session tells whoever keeps a record of it: which definitions and changes of roles were
+//! run, by whom, with what end.
 //!
 //! ```text
 //! statement ──> class? ──> room for its record, or 58030 ──> runs ──> record: SQLSTATE
@@ -14,8 +15,10 @@
 //!
 //! # Limits
 //! - [`TEXT_BYTES`] of a statement's text.
-//! - The end told is that of the statement, or of the transaction where it was one by itself; a ROLLBACK behind it is not told.
-//! - Of functions, those that change spend caps or the kind of the log are told, where they do it (`telesto_sql_plan::audit`).
+//! - The end told is that of the statement, or of the transaction where it was one by itself; a
+//!   ROLLBACK behind it is not told.
+//! - Of functions, those that change spend caps or the kind of the log are told, where they do it
+//!   (`telesto_sql_plan::audit`).
 //! - Refusals (42501) and log-ins are told by the server, which sees all of them.
 
 use std::fmt::Write as _;
@@ -121,9 +124,10 @@ fn audited_class(statement: &Statement) -> Option<AuditClass> {
     })
 }
 
-/// A statement's text as it may be written down: a literal behind the word PASSWORD is left out, and of CREATE and ALTER ROLE whatever
-/// stands there, as somebody may have forgotten the quotes; a literal that speaks of passwords itself is, and comments are, which
-/// could hold one. What cannot be taken apart into words is cut there, as is what is longer than [`TEXT_BYTES`].
+/// A statement's text as it may be written down: a literal behind the word PASSWORD is left out,
+/// and of CREATE and ALTER ROLE whatever stands there, as somebody may have forgotten the quotes; a
+/// literal that speaks of passwords itself is, and comments are, which could hold one. What cannot
+/// be taken apart into words is cut there, as is what is longer than [`TEXT_BYTES`].
 #[must_use]
 pub fn without_passwords(sql: &str) -> String {
     let kept = &sql[..sql.floor_char_boundary(TEXT_BYTES)];
@@ -154,7 +158,8 @@ pub fn without_passwords(sql: &str) -> String {
             token if bare.is_one(&token) => out.push_str("'***'"),
             token if (secret || may_hold_one(&token)) && is_text(&token) => out.push_str("'***'"),
             token => {
-                // Between the word and its text may be `=` or `(`; a text that follows a text belongs to it.
+                // Between the word and its text may be `=` or `(`; a text that follows a text
+                // belongs to it.
                 let passes = secret && matches!(token, Token::Eq | Token::LParen);
                 secret = passes
                     || matches!(&token, Token::Word(word) if word.value.eq_ignore_ascii_case("password"));
@@ -169,8 +174,8 @@ pub fn without_passwords(sql: &str) -> String {
     out
 }
 
-/// What stands behind PASSWORD in CREATE and ALTER ROLE, USER and GROUP without quotes, up to the next blank: the statement is refused,
-/// and is written down all the same.
+/// What stands behind PASSWORD in CREATE and ALTER ROLE, USER and GROUP without quotes, up to the
+/// next blank: the statement is refused, and is written down all the same.
 #[derive(Default)]
 struct BarePassword {
     /// Words of the statement before this one that make it one about roles.
@@ -227,7 +232,8 @@ fn is_text(token: &Token) -> bool {
     )
 }
 
-/// Whether a literal speaks of passwords itself: a statement in a statement (DO, a function's body), a connection's text, a verifier.
+/// Whether a literal speaks of passwords itself: a statement in a statement (DO, a function's
+/// body), a connection's text, a verifier.
 fn may_hold_one(token: &Token) -> bool {
     if matches!(token, Token::Word(_)) {
         return false;

@@ -4,18 +4,24 @@
 //! built in ─► stored: all roles, the database, the role, the role in the database ─► what the client asks for     (RESET: these)
 //! ```
 //! # Invariants
-//! - What is stored never keeps anybody out: a value that is none any more is left out, with a WARNING.
-//! - What the client asks for goes over what is stored; one that is refused ends the session, as it does without.
-//! - A session takes a role that is stored for it, or that the client asks for, only where it may become that role now.
+//! - What is stored never keeps anybody out: a value that is none any more is left out, with a
+//!   WARNING.
+//! - What the client asks for goes over what is stored; one that is refused ends the session, as it
+//!   does without.
+//! - A session takes a role that is stored for it, or that the client asks for, only where it may
+//!   become that role now.
 //!
 //! # On failure
-//! Errors of the client's parameters. Sessions of the first role, where nobody is asked for a password, begin whatever the bucket
-//! does: with what this process knows of the catalog or, where that is nothing, with the built-in settings and a WARNING. Of other
-//! roles the log-in has read the catalog as it is now, or failed.
+//! Errors of the client's parameters. Sessions of the first role, where nobody is asked for a
+//! password, begin whatever the bucket does: with what this process knows of the catalog or, where
+//! that is nothing, with the built-in settings and a WARNING. Of other roles the log-in has read
+//! the catalog as it is now, or failed.
 //!
 //! # Limits
-//! - What another process has stored a moment ago may be missed by such a session of the first role.
-//! - A session keeps what it began with, whatever is stored later. SET ROLE and SET SESSION AUTHORIZATION bring no settings.
+//! - What another process has stored a moment ago may be missed by such a session of the first
+//!   role.
+//! - A session keeps what it began with, whatever is stored later. SET ROLE and SET SESSION
+//!   AUTHORIZATION bring no settings.
 
 use telesto_sql_catalog::rights::denied;
 
@@ -66,7 +72,8 @@ fn put_role(settings: &mut Settings, catalog: &CatalogSnapshot, name: &str) -> R
     Ok(())
 }
 
-/// Says that a session begins without what is stored: who asks what is wrong with the database must not be kept out by that.
+/// Says that a session begins without what is stored: who asks what is wrong with the database must
+/// not be kept out by that.
 fn unread(error: &Error) -> Error {
     let message = error.message();
     Error::new(
@@ -110,7 +117,8 @@ impl SqlEngine {
         }
         for (name, value) in std::mem::take(&mut options.parameters) {
             if name.eq_ignore_ascii_case("role") {
-                // Rights are asked of the catalog as it is now, not of what this process knew of it.
+                // Rights are asked of the catalog as it is now, not of what this process knew of
+                // it.
                 put_role(&mut settings, &*self.catalog_now().await?, &value)?;
                 continue;
             }

@@ -8,8 +8,10 @@
 //! ```
 //!
 //! # Invariants
-//! - Everything a statement waits for is inside: the begin of its transaction, the catalog, locks, reads, writes.
-//! - A commit whose work is dropped may have happened: the client is told so (08007), never that it failed.
+//! - Everything a statement waits for is inside: the begin of its transaction, the catalog, locks,
+//!   reads, writes.
+//! - A commit whose work is dropped may have happened: the client is told so (08007), never that it
+//!   failed.
 //! - A statement that is executed again after a conflict, and its commit, have one limit together.
 //! - Work that gives a row stream stays under the time limit until the stream ends.
 //!
@@ -98,7 +100,8 @@ impl Session {
         self.spent = self.engine.env.clock.monotonic().saturating_sub(begun);
     }
 
-    /// The work of a statement was dropped; what the client is told. `settings` are those it began with.
+    /// The work of a statement was dropped; what the client is told. `settings` are those it began
+    /// with.
     pub(super) fn stopped(&mut self, error: Error, settings: Arc<Settings>) -> Error {
         if let Some(unknown) = self.committing.take() {
             self.abandon_block();
@@ -111,8 +114,8 @@ impl Session {
         error
     }
 
-    /// What the client is told when the session ends now although it has a commit under way, which may happen: whoever was
-    /// told less would take it for one that did not.
+    /// What the client is told when the session ends now although it has a commit under way, which
+    /// may happen: whoever was told less would take it for one that did not.
     pub fn in_doubt(&mut self) -> Option<Error> {
         self.committing.take().map(|unknown| *unknown)
     }

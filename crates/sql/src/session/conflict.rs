@@ -1,14 +1,17 @@
-//! Conflicts in the user's words: which transaction, which row; and errors that are told only if they hold at the log's tail.
+//! Conflicts in the user's words: which transaction, which row; and errors that are told only if
+//! they hold at the log's tail.
 //!
 //! # Errors and freshness
-//! A read-write transaction may begin with what its process has applied: what it reads is validated when it commits. An error
-//! ends it without a commit, so the error itself has to be validated, or it could deny what was acknowledged elsewhere
-//! before (a table that exists, a row that is gone). [`Session::confirmed`] asks the transaction whether all it has read still
-//! holds; if not, the error becomes the conflict, and the statement is executed again like after any other.
+//! A read-write transaction may begin with what its process has applied: what it reads is validated
+//! when it commits. An error ends it without a commit, so the error itself has to be validated, or
+//! it could deny what was acknowledged elsewhere before (a table that exists, a row that is gone).
+//! [`Session::confirmed`] asks the transaction whether all it has read still holds; if not, the
+//! error becomes the conflict, and the statement is executed again like after any other.
 //!
 //! # Limits
-//! On a log with its sequencer in this process that costs nothing; otherwise one look at the tail, shared by all who wait for one.
-//! A result that was already being streamed is not executed again: the client gets 40001 in the error's stead.
+//! On a log with its sequencer in this process that costs nothing; otherwise one look at the tail,
+//! shared by all who wait for one. A result that was already being streamed is not executed again:
+//! the client gets 40001 in the error's stead.
 
 use std::time::Duration;
 
@@ -55,8 +58,8 @@ fn is_conflict(error: &Error) -> bool {
 }
 
 impl Session {
-    /// Waits a little, so that two transactions do not meet again and again. The first tries follow at once: whoever
-    /// was in the way has committed.
+    /// Waits a little, so that two transactions do not meet again and again. The first tries follow
+    /// at once: whoever was in the way has committed.
     pub(super) async fn pause(&mut self, attempt: u32) {
         self.lost = self.lost.saturating_add(1);
         self.spending.conflicted();
@@ -79,8 +82,8 @@ impl Session {
         }
     }
 
-    /// `error`, if what its transaction has read holds at the log's tail; else the conflict that makes it void. When that cannot
-    /// be found out, the reason.
+    /// `error`, if what its transaction has read holds at the log's tail; else the conflict that
+    /// makes it void. When that cannot be found out, the reason.
     pub(super) async fn confirmed(&self, error: Error) -> Error {
         let txn = self.block.as_ref().and_then(|block| block.txn.as_ref());
         match txn {
@@ -98,11 +101,13 @@ impl Session {
         self.of_the_past(error).await
     }
 
-    /// `error`, or a conflict in its place where it says that a definition does not have what is asked for, and definitions
-    /// have changed since the block's snapshot: at the levels with one snapshot a block does not see what others have made
-    /// since, and who executes it again finds it. PostgreSQL's catalog is no part of the snapshot.
+    /// `error`, or a conflict in its place where it says that a definition does not have what is
+    /// asked for, and definitions have changed since the block's snapshot: at the levels with one
+    /// snapshot a block does not see what others have made since, and who executes it again finds
+    /// it. PostgreSQL's catalog is no part of the snapshot.
     async fn of_the_past(&self, error: Error) -> Error {
-        // One that was said to only read keeps its snapshot: what it has told so far is not kept to be compared.
+        // One that was said to only read keeps its snapshot: what it has told so far is not kept to
+        // be compared.
         let block = self.block.as_ref().filter(|block| {
             let options = &block.options;
             matches!(options.level, Level::Serializable | Level::Snapshot)
@@ -121,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Told by the server of an error that came out of a result's rows, and fails as [`Session::fail`]; gives the error to tell the
-    /// client.
+    /// Told by the server of an error that came out of a result's rows, and fails as
+    /// [`Session::fail`]; gives the error to tell the client.
     pub async fn fail_with(&mut self, error: Error) -> Error {
         let told = self.fail_told(error).await;
         self.spending.failed(is_conflict(&told));
@@ -198,7 +203,8 @@ impl Told<'_> {
         whole || index.is_some_and(|index| index.columns.iter().all(column))
     }
 
-    /// `(id)=(5)`; within, nothing where the role could not have read it. `None`: the key does not read as the index's.
+    /// `(id)=(5)`; within, nothing where the role could not have read it. `None`: the key does not
+    /// read as the index's.
     fn shown(
         &self,
         reader: &mut KeyReader<'_>,
@@ -265,7 +271,8 @@ fn describe_key(told: &Told<'_>, key: &[u8]) -> Option<String> {
             _ => name,
         });
     };
-    // What does not read as the table is now was written when it was another: the table is told all the same.
+    // What does not read as the table is now was written when it was another: the table is told all
+    // the same.
     Some(match told.shown(&mut reader, table, index).flatten() {
         Some(key) => format!("{name}, row {key}"),
         None => name,

@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //! - A mode set in a transaction ends with it, and goes back with a rollback to a savepoint.
-//! - Tables whose rows deferred constraints are about are not redefined before these were checked ([`may_define`]).
+//! - Tables whose rows deferred constraints are about are not redefined before these were checked
+//!   ([`may_define`]).
 //! - IMMEDIATE checks at once what waits for the commit; when that fails, so does the statement.
 //!
 //! # On failure
-//! 42704 for a name that no constraint has, 42809 for a constraint that cannot be deferred, 23503 and 23505 for what is
-//! violated.
+//! 42704 for a name that no constraint has, 42809 for a constraint that cannot be deferred, 23503
+//! and 23505 for what is violated.
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ pub(super) struct SetConstraints {
 }
 
 impl SetConstraints {
-    /// From the values that `parse` writes: the mode, then names; an empty one says that the name before is the schema of the next.
+    /// From the values that `parse` writes: the mode, then names; an empty one says that the name
+    /// before is the schema of the next.
     ///
     /// # Errors
     /// 42601.
@@ -63,8 +65,9 @@ impl SetConstraints {
     }
 }
 
-/// The OIDs of the foreign keys and other keys of a name: those of the first schema that has a constraint of the name. Only what is deferrable can be
-/// `deferred`; the rest is immediate as it is.
+/// The OIDs of the foreign keys and other keys of a name: those of the first schema that has a
+/// constraint of the name. Only what is deferrable can be `deferred`; the rest is immediate as it
+/// is.
 fn named(
     catalog: &CatalogSnapshot,
     path: &[String],
@@ -105,7 +108,8 @@ fn named(
     Err(Error::new(SqlState::UNDEFINED_OBJECT, format!("constraint \"{shown}\" does not exist")))
 }
 
-/// The tables that a definition changes or empties, with its words; renaming does neither. `None`: it is not known which.
+/// The tables that a definition changes or empties, with its words; renaming does neither. `None`:
+/// it is not known which.
 fn changed(statement: &Statement) -> Result<Option<(&'static str, Vec<ObjectName>)>> {
     use crate::sqlparser::ast::ObjectType;
     if let Some(definition) = crate::definition::read(statement)? {
@@ -141,8 +145,8 @@ fn changed(statement: &Statement) -> Result<Option<(&'static str, Vec<ObjectName
     })
 }
 
-/// Whether a definition may be made in a block that has written rows which deferred constraints are about: not to their tables, and,
-/// while violations wait, not to others that these are about.
+/// Whether a definition may be made in a block that has written rows which deferred constraints are
+/// about: not to their tables, and, while violations wait, not to others that these are about.
 ///
 /// # Errors
 /// 55006.
@@ -238,7 +242,8 @@ impl Session {
     /// Looks at the violations of these constraints that wait; `None`: of all.
     ///
     /// # Errors
-    /// 23503, 23505 for the first that is still there, if it is at the log's tail too; else the conflict.
+    /// 23503, 23505 for the first that is still there, if it is at the log's tail too; else the
+    /// conflict.
     pub(super) async fn settle_deferred(&mut self, constraints: Option<&[u32]>) -> Result<()> {
         let waiting = self.deferred.waiting(constraints);
         if waiting.is_empty() {

@@ -31,7 +31,8 @@ fn done(tag: &str) -> Option<StatementResult> {
 }
 
 impl Block {
-    /// Takes the level at which it reads: a block that writes after all does so at the isolation level that was asked for.
+    /// Takes the level at which it reads: a block that writes after all does so at the isolation
+    /// level that was asked for.
     pub(super) fn take_level(&mut self, consistency: Option<Level>) {
         self.options.level = match consistency {
             Some(level) if self.options.read_only => level,
@@ -174,7 +175,8 @@ impl Session {
                 if block.txn.is_none() {
                     block.options = options;
                 } else if block.options.read_only && !options.read_only {
-                    // What the queries before it showed must hold in the transaction that may write.
+                    // What the queries before it showed must hold in the transaction that may
+                    // write.
                     self.upgrade(options).await?;
                 }
             }
@@ -301,17 +303,19 @@ impl Session {
         Ok(())
     }
 
-    /// Makes what calls of `set_config` asked for come into force. The server calls it before anything that looks at
-    /// the settings between statements.
+    /// Makes what calls of `set_config` asked for come into force. The server calls it before
+    /// anything that looks at the settings between statements.
     ///
     /// # Errors
-    /// 42501 for what the role may not set any more, though it could by the catalog that the statement saw.
+    /// 42501 for what the role may not set any more, though it could by the catalog that the
+    /// statement saw.
     pub async fn configure(&mut self) -> Result<()> {
         let mut calls = self.configured.take();
         if calls.is_empty() {
             return Ok(());
         }
-        // They were checked as the role that called: what it may set it sets before the session acts as another.
+        // They were checked as the role that called: what it may set it sets before the session
+        // acts as another.
         calls.sort_by_key(|call| call.becomes.is_some());
         for call in calls {
             if call.local && self.block.is_none() {
@@ -325,8 +329,8 @@ impl Session {
         Ok(())
     }
 
-    /// [`Session::configure`] before a statement. COMMIT ends the block where that fails, too; ROLLBACK undoes what the block asked for, and
-    /// neither waits nor fails for it.
+    /// [`Session::configure`] before a statement. COMMIT ends the block where that fails, too;
+    /// ROLLBACK undoes what the block asked for, and neither waits nor fails for it.
     pub(super) async fn configure_before(&mut self, prepared: &Prepared) -> Result<()> {
         let rolls_back = matches!(
             prepared.statement.as_deref(),
@@ -351,8 +355,9 @@ impl Session {
         configured
     }
 
-    /// Opens the implicit block that a statement is of with those behind it: one that fails takes back what this one sets, and
-    /// what is local is local to them. A statement that is alone has none.
+    /// Opens the implicit block that a statement is of with those behind it: one that fails takes
+    /// back what this one sets, and what is local is local to them. A statement that is alone has
+    /// none.
     pub(super) fn join_implicit(&mut self) {
         if self.block.is_none() && (self.several || self.pipelined) {
             // Of a pipeline nobody knows yet whether it writes.
@@ -379,7 +384,8 @@ impl Session {
             // What is local to the transaction stays so.
             return change(Arc::make_mut(&mut block.settings_after));
         }
-        // A parameter of the application's own is known, and empty, once it was set for a transaction.
+        // A parameter of the application's own is known, and empty, once it was set for a
+        // transaction.
         for name in self.settings.others.keys().filter(|name| name.contains('.')) {
             if !block.settings_after.others.contains_key(name) {
                 let after = Arc::make_mut(&mut block.settings_after);

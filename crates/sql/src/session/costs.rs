@@ -52,7 +52,8 @@ impl Session {
         self.spending.scope().set_guard(guard.map(|guard| guard as Arc<dyn Guard>));
     }
 
-    /// The transaction commits: it was let begin, and what its commit asks for is paid for and never refused.
+    /// The transaction commits: it was let begin, and what its commit asks for is paid for and
+    /// never refused.
     pub(super) fn goes_through(&self) {
         if let Some(guard) = &self.capped {
             guard.lets_through();
@@ -66,7 +67,8 @@ impl Session {
         }
     }
 
-    /// Learns which caps there are. The first statement that sees any is held against them like the next.
+    /// Learns which caps there are. The first statement that sees any is held against them like the
+    /// next.
     pub(super) async fn learns_caps(
         &mut self,
         catalog: &CatalogSnapshot,
@@ -106,7 +108,8 @@ impl Session {
         self.engine.accounts().guard(&payer, boss, self.cancel.shared())
     }
 
-    /// Lets a write go on that no statement said it would make, if its caps do: a notification, say.
+    /// Lets a write go on that no statement said it would make, if its caps do: a notification,
+    /// say.
     pub(super) async fn admit_late(&mut self) -> Result<()> {
         if self.set_aside.is_empty() && self.engine.accounts().caps().active() {
             self.admit().boxed().await?;

@@ -1,4 +1,5 @@
-//! Curated tables in a session: whose writes are held back, what waits of the session's role, what a commit leaves to curators.
+//! Curated tables in a session: whose writes are held back, what waits of the session's role, what
+//! a commit leaves to curators.
 //!
 //! ```text
 //! statement ─> catalog ─> tables that the current role does not curate? ─ none ─> the block's transaction as it is
@@ -9,12 +10,14 @@
 //! ```
 //!
 //! # Invariants
-//! - Every statement that may write passes here with the catalog and the role it runs with, before it is planned.
+//! - Every statement that may write passes here with the catalog and the role it runs with, before
+//!   it is planned.
 //! - What is held back has one author: while a block shows or holds back anything, its role stays.
 //! - A commit that does not keep what was held back fails (`WithWaiting`).
 //!
 //! # On failure
-//! 54000 when too much would wait for the author; 25001 for a change of the role; 0A000 in a database of several regions.
+//! 54000 when too much would wait for the author; 25001 for a change of the role; 0A000 in a
+//! database of several regions.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +54,8 @@ impl Session {
         catalog: &Arc<CatalogSnapshot>,
     ) -> Result<Arc<dyn Transaction>> {
         let Some(block) = &self.block else { return Ok(txn) };
-        // What is read as of a time is not written, and was for everybody then. A passing transaction reads nothing stored.
+        // What is read as of a time is not written, and was for everybody then. A passing
+        // transaction reads nothing stored.
         let passing = block.txn.as_ref().is_none_or(|own| !Arc::ptr_eq(own, &txn));
         if block.options.as_of.is_some() || passing {
             return Ok(txn);
@@ -185,7 +189,8 @@ impl Session {
     }
 }
 
-/// The rows that differ from what the transaction found, with the number in their keys; index entries follow from them.
+/// The rows that differ from what the transaction found, with the number in their keys; index
+/// entries follow from them.
 async fn changed_rows(waiting: &Arc<WithWaiting>) -> Result<Vec<(u32, WaitingRow)>> {
     let below = waiting.beneath().ok_or_else(|| Error::internal("nothing beneath"))?;
     let mut rows = Vec::new();

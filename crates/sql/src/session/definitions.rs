@@ -1,11 +1,12 @@
 //! The catalog that a statement goes by.
 //!
 //! # Invariants
-//! - A block never reads by a definition what it has written by an older one: its next statement fails with 40001.
+//! - A block never reads by a definition what it has written by an older one: its next statement
+//!   fails with 40001.
 //!
 //! # Failure behaviour and limits
-//! Whether others have changed something is asked only when the catalog is another one than that of the block's statement before, and
-//! only of a block that has written.
+//! Whether others have changed something is asked only when the catalog is another one than that of
+//! the block's statement before, and only of a block that has written.
 
 use std::sync::Arc;
 
@@ -33,12 +34,15 @@ impl Session {
         }
     }
 
-    /// The catalog that the next statement of a block goes by. Under READ COMMITTED it may be newer than that of the statements before.
-    /// What those have written lacks what a newer definition asks for (entries of an index, another form of the rows), so a block that
-    /// has written fails here, as it would at its commit, instead of reading by the new definition what was written by the old.
+    /// The catalog that the next statement of a block goes by. Under READ COMMITTED it may be newer
+    /// than that of the statements before. What those have written lacks what a newer definition
+    /// asks for (entries of an index, another form of the rows), so a block that has written fails
+    /// here, as it would at its commit, instead of reading by the new definition what was written
+    /// by the old.
     ///
     /// # Errors
-    /// Those of [`Session::read_catalog`]; 40001 when others have changed definitions since the block wrote.
+    /// Those of [`Session::read_catalog`]; 40001 when others have changed definitions since the
+    /// block wrote.
     pub(super) async fn catalog_of_statement(
         &mut self,
         txn: &Arc<dyn Transaction>,

@@ -1,14 +1,17 @@
 //! What a statement does, or draws, beside what its transaction covers.
 //!
 //! # Invariants
-//! - A block in which something was done outside of its transaction is not repeated after a conflict: what `setval` did once it would
-//!   do a second time, over numbers that others were given meanwhile. The conflict is told (40001).
-//! - A query whose answer is another one each time is not asked to give it again where a write follows: in a string of statements its
-//!   implicit block is open for writes from the beginning; in a pipeline, where nobody knows what follows, one that reads no table
-//!   keeps its answer when the block becomes one that writes.
+//! - A block in which something was done outside of its transaction is not repeated after a
+//!   conflict: what `setval` did once it would do a second time, over numbers that others were
+//!   given meanwhile. The conflict is told (40001).
+//! - A query whose answer is another one each time is not asked to give it again where a write
+//!   follows: in a string of statements its implicit block is open for writes from the beginning;
+//!   in a pipeline, where nobody knows what follows, one that reads no table keeps its answer when
+//!   the block becomes one that writes.
 //!
 //! # Failure behaviour and limits
-//! Nothing fails. In a pipeline, a query that reads tables and draws before a write gets 40001. Calls are seen in the statement itself, not in what views and defaults are made of.
+//! Nothing fails. In a pipeline, a query that reads tables and draws before a write gets 40001.
+//! Calls are seen in the statement itself, not in what views and defaults are made of.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -27,7 +30,8 @@ use crate::types::Datum;
 /// What is done in a transaction of its own, or in none.
 const ACTS: [&str; 4] = ["setval", "telesto_cap_set", "telesto_cap_drop", "telesto_log_switch"];
 
-/// What tells of the transaction that it is called in, which is another one when its block is executed again.
+/// What tells of the transaction that it is called in, which is another one when its block is
+/// executed again.
 const OF_THE_TRANSACTION: [&str; 12] = [
     "telesto_txn_id",
     "txid_current",
@@ -50,7 +54,8 @@ pub(super) struct Effects {
     pub(super) draws: bool,
     /// It does what no rollback undoes, and what must not be done twice.
     pub(super) acts: bool,
-    /// It calls what does something of its own, for the session or for all (locks, sequences, settings), or tells of its transaction.
+    /// It calls what does something of its own, for the session or for all (locks, sequences,
+    /// settings), or tells of its transaction.
     pub(super) calls: bool,
 }
 
@@ -101,8 +106,8 @@ impl Prepared {
         })
     }
 
-    /// Whether it is a query that does nothing but tell what is there: at READ COMMITTED, before anything is written, its answer
-    /// binds nothing that comes later.
+    /// Whether it is a query that does nothing but tell what is there: at READ COMMITTED, before
+    /// anything is written, its answer binds nothing that comes later.
     pub(super) fn only_tells(&self) -> bool {
         let reads = |statement: &Statement| {
             matches!(statement, Statement::Query(_)) && only_reads(statement)

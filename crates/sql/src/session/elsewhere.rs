@@ -7,19 +7,23 @@
 //!  what was seen there is owed: the next statement waits until it is here, too
 //! ```
 //! # Invariants
-//! - The statement sees everything that the session has seen, and everything that was acknowledged in this region before, as a statement here
-//!   would: its snapshot's time goes with it.
-//! - What the session sees afterwards, here or where it moves, is not older than what it was shown: `Session::await_owed`.
-//! - Statements of one snapshot are not mixed: outside of READ COMMITTED it is the only one of its transaction.
-//! - One session, and one role, do not take all places that this region has in another one: [`super::places`].
+//! - The statement sees everything that the session has seen, and everything that was acknowledged
+//!   in this region before, as a statement here would: its snapshot's time goes with it.
+//! - What the session sees afterwards, here or where it moves, is not older than what it was shown:
+//!   `Session::await_owed`.
+//! - Statements of one snapshot are not mixed: outside of READ COMMITTED it is the only one of its
+//!   transaction.
+//! - One session, and one role, do not take all places that this region has in another one:
+//!   [`super::places`].
 //! - A row that was shown is never followed by rows of another execution.
 //!
 //! # On failure
-//! 08006 with who was asked, when none could execute it during [`PATIENCE`], or when rows stopped coming; the statement's own errors; 0A000 for
-//! what cannot be read so, with the way out.
+//! 08006 with who was asked, when none could execute it during [`PATIENCE`], or when rows stopped
+//! coming; the statement's own errors; 0A000 for what cannot be read so, with the way out.
 //!
 //! # Limits
-//! A statement that does not read back as it was written is refused. Notices of the other region are not told.
+//! A statement that does not read back as it was written is refused. Notices of the other region
+//! are not told.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -116,8 +120,8 @@ impl Session {
         crate::copy::sent_elsewhere(statement, (&columns, rows), context)
     }
 
-    /// A statement that may have to be filled with what another region has: its result, where that was read first; else it is to be executed
-    /// with `context`, which has what was read before.
+    /// A statement that may have to be filled with what another region has: its result, where that
+    /// was read first; else it is to be executed with `context`, which has what was read before.
     pub(super) async fn filled(
         &mut self,
         source: Option<Arc<Source>>,
@@ -237,7 +241,8 @@ fn explained(region: &str, round_trip: Option<Duration>) -> String {
     format!("Reads: forwarded to region \"{region}\" (round trip {measured})")
 }
 
-/// Adds the same to a plan in JSON: the region, and the round trip in milliseconds, NULL when it is not measured yet.
+/// Adds the same to a plan in JSON: the region, and the round trip in milliseconds, NULL when it is
+/// not measured yet.
 fn explain_json(rows: &mut [Row], region: &str, round_trip: Option<Duration>) -> Result<()> {
     for value in rows.iter_mut().flatten() {
         let Datum::Json(text) = value else { continue };

@@ -1,9 +1,10 @@
-//! What an EXECUTE is part of: itself, its EXPLAIN, or the table that is made of its rows. And tables that are made of a query with
-//! parameters.
+//! What an EXECUTE is part of: itself, its EXPLAIN, or the table that is made of its rows. And
+//! tables that are made of a query with parameters.
 //!
 //! # Invariants
-//! `CREATE TABLE … AS EXECUTE`, and `CREATE TABLE … AS` of a query with parameters, run as the CREATE TABLE of the query with the values
-//! written into it: what is repeated after a conflict, and what is looked at for rights, is that statement.
+//! `CREATE TABLE … AS EXECUTE`, and `CREATE TABLE … AS` of a query with parameters, run as the
+//! CREATE TABLE of the query with the values written into it: what is repeated after a conflict,
+//! and what is looked at for rights, is that statement.
 //!
 //! # On failure
 //! 42809 for a prepared statement that is no query, and what EXECUTE answers.
@@ -102,7 +103,8 @@ fn executed(create: &CreateTable) -> Option<(String, Vec<&Expr>)> {
     create.query.as_deref().and_then(create_as_execute::of)
 }
 
-/// The query with parameters whose rows a statement makes a table of; `None`: the statement is another one.
+/// The query with parameters whose rows a statement makes a table of; `None`: the statement is
+/// another one.
 ///
 /// # Errors
 /// Those of reading a definition.
@@ -174,8 +176,9 @@ impl VisitorMut for Values {
 }
 
 impl Session {
-    /// What runs in the place of `statement`: of the EXECUTE that it is, or that is in it, or of the query with parameters that it makes
-    /// a table of. A future of its own: a statement is large, and every caller would move it.
+    /// What runs in the place of `statement`: of the EXECUTE that it is, or that is in it, or of
+    /// the query with parameters that it makes a table of. A future of its own: a statement is
+    /// large, and every caller would move it.
     pub(super) fn run_in_place_of<'a>(
         &'a mut self,
         prepared: &'a Arc<Prepared>,

@@ -1,14 +1,17 @@
-//! What the process does for statements that it executes for other regions, as it does for those of its own clients: they are counted, shown, stopped, and
-//! have their turn on its threads.
+//! What the process does for statements that it executes for other regions, as it does for those of
+//! its own clients: they are counted, shown, stopped, and have their turn on its threads.
 //!
 //! # Invariants
-//! - Such a statement is in `pg_stat_activity` from its beginning to its end, under a process id of its own, with the user and the application name of
-//!   its session. Who may see and stop it is decided by the role, as for any other.
-//! - It waits for a thread as a client's statement does, in the same queue, where the process has one ([`Host`]).
+//! - Such a statement is in `pg_stat_activity` from its beginning to its end, under a process id of
+//!   its own, with the user and the application name of its session. Who may see and stop it is
+//!   decided by the role, as for any other.
+//! - It waits for a thread as a client's statement does, in the same queue, where the process has
+//!   one ([`Host`]).
 //!
 //! # Limits
-//! Process ids are drawn from the upper quarter of the numbers: those of clients count up from the lower half. It does not count for the connection limit of
-//! its role, which is for where the role has logged in.
+//! Process ids are drawn from the upper quarter of the numbers: those of clients count up from the
+//! lower half. It does not count for the connection limit of its role, which is for where the role
+//! has logged in.
 
 use std::fmt::Debug;
 use std::sync::Arc;

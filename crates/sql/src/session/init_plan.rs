@@ -6,22 +6,24 @@
 //!   1. SELECT max(o_id) - 100 FROM orders           planned by itself, on either path
 //!   2. SELECT … WHERE o_id > $n                     n behind the statement's own parameters: a range of a key
 //! ```
-//! `x IN (SELECT …)` becomes `x = ANY($n)` in the same way, if keys lead to the rows then and did not before; the values taken out of it
-//! before are known to it.
+//! `x IN (SELECT …)` becomes `x = ANY($n)` in the same way, if keys lead to the rows then and did
+//! not before; the values taken out of it before are known to it.
 //!
-//! A subquery that plans by itself names nothing of the queries around it: names in it are looked up inside it first. So
-//! it is the same for every row, as PostgreSQL's InitPlan is.
+//! A subquery that plans by itself names nothing of the queries around it: names in it are looked
+//! up inside it first. So it is the same for every row, as PostgreSQL's InitPlan is.
 //!
 //! # Invariants
-//! - Only subqueries that read, or lock what they read, are taken; each runs once for each execution, in the statement's transaction
-//!   and before its first write. Equal texts share a value, but those that call
-//!   what gives another value each time (`gen_random_uuid()`): each of them has its own.
-//! - PostgreSQL runs such a subquery when its value is first asked for. One that fails here, where it might never have been
-//!   asked for, makes the statement run as it is written.
+//! - Only subqueries that read, or lock what they read, are taken; each runs once for each
+//!   execution, in the statement's transaction and before its first write. Equal texts share a
+//!   value, but those that call what gives another value each time (`gen_random_uuid()`): each of
+//!   them has its own.
+//! - PostgreSQL runs such a subquery when its value is first asked for. One that fails here, where
+//!   it might never have been asked for, makes the statement run as it is written.
 //!
 //! # Limits
-//! None of a statement with WITH in it: its names could mean something else inside. Not EXISTS, ANY and ALL. A list of more than
-//! [`MAX_LIST`] values makes the statement run as it is written, this time and from then on.
+//! None of a statement with WITH in it: its names could mean something else inside. Not EXISTS, ANY
+//! and ALL. A list of more than [`MAX_LIST`] values makes the statement run as it is written, this
+//! time and from then on.
 
 use std::any::Any;
 use std::ops::ControlFlow;
@@ -63,7 +65,8 @@ pub struct InitialPlan {
     /// The statement over all parameters, and its plan.
     rest: Statement,
     main: Plan,
-    /// The statement as it is written, for when a value fails; none, if it does not plan so or is to run by key only.
+    /// The statement as it is written, for when a value fails; none, if it does not plan so or is
+    /// to run by key only.
     written: Option<Plan>,
     /// A list was too long.
     long: AtomicBool,
@@ -71,8 +74,9 @@ pub struct InitialPlan {
     types: Vec<SqlType>,
 }
 
-/// The statement with its subqueries taken out, planned over their values. `None`: there are none, or it does not plan so.
-/// The types of its own parameters are known; `written` is its plan as it is.
+/// The statement with its subqueries taken out, planned over their values. `None`: there are none,
+/// or it does not plan so. The types of its own parameters are known; `written` is its plan as it
+/// is.
 pub(crate) async fn plan(
     statement: &Statement,
     written: Option<&Plan>,
@@ -320,7 +324,8 @@ impl InitialPlan {
         lines.collect()
     }
 
-    /// The context with the values behind the statement's own parameters; `None`: one of them fails.
+    /// The context with the values behind the statement's own parameters; `None`: one of them
+    /// fails.
     ///
     /// # Errors
     /// Those of the transaction.
@@ -440,7 +445,8 @@ impl Visitor for Shape {
     }
 }
 
-/// Gives items of select lists and of RETURNING with a subquery in them the names they have as they are written.
+/// Gives items of select lists and of RETURNING with a subquery in them the names they have as they
+/// are written.
 struct Names;
 
 impl Names {

@@ -1,9 +1,11 @@
-//! Prepared statements by name: those of PREPARE and those of the protocol's Parse, which share one space of names.
+//! Prepared statements by name: those of PREPARE and those of the protocol's Parse, which share one
+//! space of names.
 //!
 //! # Invariants
 //! - What is named here is what `pg_prepared_statements` shows, with the text that the client sent.
-//! - What a session keeps here beyond [`FREE_BYTES`] is charged to the memory of statements: a client may prepare as many as it
-//!   likes, long or short, and others have the memory that it does not get.
+//! - What a session keeps here beyond [`FREE_BYTES`] is charged to the memory of statements: a
+//!   client may prepare as many as it likes, long or short, and others have the memory that it does
+//!   not get.
 //!
 //! # On failure
 //! 53200, and the statement has no name.
@@ -20,8 +22,9 @@ use super::{Prepared, Session, pg_micros, weight};
 use crate::error::{Error, Result, SqlState};
 use crate::plan::named_statements::{NamedStatements, StatementShown};
 
-/// What a session's named statements may weigh without being charged for, bytes: those of most applications do not come near, and
-/// a charge for each would be asked of a counter that all sessions share.
+/// What a session's named statements may weigh without being charged for, bytes: those of most
+/// applications do not come near, and a charge for each would be asked of a counter that all
+/// sessions share.
 const FREE_BYTES: u64 = 8 << 20;
 
 /// A session's named statements.
@@ -121,8 +124,8 @@ fn too_much(error: telesto_common::Error) -> Error {
 }
 
 impl Prepared {
-    /// Counts an execution, where the statement has a name. Without parameters every plan holds for all executions; with them one by
-    /// key does, and DataFusion's once it is kept.
+    /// Counts an execution, where the statement has a name. Without parameters every plan holds for
+    /// all executions; with them one by key does, and DataFusion's once it is kept.
     pub(super) fn executes(&self) {
         let Some(shown) = self.shown.get() else { return };
         let for_any = |plan: &super::texts::KeptPlan| plan.plan.is_for_any_values();
@@ -154,7 +157,8 @@ impl Session {
         self.name_shown(name.to_owned(), prepared, (text, false))
     }
 
-    /// Gives a prepared statement a name; `text`: what it is shown as, and whether that is a PREPARE.
+    /// Gives a prepared statement a name; `text`: what it is shown as, and whether that is a
+    /// PREPARE.
     ///
     /// # Errors
     /// 53200.

@@ -1,8 +1,9 @@
 //! Names of objects in results: what regclass and its kin are shown by.
 //!
 //! # Invariants
-//! - Inside of a statement such a value is an OID. On its way out it is given the name that the OID has in the statement's catalog
-//!   ([`Datum::Named`]): whoever writes it as text has no catalog, and in binary format it is the OID.
+//! - Inside of a statement such a value is an OID. On its way out it is given the name that the OID
+//!   has in the statement's catalog ([`Datum::Named`]): whoever writes it as text has no catalog,
+//!   and in binary format it is the OID.
 //! - What cursors keep are OIDs: FETCH names them.
 
 use std::sync::Arc;

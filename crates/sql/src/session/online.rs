@@ -1,10 +1,11 @@
-//! CREATE INDEX and REINDEX of large tables, and all that is CONCURRENTLY: statements that commit as they go.
+//! CREATE INDEX and REINDEX of large tables, and all that is CONCURRENTLY: statements that commit
+//! as they go.
 //!
 //! # Invariants
-//! - Only a statement that is alone, outside of a transaction block, is done so; CONCURRENTLY elsewhere is refused (25001), and other
-//!   statements there are part of their block.
-//! - A statement that failed, was cancelled or whose session is gone has ended its build, or goes on trying to. A build that it
-//!   only waited for goes on.
+//! - Only a statement that is alone, outside of a transaction block, is done so; CONCURRENTLY
+//!   elsewhere is refused (25001), and other statements there are part of their block.
+//! - A statement that failed, was cancelled or whose session is gone has ended its build, or goes
+//!   on trying to. A build that it only waited for goes on.
 //!
 //! # On failure
 //! See [`crate::online`].
@@ -91,8 +92,9 @@ impl Drop for Unfinished {
 pub(super) struct Ending(Mutex<Option<oneshot::Receiver<()>>>);
 
 impl Session {
-    /// Waits a little for the end of a build that was stopped, so that whoever stopped it usually finds its index gone, or
-    /// invalid, as on PostgreSQL. While the bucket hangs nobody waits for it for long.
+    /// Waits a little for the end of a build that was stopped, so that whoever stopped it usually
+    /// finds its index gone, or invalid, as on PostgreSQL. While the bucket hangs nobody waits for
+    /// it for long.
     pub(super) async fn await_ending(&self) {
         let ended = self.ending.0.lock().take();
         if let Some(ended) = ended {
@@ -122,7 +124,8 @@ impl Session {
             return Ok(None);
         }
         self.admit_late().await?;
-        // Whether a plain one is large this process knows well enough without a request to the bucket.
+        // Whether a plain one is large this process knows well enough without a request to the
+        // bucket.
         let level = match asked.concurrently() {
             Some(_) => Level::Serializable,
             None => Level::Session,
@@ -209,7 +212,8 @@ impl Session {
         Ok(Some(StatementResult::Command { tag: "CREATE INDEX".to_owned() }))
     }
 
-    /// Whether one of the indexes is of a large table, or is being filled: then there is a build to wait for.
+    /// Whether one of the indexes is of a large table, or is being filled: then there is a build to
+    /// wait for.
     async fn has_large(&self, context: &ExecContext, indexes: &[(TableId, u32)]) -> Result<bool> {
         for (table, index) in indexes {
             let Some(table) = context.catalog.table(*table) else { continue };
@@ -264,8 +268,9 @@ impl Session {
         again
     }
 
-    /// Commits the beginning of a build, in a task of its own: a statement that is stopped while the commit is under way would leave a
-    /// build that nobody ends, and that is carried on when its driver counts as dead.
+    /// Commits the beginning of a build, in a task of its own: a statement that is stopped while
+    /// the commit is under way would leave a build that nobody ends, and that is carried on when
+    /// its driver counts as dead.
     async fn begun(
         &self,
         builder: &Arc<Builder>,
@@ -305,8 +310,8 @@ impl Session {
         }
     }
 
-    /// Waits for a build that another began; whether the index is whole. If its driver dies this statement drives it on, and
-    /// ends it when it is stopped.
+    /// Waits for a build that another began; whether the index is whole. If its driver dies this
+    /// statement drives it on, and ends it when it is stopped.
     async fn wait_for(&self, builder: &Arc<Builder>, build: Started) -> Result<bool> {
         let (done, ended) = oneshot::channel();
         self.ending.0.lock().replace(ended);
@@ -315,7 +320,8 @@ impl Session {
         Ok(self.end_of(unfinished).await? == End::Whole)
     }
 
-    /// The end of a build. A statement that is stopped drops it: the build is then ended in the background, if it is its own.
+    /// The end of a build. A statement that is stopped drops it: the build is then ended in the
+    /// background, if it is its own.
     async fn end_of(&self, mut unfinished: Unfinished) -> Result<End> {
         Upkeep::wake(&self.engine);
         let Some((table, index)) = unfinished.build else { return Ok(End::Whole) };

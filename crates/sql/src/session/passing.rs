@@ -4,16 +4,18 @@
 //! Session, between two transactions ──state──> SessionState ─(bytes, by whoever passes it)─> SqlEngine::session_again ──> Session
 //! ```
 //! # Purpose
-//! A server that is restarted or upgraded passes its clients to the process that comes after it; what a client set, prepared and
-//! drew from sequences is there as before.
+//! A server that is restarted or upgraded passes its clients to the process that comes after it;
+//! what a client set, prepared and drew from sequences is there as before.
 //!
 //! # Invariants
-//! - A session is passed whole or not at all: what has no form outside of its process ([`Held`]) keeps it where it is.
-//! - The role that logged in is asked for again: it must still be the same one, and may still log in.
-//! - A prepared statement means what it meant: one that has other parameters or columns by now is not taken, and with it the
-//!   session.
-//! - A session goes on above everything it has seen (its label), whatever the next process has seen, and waits for what it has
-//!   committed in another region.
+//! - A session is passed whole or not at all: what has no form outside of its process ([`Held`])
+//!   keeps it where it is.
+//! - The role that logged in is asked for again: it must still be the same one, and may still log
+//!   in.
+//! - A prepared statement means what it meant: one that has other parameters or columns by now is
+//!   not taken, and with it the session.
+//! - A session goes on above everything it has seen (its label), whatever the next process has
+//!   seen, and waits for what it has committed in another region.
 //!
 //! # On failure
 //! The session is not begun; the client must be told, and connect again.
@@ -184,7 +186,8 @@ impl Session {
                 }))
             })
             .collect();
-        // The client asks for nothing just now: its own limit is none of this, where many sessions plan at once on cold caches.
+        // The client asks for nothing just now: its own limit is none of this, where many sessions
+        // plan at once on cold caches.
         let asked = self.settings.statement_timeout_ms;
         Arc::make_mut(&mut self.settings).statement_timeout_ms = PREPARE_AGAIN_MS;
         let prepared = self.prepare(&state.sql, &types).await;
@@ -202,11 +205,12 @@ impl Session {
 }
 
 impl SqlEngine {
-    /// A session that another process had up to now. `options` say who logged in there, and from where; their parameters are
-    /// not looked at.
+    /// A session that another process had up to now. `options` say who logged in there, and from
+    /// where; their parameters are not looked at.
     ///
     /// # Errors
-    /// Those of [`SqlEngine::session`] and of planning what was prepared; 28000 when the role that logged in is another one by now.
+    /// Those of [`SqlEngine::session`] and of planning what was prepared; 28000 when the role that
+    /// logged in is another one by now.
     pub async fn session_again(
         self: &Arc<Self>,
         options: SessionOptions,

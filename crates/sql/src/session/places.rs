@@ -1,13 +1,15 @@
 //! How much sessions of this node have other regions execute at a time.
 //!
 //! # Purpose
-//! A region executes so many statements of each other one, and keeps a statement whose rows nobody fetches for a while. Who opens cursors and
-//! leaves them alone is not to take all places from everybody else.
+//! A region executes so many statements of each other one, and keeps a statement whose rows nobody
+//! fetches for a while. Who opens cursors and leaves them alone is not to take all places from
+//! everybody else.
 //!
 //! # Invariants
-//! - A place is held as long as there may be more rows to fetch, and given back with whatever holds it.
-//! - Roles are counted, not names: a role with many sessions has no more than one with few. A superuser has a place while there is one in the
-//!   other region.
+//! - A place is held as long as there may be more rows to fetch, and given back with whatever holds
+//!   it.
+//! - Roles are counted, not names: a role with many sessions has no more than one with few. A
+//!   superuser has a place while there is one in the other region.
 //!
 //! # On failure
 //! 53400 with what to do; nothing was asked of another region.
@@ -26,7 +28,8 @@ use crate::error::{Error, Result, SqlState};
 
 /// Statements of one session at a time.
 const OF_SESSION: usize = 16;
-/// Statements of one role that is no superuser at a time: half of what a region executes for another one.
+/// Statements of one role that is no superuser at a time: half of what a region executes for
+/// another one.
 const OF_ROLE: usize = 64;
 
 /// How many each role has.

@@ -1,17 +1,20 @@
 //! Planning a statement: for a description (Parse) or for its execution, with the plan cached.
 //!
 //! # Invariants
-//! - A plan is used only with the catalog it was made with and under settings that plan alike (`texts`), and only by a role that may run it
-//!   (`crate::access`): GRANT and REVOKE change the catalog, SET ROLE the settings.
-//! - What a statement is described as is what it gives: a result of other columns is refused (0A000).
+//! - A plan is used only with the catalog it was made with and under settings that plan alike
+//!   (`texts`), and only by a role that may run it (`crate::access`): GRANT and REVOKE change the
+//!   catalog, SET ROLE the settings.
+//! - What a statement is described as is what it gives: a result of other columns is refused
+//!   (0A000).
 //! - An error of Parse holds at the log's tail, as of a moment inside the call.
 //!
 //! # On failure
 //! The session rolls back or enters the failed state; the statement is not kept.
 //!
 //! # Limits
-//! Outside a transaction a statement is described from the catalog this process knows: when another process has just
-//! changed a table, execution may say that the plan's result has changed. Preparing again goes on.
+//! Outside a transaction a statement is described from the catalog this process knows: when another
+//! process has just changed a table, execution may say that the plan's result has changed.
+//! Preparing again goes on.
 
 use std::sync::Arc;
 
@@ -97,7 +100,8 @@ async fn plan_whole(statement: &Statement, context: &mut PlanContext<'_>) -> Res
             if context.settings.executor == Executor::Key
                 || error.code() == SqlState::FEATURE_NOT_SUPPORTED =>
         {
-            // It may plan, or be by key, once its subqueries are values: in RETURNING, ON CONFLICT and MERGE there are no others.
+            // It may plan, or be by key, once its subqueries are values: in RETURNING, ON CONFLICT
+            // and MERGE there are no others.
             return match init_plan::plan(statement, None, context).await {
                 Some(plan) => Ok(Plan::Run(plan)),
                 None => Err(error),
@@ -173,7 +177,8 @@ impl Session {
         Ok(plan)
     }
 
-    /// A plan that is not kept: of `statement`, which stands for the prepared one and has parameters of the types `more` behind its.
+    /// A plan that is not kept: of `statement`, which stands for the prepared one and has
+    /// parameters of the types `more` behind its.
     pub(super) async fn plan_once(
         &self,
         prepared: &Prepared,
@@ -248,8 +253,8 @@ impl Session {
         Ok(plan)
     }
 
-    /// Tells the account of the statement that it is executed so from now on. DataFusion's plans tell themselves: they are made anew for
-    /// each execution.
+    /// Tells the account of the statement that it is executed so from now on. DataFusion's plans
+    /// tell themselves: they are made anew for each execution.
     fn tells(&self, plan: &Plan) {
         if plan.is_by_key()
             && let Plan::Run(plan) = plan
@@ -258,8 +263,8 @@ impl Session {
         }
     }
 
-    /// Plans `statement`, as the open transaction sees the catalog; without one as this process knows it, or with `fresh` as
-    /// it is at the log's tail.
+    /// Plans `statement`, as the open transaction sees the catalog; without one as this process
+    /// knows it, or with `fresh` as it is at the log's tail.
     pub(super) async fn describe(
         &self,
         statement: &Statement,
@@ -273,7 +278,8 @@ impl Session {
         let (txn, own) = match open {
             Some(txn) => (txn, false),
             None => {
-                // Planning needs a catalog, not the newest: execution checks the stamp again. An error would be told, though.
+                // Planning needs a catalog, not the newest: execution checks the stamp again. An
+                // error would be told, though.
                 let options = TxnOptions {
                     level: if fresh { Level::Serializable } else { Level::Session },
                     read_only: true,

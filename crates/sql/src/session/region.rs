@@ -5,13 +5,16 @@
 //! ```
 //! # Invariants
 //! - A token stands for everything that the session has seen and done where it was made.
-//! - A session reads what it has committed in another region ([`telesto_txn::Away`]), and does not fall behind what it was shown there
-//!   (`elsewhere`): what is not here when that is told is waited for by its next statement.
-//! - A session whose token was taken reads at least that much from then on, at every level of consistency.
+//! - A session reads what it has committed in another region ([`telesto_txn::Away`]), and does not
+//!   fall behind what it was shown there (`elsewhere`): what is not here when that is told is
+//!   waited for by its next statement.
+//! - A session whose token was taken reads at least that much from then on, at every level of
+//!   consistency.
 //!
 //! # On failure
-//! 25001 in a transaction that has its snapshot, 22023 for what is no token, 55000 when the database has one region or when what the token stands for did not come in time; the
-//! session is as it was.
+//! 25001 in a transaction that has its snapshot, 22023 for what is no token, 55000 when the
+//! database has one region or when what the token stands for did not come in time; the session is
+//! as it was.
 //!
 //! # Limits
 //! Waits [`LONGEST`] at most; `statement_timeout` and a cancel request end it sooner.
@@ -56,7 +59,8 @@ impl Session {
         }
     }
 
-    /// Waits until what the session has committed or seen in another region is here: it reads its own writes, and nothing older than it was shown.
+    /// Waits until what the session has committed or seen in another region is here: it reads its
+    /// own writes, and nothing older than it was shown.
     ///
     /// # Errors
     /// 55000 when it does not come in time; the next statement waits again.
@@ -80,7 +84,8 @@ impl Session {
     /// # Errors
     /// See the module's text.
     pub(super) async fn take_token(&mut self, token: &str) -> Result<()> {
-        // Several statements of one query or pipeline are a transaction as well: those behind would read at the snapshot it has.
+        // Several statements of one query or pipeline are a transaction as well: those behind would
+        // read at the snapshot it has.
         if self.block.as_ref().is_some_and(|block| block.explicit || block.txn.is_some()) {
             return Err(Error::new(
                 SqlState::ACTIVE_SQL_TRANSACTION,

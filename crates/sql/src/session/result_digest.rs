@@ -1,9 +1,9 @@
 //! What a client saw of a statement: enough to tell whether executing it again gives the same.
 //!
 //! # Invariants
-//! Two results with the same rows in the same order, the same tag or the same error have equal digests; others
-//! differ, but for a 128-bit hash collision. Rows are digested as the client pulls them: what it did not
-//! pull it did not see.
+//! Two results with the same rows in the same order, the same tag or the same error have equal
+//! digests; others differ, but for a 128-bit hash collision. Rows are digested as the client pulls
+//! them: what it did not pull it did not see.
 
 use std::hash::Hasher;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
 //! Running one statement: control, settings, planning, execution, recording.
 //!
 //! # Limits
-//! A future is moved into each caller's before it runs, however little of it will. So what queries and writes by key rarely need
-//! is boxed, where it is needed: those of definitions or DataFusion are tens of kilobytes. `session::tests` holds the bound.
+//! A future is moved into each caller's before it runs, however little of it will. So what queries
+//! and writes by key rarely need is boxed, where it is needed: those of definitions or DataFusion
+//! are tens of kilobytes. `session::tests` holds the bound.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -35,8 +36,8 @@ use telesto_sql_parser::statement_kind::{
 };
 
 impl Session {
-    /// Runs the only statement of a simple query: nothing has been shown to the client, so a conflict just
-    /// executes it again.
+    /// Runs the only statement of a simple query: nothing has been shown to the client, so a
+    /// conflict just executes it again.
     pub(super) async fn run_alone(
         &mut self,
         prepared: &Arc<Prepared>,
@@ -269,8 +270,8 @@ impl Session {
         }
     }
 
-    /// A block that took an advisory lock before it read any table goes on at a newer snapshot: one from before could miss what
-    /// the lock's last holder did. Statements before may have tried for the lock in vain.
+    /// A block that took an advisory lock before it read any table goes on at a newer snapshot: one
+    /// from before could miss what the lock's last holder did. Earlier statements may have failed.
     fn renew_after_lock(&mut self, statement: &Statement) {
         if !self.advisory.took() || !reads_nothing(statement) {
             return;
@@ -460,8 +461,9 @@ impl Session {
         self.open_cursor((declare, keyed), &prepared.sql, result, &env, &memory, &scratch)
     }
 
-    /// How to begin the passing transaction of a statement that needs nothing that is stored: as of what this process
-    /// knows, so that it asks the bucket nothing. The block's own transaction begins with the first that does.
+    /// How to begin the passing transaction of a statement that needs nothing that is stored: as of
+    /// what this process knows, so that it asks the bucket nothing. The block's own transaction
+    /// begins with the first that does.
     fn needs_no_transaction(&self, statement: &Statement) -> Option<TxnOptions> {
         let block = self.block.as_ref()?;
         let passing = block.txn.is_none()
@@ -471,7 +473,7 @@ impl Session {
         passing.then(|| block.options.passing())
     }
 
-    /// Whether the block may only read because somebody said so: one that a query opened for itself is of that kind too.
+    /// Whether somebody said that the block only reads: a query's own block is of that kind too.
     pub(super) fn only_reads(&self, block: &Block) -> bool {
         let said = block.explicit || block.read_only_asked || self.settings.confined;
         block.options.read_only && said
@@ -534,8 +536,8 @@ impl Session {
         }
     }
 
-    /// The parameters with the OIDs of objects that were given by name (regclass and its kin), and the values of users'
-    /// types, which this statement's catalog knows; `None`: there are none.
+    /// The parameters with the OIDs of objects that were given by name (regclass and its kin), and
+    /// the values of users' types, which this statement's catalog knows; `None`: there are none.
     fn name_objects(
         &self,
         parameters: &[Datum],
@@ -570,8 +572,7 @@ impl Session {
     }
 }
 
-/// A value of a user's type (or an array of one) from what the client gave: its text, or a value another catalog
-/// read.
+/// A value of a user's type (or array of one) from the client: its text, or another catalog's.
 fn user_value(given: &Datum, ty: &SqlType, context: &EvalContext<'_>) -> Result<Datum> {
     match (given, ty) {
         (Datum::Text(text), ty) => crate::expr::cast::input(text, ty, context),

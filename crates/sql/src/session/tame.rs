@@ -1,11 +1,13 @@
-//! What surely does not compute for long: such statements are polled where they arrive, everything else where computing
-//! holds up nobody (`crate::interrupt::computes`).
+//! What surely does not compute for long: such statements are polled where they arrive, everything
+//! else where computing holds up nobody (`crate::interrupt::computes`).
 //!
 //! # Invariants
-//! In doubt a statement may compute for long: that costs it some microseconds, never another session its turn.
+//! In doubt a statement may compute for long: that costs it some microseconds, never another
+//! session its turn.
 //!
 //! # Limits
-//! Judged by form: a tame statement that meets many rows is found out as it runs (`crate::interrupt::pace`).
+//! Judged by form: a tame statement that meets many rows is found out as it runs
+//! (`crate::interrupt::pace`).
 
 use std::ops::ControlFlow;
 

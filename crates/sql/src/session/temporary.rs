@@ -1,10 +1,13 @@
-//! The store of a session's temporary relations: made by the statement that asks for the first, emptied by DISCARD TEMP.
+//! The store of a session's temporary relations: made by the statement that asks for the first,
+//! emptied by DISCARD TEMP.
 //!
 //! # On failure
-//! The store is charged to the memory of statements: where that is used up the statement is refused, and none is made.
+//! The store is charged to the memory of statements: where that is used up the statement is
+//! refused, and none is made.
 //!
 //! # Limits
-//! Texts of definitions are looked through for words: one that only says "temp" makes a store that stays empty.
+//! Texts of definitions are looked through for words: one that only says "temp" makes a store that
+//! stays empty.
 
 use std::sync::Arc;
 

@@ -338,7 +338,8 @@ async fn conflict_on_the_index_of_an_expression_names_expression_and_value() {
     assert!(detail.contains("table \"t\", row (lower(name), (id % 2))=(x, 1)"), "{detail}");
 }
 
-/// Found by `tests/e2e/rules.rs`: below SERIALIZABLE, queries are not validated; what definitions read must be.
+/// Found by `tests/e2e/rules.rs`: below SERIALIZABLE, queries are not validated; what definitions
+/// read must be.
 #[tokio::test]
 async fn definition_below_serializable_sees_every_row_that_is_there_at_its_commit() {
     for (level, definition) in [
@@ -583,7 +584,8 @@ async fn writes_follow_queries_whose_answer_is_another_each_time() {
         a.execute(prepared, Vec::new()).await.expect("runs");
     }
     a.sync().await.expect("commits");
-    // One that is alone reads at a newest snapshot, as every query does, and cannot meet a conflict.
+    // One that is alone reads at a newest snapshot, as every query does, and cannot meet a
+    // conflict.
     let read = a.prepare("select id, random() from w", &[]).await.expect("prepared");
     a.execute(&read, Vec::new()).await.expect("runs");
     assert!(a.block.as_ref().is_some_and(|block| block.options.read_only));
@@ -622,7 +624,8 @@ async fn statements_run_whichever_table_has_the_columns_they_were_described_with
     assert_eq!(refused.code().0, "0A000");
 }
 
-/// A block that is executed again plans known texts anew, and they are shared with statements that were described before.
+/// A block that is executed again plans known texts anew, and they are shared with statements that
+/// were described before.
 #[tokio::test]
 async fn known_texts_give_rows_of_the_columns_that_were_described() {
     for change in ["alter table st alter x type bigint", "alter table st add column more int"] {

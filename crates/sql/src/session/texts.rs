@@ -1,8 +1,9 @@
 //! Texts that are not planned anew: statements that come again, perhaps with other constants.
 //!
 //! # Purpose
-//! Drivers that write values into the text of a statement, and the simple protocol as a whole, send the same statement all day; others
-//! send Parse with each. From the second time on, such a text is run as the prepared statement that it is, its literals the parameters
+//! Drivers that write values into the text of a statement, and the simple protocol as a whole, send
+//! the same statement all day; others send Parse with each. From the second time on, such a text is
+//! run as the prepared statement that it is, its literals the parameters
 //! ([`telesto_sql_parser::lifting`]): it is neither parsed nor planned.
 //!
 //! ```text
@@ -10,21 +11,25 @@
 //!                                 └─► else: parsed and planned as ever; the second time a prepared statement is made, too
 //! ```
 //! # Invariants
-//! - A text means what it meant: a literal becomes a parameter only where that changes nothing (`Place`), its type is that
-//!   of its column or cast, and it is a value of that type; any doubt leaves the text to the ordinary way. All other literals have to
-//!   be equal.
-//! - No literal is a parameter in a statement that names more than tables without partial indexes: these are chosen by constants.
-//! - What is known is shared by all sessions under the same [`Basis`] (settings, role). Rights and definitions are asked as for prepared
-//!   statements: the plan holds for one stamp of the catalog.
-//! - When definitions have changed, nothing has run yet, and the text goes the ordinary way. Where a transaction is
-//!   repeated at newer definitions, types are inferred again, and what has other types fails with 40001.
+//! - A text means what it meant: a literal becomes a parameter only where that changes nothing
+//!   (`Place`), its type is that of its column or cast, and it is a value of that type; any doubt
+//!   leaves the text to the ordinary way. All other literals have to be equal.
+//! - No literal is a parameter in a statement that names more than tables without partial indexes:
+//!   these are chosen by constants.
+//! - What is known is shared by all sessions under the same [`Basis`] (settings, role). Rights and
+//!   definitions are asked as for prepared statements: the plan holds for one stamp of the catalog.
+//! - When definitions have changed, nothing has run yet, and the text goes the ordinary way. Where
+//!   a transaction is repeated at newer definitions, types are inferred again, and what has other
+//!   types fails with 40001.
 //!
 //! # On failure
-//! None of its own: what cannot be learned is run as ever, and errors are those of the ordinary way.
+//! None of its own: what cannot be learned is run as ever, and errors are those of the ordinary
+//! way.
 //!
 //! # Limits
-//! Those of [`store`]. All sessions together have a [`SHARE`]th of the memory of statements beside it. Texts of one statement. A
-//! session that has made something temporary neither finds nor learns: its catalog is its own.
+//! Those of [`store`]. All sessions together have a [`SHARE`]th of the memory of statements beside
+//! it. Texts of one statement. A session that has made something temporary neither finds nor
+//! learns: its catalog is its own.
 
 mod basis;
 mod learn;
@@ -72,7 +77,8 @@ pub(super) struct Texts {
     begins: AtomicBool,
     /// What its names mean had changed; nothing was done.
     stale: AtomicBool,
-    /// The statement is all that its transaction does: as long as it has not committed, nothing is done.
+    /// The statement is all that its transaction does: as long as it has not committed, nothing is
+    /// done.
     alone: AtomicBool,
 }
 
@@ -89,14 +95,15 @@ impl Texts {
         self.alone.store(true, Ordering::Relaxed);
     }
 
-    /// A known statement is another one by the definitions there are now, which others have changed since it was tried first. Where
-    /// it is alone the text goes the ordinary way.
+    /// A known statement is another one by the definitions there are now, which others have changed
+    /// since it was tried first. Where it is alone the text goes the ordinary way.
     pub fn is_another(&self) {
         self.stale.store(self.alone.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// The plan of a known statement is asked for, and is one of other definitions or settings. Whether the text is to go the
-    /// ordinary way: else a transaction is being repeated, or the statement has begun, and it is planned anew.
+    /// The plan of a known statement is asked for, and is one of other definitions or settings.
+    /// Whether the text is to go the ordinary way: else a transaction is being repeated, or the
+    /// statement has begun, and it is planned anew.
     pub fn goes_stale(&self) -> bool {
         let stale = self.begins.swap(false, Ordering::Relaxed);
         self.stale.store(stale, Ordering::Relaxed);
@@ -125,7 +132,8 @@ impl Texts {
     }
 }
 
-/// The values at `places`; `None`: one is no value of its type, or may mean something else than as a literal.
+/// The values at `places`; `None`: one is no value of its type, or may mean something else than as
+/// a literal.
 fn parameters(
     sql: &str,
     cut: &Cut,
@@ -145,7 +153,8 @@ fn parameters(
         }
         let value = Datum::from_text(&text, ty, style).ok()?;
         let digits = text.strip_prefix('-');
-        // A number is numeric before it is a double: it has no zero below zero, and what is too small for a double is an error.
+        // A number is numeric before it is a double: it has no zero below zero, and what is too
+        // small for a double is an error.
         let is_number = cut.literals.get(place.literal)?.written == Written::Number;
         match value {
             Datum::Float8(zero) if zero == 0.0 && is_number => {
@@ -185,7 +194,8 @@ impl Session {
         Some((basis, found))
     }
 
-    /// Runs a simple query that is known. Otherwise gives what may be learned of it, if it came before.
+    /// Runs a simple query that is known. Otherwise gives what may be learned of it, if it came
+    /// before.
     pub(super) async fn execute_if_known(
         &mut self,
         sql: &str,
@@ -209,14 +219,15 @@ impl Session {
         Ok(if self.learns_again(&variant) { Known::Again(cut) } else { Known::Nothing })
     }
 
-    /// Whether to learn again what has gone stale. A block may have a snapshot from before a definition that others have seen: two
-    /// that take turns in learning gain nothing.
+    /// Whether to learn again what has gone stale. A block may have a snapshot from before a
+    /// definition that others have seen: two that take turns in learning gain nothing.
     fn learns_again(&self, variant: &store::Variant) -> bool {
         let outdated = variant.is_past();
         outdated || self.block.as_ref().is_none_or(|block| !block.explicit)
     }
 
-    /// Runs the statement that a text is known to be. `false`: it means something else now; nothing has been done.
+    /// Runs the statement that a text is known to be. `false`: it means something else now; nothing
+    /// has been done.
     pub(super) async fn execute_known(
         &mut self,
         prepared: &Arc<Prepared>,

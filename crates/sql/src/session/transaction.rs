@@ -8,7 +8,8 @@
 //! ```
 //!
 //! # Invariants
-//! - Nothing is re-applied blindly: a repeated transaction commits only if it shows the client what that has seen; all is made anew.
+//! - Nothing is re-applied blindly: a repeated transaction commits only if it shows the client what
+//!   that has seen; all is made anew.
 //! - `now()` stays that of the first try, so that it does not make the results differ.
 //! - COPY cannot be repeated (its data is not kept): such a transaction gets 40001 at once.
 //!
@@ -41,7 +42,8 @@ fn not_waited_for(txn: &Arc<dyn Transaction>) -> Box<Error> {
     Box::new(telesto_txn::Error::OutcomeUnknown { txn: txn.id(), reason }.into())
 }
 
-/// The error, if it is the reason why something could not be added to a row: a bound, an overflow, NULL.
+/// The error, if it is the reason why something could not be added to a row: a bound, an overflow,
+/// NULL.
 fn of_the_data(error: &Error) -> Option<Error> {
     let code = error.code();
     ["22", "23"].iter().any(|class| code.0.starts_with(class)).then(|| error.clone())
@@ -104,7 +106,8 @@ pub(super) struct Block {
     pub(super) explicit: bool,
     pub(super) failed: bool,
     pub(super) options: TxnOptions,
-    /// It was asked to only read: where that is not so, an implicit block that reads becomes one that writes when it has to.
+    /// It was asked to only read: where that is not so, an implicit block that reads becomes one
+    /// that writes when it has to.
     pub(super) read_only_asked: bool,
     /// Begun at the first statement that needs it.
     pub(super) txn: Option<Arc<dyn Transaction>>,
@@ -172,7 +175,8 @@ impl Session {
         }
         let block = self.block.as_mut().ok_or_else(|| Error::internal("no transaction block"))?;
         block.options.session = block.options.session.max(self.label);
-        // Here and nowhere else a session's transactions begin: what was opened to read only cannot get past it.
+        // Here and nowhere else a session's transactions begin: what was opened to read only cannot
+        // get past it.
         block.options.read_only |= self.settings.confined;
         let past = block.options.as_of.is_some();
         let mut txn = self.engine.database.begin(block.options).await?;
@@ -335,8 +339,8 @@ impl Session {
         Ok(())
     }
 
-    /// Gives the block's notifications to its transaction, about to be committed. `None`: it may not write, so that they need one of
-    /// their own, which is all there is to commit.
+    /// Gives the block's notifications to its transaction, about to be committed. `None`: it may
+    /// not write, so that they need one of their own, which is all there is to commit.
     async fn tell(&mut self, txn: Option<&Arc<dyn Transaction>>) -> Result<()> {
         if !self.channels.asked() {
             return Ok(());
@@ -362,8 +366,8 @@ impl Session {
         Ok(())
     }
 
-    /// Executes the block's recorded steps in a new transaction and compares the results with those the
-    /// client has seen. `options`: other options than before (an upgrade to read-write).
+    /// Executes the block's recorded steps in a new transaction and compares the results with those
+    /// the client has seen. `options`: other options than before (an upgrade to read-write).
     pub(super) async fn repeat(
         &mut self,
         mut conflict: Option<Conflict>,
@@ -429,7 +433,8 @@ impl Session {
         self.repeat(None, Some(options)).await
     }
 
-    /// `refused`: something that a statement added to a row was refused at the commit, after it was told to be done.
+    /// `refused`: something that a statement added to a row was refused at the commit, after it was
+    /// told to be done.
     async fn repeat_once(
         &mut self,
         options: Option<TxnOptions>,
@@ -437,7 +442,8 @@ impl Session {
         refused: bool,
     ) -> Result<bool> {
         self.label = self.label();
-        // What the block took and says is taken and said again, whatever queries do that, or views in them.
+        // What the block took and says is taken and said again, whatever queries do that, or views
+        // in them.
         let acts = self.advisory.holds() || self.channels.tells();
         let Some(block) = &mut self.block else { return Ok(true) };
         self.cursors.begin_again();
@@ -473,16 +479,16 @@ impl Session {
         result
     }
 
-    /// `upgrades`: nothing was written, nor is anything to be; only the snapshot is another one. `acts`: queries are executed for what
-    /// they do beside what they tell.
+    /// `upgrades`: nothing was written, nor is anything to be; only the snapshot is another one.
+    /// `acts`: queries are executed for what they do beside what they tell.
     async fn repeat_steps(
         &mut self,
         steps: &[Step],
         (upgrades, refused): (bool, bool),
         acts: bool,
     ) -> Result<bool> {
-        // Each statement was told what was there as it ran: as long as the block itself has changed nothing, no later one rests
-        // on that.
+        // Each statement was told what was there as it ran: as long as the block itself has changed
+        // nothing, no later one rests on that.
         let mut told = match &self.block {
             Some(block) if !acts && block.options.level.is_by_statement() => {
                 steps.iter().take_while(|step| step.only_reads()).count()

@@ -1,15 +1,17 @@
 //! What a server asks of the roles of a database: who may log in, and what of the whole they reach.
 //!
 //! # Invariants
-//! - Users of a users file get a role once in the life of a database: who is dropped afterwards does not come back.
+//! - Users of a users file get a role once in the life of a database: who is dropped afterwards
+//!   does not come back.
 //! - What HTTP may reach follows from the same roles as SQL.
 //!
 //! # On failure
 //! Errors of the database; a server that cannot ask lets nobody in.
 //!
 //! # Limits
-//! HTTP requests look at the newest catalog at most once in [`RECENT`]; between, at the one this process knows: what another
-//! process revoked holds for HTTP after that time, what this one revoked at once.
+//! HTTP requests look at the newest catalog at most once in [`RECENT`]; between, at the one this
+//! process knows: what another process revoked holds for HTTP after that time, what this one
+//! revoked at once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +74,8 @@ impl SqlEngine {
         }
     }
 
-    /// [`SqlEngine::log_in_of`] with what the user reaches, for a request of its own: see the limits above.
+    /// [`SqlEngine::log_in_of`] with what the user reaches, for a request of its own: see the
+    /// limits above.
     ///
     /// # Errors
     /// Whatever the database runs into.
@@ -102,7 +105,8 @@ impl SqlEngine {
         self.known_catalog().await
     }
 
-    /// The catalog that this process knows, which may be behind that of others: nothing is waited for.
+    /// The catalog that this process knows, which may be behind that of others: nothing is waited
+    /// for.
     pub(super) async fn known_catalog(&self) -> Result<Arc<CatalogSnapshot>> {
         let options =
             TxnOptions { level: Level::Session, read_only: true, ..TxnOptions::default() };
@@ -112,9 +116,9 @@ impl SqlEngine {
         catalog
     }
 
-    /// Makes roles of the users of a users file, as superusers, unless that was done before or a role was dropped since: until
-    /// roles counted, every user could do everything. The names of the new roles. Roles are made in the region that makes definitions
-    /// alone.
+    /// Makes roles of the users of a users file, as superusers, unless that was done before or a
+    /// role was dropped since: until roles counted, every user could do everything. The names of
+    /// the new roles. Roles are made in the region that makes definitions alone.
     ///
     /// # Errors
     /// Whatever the database runs into.

@@ -1,5 +1,5 @@
-//! Statements the session answers by itself: SET, SHOW, RESET, DISCARD, PREPARE, EXECUTE, DEALLOCATE, and those
-//! that are accepted without effect.
+//! Statements the session answers by itself: SET, SHOW, RESET, DISCARD, PREPARE, EXECUTE,
+//! DEALLOCATE, and those that are accepted without effect.
 
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ impl Session {
         }
     }
 
-    /// Runs a statement that needs no transaction, `text` where that is shown; `None` when it is none of these.
+    /// Runs a statement that needs no transaction, `text` where that is shown; `None` when it is
+    /// none of these.
     pub(super) async fn utility(
         &mut self,
         statement: &Statement,
@@ -323,14 +324,15 @@ impl Session {
         self.change_settings(local, change)
     }
 
-    /// Whether the statement under way is in a transaction block: one that BEGIN opened, or that of a query string of several
-    /// statements.
+    /// Whether the statement under way is in a transaction block: one that BEGIN opened, or that of
+    /// a query string of several statements.
     pub(super) fn in_a_block(&self) -> bool {
         self.several || self.block.as_ref().is_some_and(|block| block.explicit)
     }
 
-    /// Warns of what is local to a transaction, outside of a block. Whether the transaction is that of the statement alone: up to
-    /// the Sync of a pipeline it holds all the same, as in PostgreSQL.
+    /// Warns of what is local to a transaction, outside of a block. Whether the transaction is that
+    /// of the statement alone: up to the Sync of a pipeline it holds all the same, as in
+    /// PostgreSQL.
     pub(super) fn is_local_to_nothing(&self) -> bool {
         if self.in_a_block() {
             return false;
@@ -370,7 +372,8 @@ impl Session {
         Ok(())
     }
 
-    /// The columns of a statement answered here; `None` when it returns no rows or is not answered here.
+    /// The columns of a statement answered here; `None` when it returns no rows or is not answered
+    /// here.
     pub(super) fn utility_columns(&self, statement: &Statement) -> Option<Arc<[ResultColumn]>> {
         match statement {
             Statement::ShowVariable { variable } => Some(show_columns(&show_name(variable))),
@@ -383,8 +386,8 @@ impl Session {
         }
     }
 
-    /// The answer to `SHOW telesto.last_statement_cost` and `SHOW telesto.cost`, also in a failed transaction; `None` for
-    /// any other statement.
+    /// The answer to `SHOW telesto.last_statement_cost` and `SHOW telesto.cost`, also in a failed
+    /// transaction; `None` for any other statement.
     pub(super) fn show_cost(&mut self, statement: &Statement) -> Option<StatementResult> {
         let Statement::ShowVariable { variable } = statement else { return None };
         let name = show_name(variable);

@@ -1,15 +1,19 @@
 //! Statements that this region executes for sessions of others.
 //!
 //! # Invariants
-//! - A statement runs as the role, and with the settings, that its session has: rights and row security are checked here as for a session here.
-//!   Between regions of one deployment everything is trusted: that the client has proven its role is for its own region to see to.
-//! - It writes nothing, forwards nothing, and has nothing of a session's own: advisory locks, sequences, settings, messages.
+//! - A statement runs as the role, and with the settings, that its session has: rights and row
+//!   security are checked here as for a session here. Between regions of one deployment everything
+//!   is trusted: that the client has proven its role is for its own region to see to.
+//! - It writes nothing, forwards nothing, and has nothing of a session's own: advisory locks,
+//!   sequences, settings, messages.
 //! - `now()` is its session's.
-//! - It is polled where it holds up nobody, as a client's statement is, with the same turns; it is shown, counted and stopped as one
-//!   ([`super::host`]), and not begun when new work is turned away.
+//! - It is polled where it holds up nobody, as a client's statement is, with the same turns; it is
+//!   shown, counted and stopped as one ([`super::host`]), and not begun when new work is turned
+//!   away.
 //!
 //! # On failure
-//! The error is told to the session with everything that it says; the statement has ended. Ended by an administrator, it is not tried again elsewhere.
+//! The error is told to the session with everything that it says; the statement has ended. Ended by
+//! an administrator, it is not tried again elsewhere.
 //!
 //! # Limits
 //! A piece is about [`PIECE_BYTES`] of rows; a row of more than [`MOST_BYTES`] is refused.

@@ -1,14 +1,16 @@
 //! What a query string will hold in memory while it runs: its text, its tokens, its trees.
 //!
 //! # Invariants
-//! A string whose trees could not be held within the memory of statements is refused before they are made.
+//! A string whose trees could not be held within the memory of statements is refused before they
+//! are made.
 //!
 //! # On failure
 //! 53200.
 //!
 //! # Limits
-//! An estimate by counting words, not by making them; [`FREE_BYTES`] of text are not worth it. Quotes are told from words as far
-//! as it takes to not count what is inside of them: a mistake costs memory's bound some precision, never an answer.
+//! An estimate by counting words, not by making them; [`FREE_BYTES`] of text are not worth it.
+//! Quotes are told from words as far as it takes to not count what is inside of them: a mistake
+//! costs memory's bound some precision, never an answer.
 
 use std::sync::Arc;
 
@@ -24,9 +26,11 @@ const FREE_BYTES: usize = 32 << 10;
 const FREE_TYPES: usize = 512;
 /// What is kept of one parameter: its type, in the statement and in what is shown of it, bytes.
 const TYPE_BYTES: u64 = 3 * size_of::<SqlType>() as u64;
-/// What one word or sign becomes: a token, then a node of the tree, then a part of the plan, bytes (measured: VALUES lists).
+/// What one word or sign becomes: a token, then a node of the tree, then a part of the plan, bytes
+/// (measured: VALUES lists).
 const WORD_BYTES: u64 = 450;
-/// What a statement takes before its words count, bytes (measured: strings of very many short ones).
+/// What a statement takes before its words count, bytes (measured: strings of very many short
+/// ones).
 const STATEMENT_BYTES: u64 = 12 << 10;
 
 /// Takes the memory that `sql` will hold; `None`: it is short.
@@ -37,7 +41,8 @@ pub(super) fn charge(memory: &Arc<MemoryBudget>, sql: &str) -> Result<Option<Res
     charge_with(memory, sql, 0)
 }
 
-/// [`charge`], of a text with `types` for its parameters: a client may name 65,535 of them, used or not.
+/// [`charge`], of a text with `types` for its parameters: a client may name 65,535 of them, used or
+/// not.
 ///
 /// # Errors
 /// As [`charge`].
@@ -60,8 +65,9 @@ pub(super) fn charge_with(
     })
 }
 
-/// What a statement that is kept by name holds: the text that is shown of it and, unless it was `charged` for already, its own text,
-/// tree and plan, bytes. Its tokens, and what planning took besides the plan, are gone by then.
+/// What a statement that is kept by name holds: the text that is shown of it and, unless it was
+/// `charged` for already, its own text, tree and plan, bytes. Its tokens, and what planning took
+/// besides the plan, are gone by then.
 pub(super) fn of_kept(shown: &str, sql: &str, charged: bool) -> Result<u64> {
     let own = if charged { 0 } else { weigh(sql.as_bytes())? / 3 };
     Ok(shown.len() as u64 + own)

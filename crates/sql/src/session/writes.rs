@@ -1,7 +1,8 @@
 //! Whether writes get through: what `/health` tells of the log.
 //!
 //! # Invariants
-//! Only what says that no write would get through counts: a conflict or a broken rule is the statement's own.
+//! Only what says that no write would get through counts: a conflict or a broken rule is the
+//! statement's own.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
-//! UPDATEs that only add to a row: what they do is what the same UPDATE does in the ordinary way, and nobody is in their way.
+//! UPDATEs that only add to a row: what they do is what the same UPDATE does in the ordinary way,
+//! and nobody is in their way.
 
 use std::sync::Arc;
 

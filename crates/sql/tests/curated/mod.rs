@@ -1,4 +1,5 @@
-//! Curated tables: what others write waits, is seen by its author alone, and counts when a curator says so, or never.
+//! Curated tables: what others write waits, is seen by its author alone, and counts when a curator
+//! says so, or never.
 
 use std::sync::Arc;
 
@@ -149,7 +150,8 @@ async fn a_change_is_its_authors_alone_until_a_curator_approves_it() {
     );
 }
 
-/// Ways to write that may come to nothing but a change that waits. `{}`: what comes before is one of alice's statements.
+/// Ways to write that may come to nothing but a change that waits. `{}`: what comes before is one
+/// of alice's statements.
 const WAYS: &[&str] = &[
     "INSERT INTO page VALUES (9, 'x', 'y')",
     "INSERT INTO page SELECT id + 10, slug || '2', body FROM page",
@@ -350,7 +352,8 @@ async fn who_is_no_curator_neither_decides_nor_gets_around_it() {
     assert!(pages(&mut wiki.eve).await.contains("free"));
 }
 
-/// What readers are shown hangs on more than the table's rows: on what the types of its columns say, and on the name it is read by.
+/// What readers are shown hangs on more than the table's rows: on what the types of its columns
+/// say, and on the name it is read by.
 #[tokio::test]
 async fn neither_types_nor_schemas_of_a_curated_table_change_beside_its_curators() {
     let mut wiki = wiki().await;
@@ -482,7 +485,8 @@ async fn approval_is_refused_when_rows_keys_or_columns_have_changed_since() {
         let said = told(eve, &format!("SELECT telesto_approve({})", number + 1)).await;
         assert!(said.starts_with(code), "{change} and {meanwhile}: {said}");
         assert_eq!(pages(&mut wiki.bob).await, after);
-        // Its author does not see it over what is there by now, but for a check that would be asked at the approval.
+        // Its author does not see it over what is there by now, but for a check that would be asked
+        // at the approval.
         if !meanwhile.contains("CHECK") {
             assert_eq!(pages(alice).await, after, "{change} and {meanwhile}: {seen}");
         }
@@ -792,7 +796,8 @@ async fn what_waits_is_in_the_bucket_for_every_node_and_after_all_have_ended() {
     let mut alice = as_role(&sql, "alice").await;
     assert_eq!(told(&mut alice, "UPDATE page SET body = 'kept' WHERE id = 1").await, "UPDATE 1");
     assert_eq!(told(&mut alice, "INSERT INTO page VALUES (3, 'three', 'x')").await, "INSERT 0 1");
-    // Another node on the same bucket: an addition of a curator's on the first, approvals on the second.
+    // Another node on the same bucket: an addition of a curator's on the first, approvals on the
+    // second.
     let (second, other) = node(&env, &store, &checkpoints, 2).await;
     let mut eve = as_role(&other, "eve").await;
     let mut there = as_role(&other, "alice").await;

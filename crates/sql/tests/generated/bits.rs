@@ -1,5 +1,6 @@
-//! Bit strings: queries with their operators, functions, casts and comparisons, over columns so that nothing is folded while
-//! a statement is planned. What may fail is at most the outermost call: of several errors either side may tell another.
+//! Bit strings: queries with their operators, functions, casts and comparisons, over columns so
+//! that nothing is folded while a statement is planned. What may fail is at most the outermost
+//! call: of several errors either side may tell another.
 
 use rand::Rng;
 use rand::rngs::StdRng;

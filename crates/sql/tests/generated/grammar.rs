@@ -37,7 +37,8 @@ impl Grammar {
             if line.trim().is_empty() || line.starts_with('#') {
                 continue;
             }
-            // The type may end in [], so the mark is the first of `:`, `!`, `=` that a space follows.
+            // The type may end in [], so the mark is the first of `:`, `!`, `=` that a space
+            // follows.
             let (head, text) = line.split_once(' ').expect("`type: template`");
             if let Some(list) = head.strip_prefix('%') {
                 out.lists.entry(list.trim_end_matches('=')).or_default().push(text);

@@ -1,7 +1,9 @@
-//! Queries with conditions that may fail, each behind one that rules out the rows it fails for: on PostgreSQL none of them fails.
+//! Queries with conditions that may fail, each behind one that rules out the rows it fails for: on
+//! PostgreSQL none of them fails.
 //!
-//! `t` holds numbers where `k` is 'n', other texts elsewhere; `m` is 0 in some rows. So `t::int` stands beside `k = 'n'` and `/ m`
-//! beside `m <> 0`: in filters in any order, in OR, NOT and CASE, in ON of any join, and in subqueries.
+//! `t` holds numbers where `k` is 'n', other texts elsewhere; `m` is 0 in some rows. So `t::int`
+//! stands beside `k = 'n'` and `/ m` beside `m <> 0`: in filters in any order, in OR, NOT and CASE,
+//! in ON of any join, and in subqueries.
 
 use rand::Rng;
 use rand::rngs::StdRng;

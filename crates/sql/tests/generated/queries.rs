@@ -56,7 +56,8 @@ pub fn scalar(grammar: &Grammar, rng: &mut StdRng) -> Query {
         0 => format!("select {first}, {}", grammar.expression("bool", &[], 2, rng, false)),
         1 => format!("select {first} as a, pg_typeof({first})::text as b"),
         2 => format!("values ({first}), (null)"),
-        // Operands and arguments of types that mostly do not go together: the errors must be the same.
+        // Operands and arguments of types that mostly do not go together: the errors must be the
+        // same.
         3 => {
             let other = any_type(grammar, rng);
             let second = grammar.expression(other, &[], 1, rng, false);
@@ -102,7 +103,8 @@ fn order_by(scope: &[ScopeColumn], rng: &mut StdRng) -> String {
     out.join(", ")
 }
 
-/// Adds ORDER BY: with every key column behind it when a key makes the order total, and then perhaps LIMIT.
+/// Adds ORDER BY: with every key column behind it when a key makes the order total, and then
+/// perhaps LIMIT.
 fn finish(mut sql: String, scope: &[ScopeColumn], total: &[String], rng: &mut StdRng) -> Query {
     let mut ordered = false;
     if rng.random_bool(0.6) {
@@ -157,7 +159,8 @@ pub fn single(model: &Model, grammar: &Grammar, rng: &mut StdRng) -> Option<Quer
     Some(query)
 }
 
-/// A FROM clause of two or three tables; gives it with the columns in scope and the columns that make a row unique.
+/// A FROM clause of two or three tables; gives it with the columns in scope and the columns that
+/// make a row unique.
 fn from(
     model: &Model,
     rng: &mut StdRng,

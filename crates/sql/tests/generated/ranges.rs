@@ -1,6 +1,6 @@
-//! Ranges and multiranges: queries with their operators, functions, aggregates and comparisons, over columns so that nothing is
-//! folded while a statement is planned. What may fail is at most the outermost call: of several errors either side may tell
-//! another.
+//! Ranges and multiranges: queries with their operators, functions, aggregates and comparisons,
+//! over columns so that nothing is folded while a statement is planned. What may fail is at most
+//! the outermost call: of several errors either side may tell another.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -17,7 +17,8 @@ fn one<'a>(rng: &mut StdRng, of: &[&'a str]) -> &'a str {
     of.choose(rng).expect("a choice")
 }
 
-/// The text of a range whose bounds are `bound`s of two numbers in order; few numbers, so that bounds meet.
+/// The text of a range whose bounds are `bound`s of two numbers in order; few numbers, so that
+/// bounds meet.
 fn text(rng: &mut StdRng, bound: fn(i32, &mut StdRng) -> String) -> String {
     if rng.random_range(0..12) == 0 {
         return "empty".to_owned();
@@ -57,7 +58,8 @@ fn several(rng: &mut StdRng, bound: fn(i32, &mut StdRng) -> String) -> String {
     format!("{{{}}}", parts.join(","))
 }
 
-/// The tables with their rows; `k` orders them, `i` and `j` are of integers, `n` of numbers, `m`, `o` and `q` multiranges.
+/// The tables with their rows; `k` orders them, `i` and `j` are of integers, `n` of numbers, `m`,
+/// `o` and `q` multiranges.
 pub fn tables(rng: &mut StdRng) -> Vec<String> {
     let mut out = vec![
         "create table r (k int primary key, e int, x numeric, i int4range, j int4range, n numrange, d daterange, t tsrange, m int4multirange, o int4multirange, q nummultirange, l int4range[])".to_owned(),

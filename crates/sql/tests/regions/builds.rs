@@ -1,4 +1,5 @@
-//! Indexes of tables that other regions write: each region fills its part, while rows are written, links cut and regions killed.
+//! Indexes of tables that other regions write: each region fills its part, while rows are written,
+//! links cut and regions killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,8 +223,8 @@ fn index_of_a_table_with_its_home_elsewhere_is_filled_there() {
     });
 }
 
-/// Rows are written everywhere, links are cut and the others killed while indexes are made and dropped: entries fit the rows in every
-/// region.
+/// Rows are written everywhere, links are cut and the others killed while indexes are made and
+/// dropped: entries fit the rows in every region.
 #[test]
 fn indexes_fit_what_was_written_while_they_were_filled() {
     for seed in seeds() {
@@ -312,7 +313,8 @@ async fn write(sites: &Sites, world: &World) {
     }
 }
 
-/// A row of another region that an index cannot have an entry of ends the build, and holds nothing back.
+/// A row of another region that an index cannot have an entry of ends the build, and holds nothing
+/// back.
 #[test]
 fn row_that_an_index_cannot_have_fails_its_build_and_stops_nobody() {
     World::run(9, false, async |world| {
@@ -395,7 +397,8 @@ impl Sites {
     }
 }
 
-/// A build that fails in one region tells the others why, and nothing of rows that they are not to have.
+/// A build that fails in one region tells the others why, and nothing of rows that they are not to
+/// have.
 #[test]
 fn failed_build_tells_no_values_to_regions_that_do_not_have_the_rows() {
     World::run(10, false, async |world| {

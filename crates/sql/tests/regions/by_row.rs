@@ -1,4 +1,5 @@
-//! Rows placed by the value of a column: where they are, who writes them, what is read of them where, and how the rule changes.
+//! Rows placed by the value of a column: where they are, who writes them, what is read of them
+//! where, and how the rule changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +23,8 @@ fn rows(rows: &[&[&str]]) -> Answer {
     rows.iter().map(|row| row.iter().map(|cell| Some((*cell).to_owned())).collect()).collect()
 }
 
-/// A table whose rows say where they are: those of us are in us alone, those of the others in us too.
+/// A table whose rows say where they are: those of us are in us alone, those of the others in us
+/// too.
 async fn people(sites: &Sites) {
     for sql in [
         "CREATE TABLE p (region text, id int, name text, n int DEFAULT 0, PRIMARY KEY (region, id), UNIQUE (region, name))",
@@ -94,7 +96,8 @@ fn what_is_here_is_read_and_what_is_not_is_said_to_be_elsewhere() {
         let sites = Sites::running(&world).await;
         people(&sites).await;
         let own = rows(&[&["1", "eu1"], &["2", "eu2"], &["3", "eu3"]]);
-        // By key, by index, in lists, joined, aggregated, sorted, in a CTE, by a value that is known when it runs.
+        // By key, by index, in lists, joined, aggregated, sorted, in a CTE, by a value that is
+        // known when it runs.
         for sql in [
             "SELECT id, name FROM p WHERE region = 'eu' ORDER BY id",
             "SELECT id, name FROM p WHERE region IN ('eu') ORDER BY id",
@@ -293,7 +296,8 @@ fn each_row_is_written_at_its_home_and_nowhere_else() {
     });
 }
 
-/// Of rows that a region does not have it writes new ones: their home says whether their keys are free.
+/// Of rows that a region does not have it writes new ones: their home says whether their keys are
+/// free.
 #[test]
 fn new_rows_are_written_from_regions_that_do_not_have_them() {
     World::run(1, false, async |world| {
@@ -512,7 +516,8 @@ fn rows_elsewhere_are_changed_as_they_are_there() {
     });
 }
 
-/// A condition that does not say where rows are finds them wherever they are; those of two homes are not changed in one transaction.
+/// A condition that does not say where rows are finds them wherever they are; those of two homes
+/// are not changed in one transaction.
 #[test]
 fn rows_are_changed_wherever_they_are_found() {
     World::run(1, false, async |world| {
@@ -565,7 +570,8 @@ fn rows_are_changed_wherever_they_are_found() {
             assert!(refused.to_string().contains("writes in two regions"), "{sql}: {refused}");
         }
         assert!(sites.must(0, "SELECT 1 FROM p WHERE n = 0").await.is_empty());
-        // A block goes on at what it has found, and one that writes what is here may have looked for more elsewhere.
+        // A block goes on at what it has found, and one that writes what is here may have looked
+        // for more elsewhere.
         let mut session = sites.session(2).await;
         for (sql, gives) in [
             ("BEGIN", Vec::new()),
@@ -677,7 +683,8 @@ fn copy_sends_rows_that_are_elsewhere() {
     });
 }
 
-/// The labels of an enum say where rows are, as texts do; a region's name that is no label yet places no row.
+/// The labels of an enum say where rows are, as texts do; a region's name that is no label yet
+/// places no row.
 #[test]
 fn rows_are_placed_by_the_labels_of_an_enum() {
     World::run(1, false, async |world| {
@@ -858,7 +865,8 @@ fn parts_of_a_statement_and_cursors_change_rows_where_they_are() {
     });
 }
 
-/// A row that goes from one home to another is never met at both: what is read at several homes is of one cut.
+/// A row that goes from one home to another is never met at both: what is read at several homes is
+/// of one cut.
 #[test]
 fn what_is_read_at_several_homes_is_one_cut() {
     let (mut found, mut none) = (0, 0);
@@ -907,8 +915,9 @@ fn what_is_read_at_several_homes_is_one_cut() {
     assert!(found > 10, "{found}, {none}");
 }
 
-/// Counters that every region increments, wherever their rows are, while links are cut and regions killed, and two rows of which one at least
-/// stays: each acknowledged increment is there once, and of two that read both rows one is refused.
+/// Counters that every region increments, wherever their rows are, while links are cut and regions
+/// killed, and two rows of which one at least stays: each acknowledged increment is there once, and
+/// of two that read both rows one is refused.
 #[test]
 fn rows_elsewhere_are_changed_once_and_serializably() {
     let (mut counted, mut taken, mut refused) = ([0; REGIONS], [0; 2], 0);
@@ -1002,7 +1011,8 @@ fn rows_elsewhere_are_changed_once_and_serializably() {
     );
 }
 
-/// A row elsewhere that depends on a write of a third region is never met beside what was before that write.
+/// A row elsewhere that depends on a write of a third region is never met beside what was before
+/// that write.
 #[test]
 fn what_is_read_here_and_there_is_one_cut() {
     let (mut done, mut refused) = (0, 0);
@@ -1056,8 +1066,8 @@ fn what_is_read_here_and_there_is_one_cut() {
     assert!(done > 10, "{done}, {refused}");
 }
 
-/// Rows of the same keys are added in every region, and deleted at home, while links are cut and regions killed: a key that is taken is
-/// never taken again, and one that is free is.
+/// Rows of the same keys are added in every region, and deleted at home, while links are cut and
+/// regions killed: a key that is taken is never taken again, and one that is free is.
 #[test]
 fn keys_are_taken_once_wherever_their_rows_are_added() {
     let (mut added, mut taken, mut deleted) = ([0; REGIONS], [0; REGIONS], 0);
@@ -1149,7 +1159,8 @@ fn keys_are_taken_once_wherever_their_rows_are_added() {
     assert!(some(&added) && some(&taken) && deleted > 20, "{added:?}, {taken:?}, {deleted}");
 }
 
-/// A row is added away from its home while the row that it references is deleted there: one of the two is refused.
+/// A row is added away from its home while the row that it references is deleted there: one of the
+/// two is refused.
 #[test]
 fn referenced_rows_stay_while_rows_are_added_away_from_home() {
     let (mut added, mut deleted) = (0, 0);
@@ -1194,7 +1205,8 @@ fn referenced_rows_stay_while_rows_are_added_away_from_home() {
     assert!(added > 20 && deleted > 20, "{added}, {deleted}");
 }
 
-/// Keys and values of rows that are placed in one region are in no bucket of the others, nor the keys of those that were deleted.
+/// Keys and values of rows that are placed in one region are in no bucket of the others, nor the
+/// keys of those that were deleted.
 #[test]
 fn rows_are_in_no_bucket_that_they_are_not_placed_in() {
     World::run(1, false, async |world| {
@@ -1357,8 +1369,9 @@ fn any_rule(world: &World) -> (String, Vec<Vec<usize>>) {
     (format!("by row (place): {}", values.join("; ")), places)
 }
 
-/// Rules change at random while every region writes, links are cut and regions killed: what was acknowledged is there, once, wherever it
-/// is placed, and what was deleted does not come back with a region that gets what it had before.
+/// Rules change at random while every region writes, links are cut and regions killed: what was
+/// acknowledged is there, once, wherever it is placed, and what was deleted does not come back with
+/// a region that gets what it had before.
 #[test]
 fn rules_change_under_writes_and_nothing_is_lost_or_comes_back() {
     let (mut written, mut refused, mut deleted) = ([0; REGIONS], 0, 0);
@@ -1499,7 +1512,8 @@ fn rules_change_under_writes_and_nothing_is_lost_or_comes_back() {
     );
 }
 
-/// A foreign key between two such tables is checked where both rows are written; one that cannot be is refused, not trusted.
+/// A foreign key between two such tables is checked where both rows are written; one that cannot be
+/// is refused, not trusted.
 #[test]
 fn foreign_keys_hold_at_the_homes_of_both_rows() {
     World::run(1, false, async |world| {
@@ -1554,7 +1568,8 @@ fn foreign_keys_hold_at_the_homes_of_both_rows() {
     });
 }
 
-/// What a transaction takes from a region it does not send there any more, before or behind the change.
+/// What a transaction takes from a region it does not send there any more, before or behind the
+/// change.
 #[test]
 fn rows_written_with_the_change_that_takes_them_away_do_not_go_there() {
     World::run(5, false, async |world| {

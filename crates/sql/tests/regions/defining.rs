@@ -1,4 +1,5 @@
-//! The region that makes definitions: it gives them to another one, or is lost, and another one takes over.
+//! The region that makes definitions: it gives them to another one, or is lost, and another one
+//! takes over.
 
 use std::time::Duration;
 
@@ -56,7 +57,8 @@ fn definitions_are_given_to_another_region_and_back() {
         for region in 0..REGIONS {
             assert_eq!(sites.defining(region).await, "eu");
         }
-        // What is defined there is written there; what was, where it was. Writes find their way from everywhere.
+        // What is defined there is written there; what was, where it was. Writes find their way
+        // from everywhere.
         for region in 0..REGIONS {
             sites.must(region, &format!("INSERT INTO new VALUES ({region}, 'r{region}')")).await;
             sites.must(region, &format!("UPDATE old SET more = 1 WHERE id = {}", region + 1)).await;
@@ -76,7 +78,8 @@ fn definitions_are_given_to_another_region_and_back() {
         assert_eq!(sites.check("new").await.len(), 4);
         assert_eq!(sites.check("old").await.len(), 50);
         assert_eq!(sites.check("idle").await.len(), 3);
-        // A home moves by a definition of the new region: from the one before it, which has to say that it has stopped.
+        // A home moves by a definition of the new region: from the one before it, which has to say
+        // that it has stopped.
         sites.must(1, "ALTER TABLE old SET (telesto.home = 'ap')").await;
         sites.settles().await;
         sites.run_at_home(2, "INSERT INTO old VALUES (100, 'ap')").await.expect("at home");
@@ -118,7 +121,8 @@ fn region_that_joins_gets_the_definitions_from_whoever_makes_them() {
         sites.must(1, "CREATE TABLE new (id int PRIMARY KEY, name text UNIQUE)").await;
         sites.must(1, "INSERT INTO new SELECT g, 'n' || g FROM generate_series(1, 50) g").await;
         sites.must(1, "INSERT INTO every SELECT g, 'eu' FROM generate_series(51, 90) g").await;
-        // What the region before it has comes last: its definitions would be too late for the rows of the other one.
+        // What the region before it has comes last: its definitions would be too late for the rows
+        // of the other one.
         sites.net.cut(NAMES[0], NAMES[2]);
         let (net, env) = (sites.net.clone(), world.env.clone());
         world.env.spawn("healing", async move {

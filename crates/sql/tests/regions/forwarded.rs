@@ -1,4 +1,5 @@
-//! Writes of tables whose home is another region: they execute where they are asked for and commit at the home, once, or not at all.
+//! Writes of tables whose home is another region: they execute where they are asked for and commit
+//! at the home, once, or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,7 +46,8 @@ async fn transact(sql: Arc<SqlEngine>, statements: Vec<String>) -> Result<(), Er
     Ok(())
 }
 
-/// Runs one transaction in each of `regions` at once, while links are cut and regions killed; what each was told.
+/// Runs one transaction in each of `regions` at once, while links are cut and regions killed; what
+/// each was told.
 async fn all_at_once(sites: &mut Sites, work: Vec<(usize, Vec<String>)>) -> Vec<Told> {
     let clients: Vec<_> = work
         .into_iter()
@@ -68,7 +70,8 @@ async fn tags(sites: &Sites, table: &str) -> Vec<String> {
     rows.into_iter().map(|mut row| row.remove(0).expect("a tag")).collect()
 }
 
-/// What was acknowledged is there once, what was refused is not, and what is unknown is there at most once.
+/// What was acknowledged is there once, what was refused is not, and what is unknown is there at
+/// most once.
 fn check_tags(found: &[String], expected: &BTreeMap<String, Told>, seed: u64) {
     let once: BTreeSet<_> = found.iter().collect();
     assert_eq!(once.len(), found.len(), "seed {seed}: something was done twice");
@@ -131,8 +134,8 @@ fn forwarded_increments_are_neither_lost_nor_doubled() {
     assert!(done.iter().all(|done| *done > 10), "{done:?}");
 }
 
-/// Keys that are unique everywhere, rows that others reference, and a condition over two rows that no write of one row alone tells: all written from
-/// every region, while their home moves.
+/// Keys that are unique everywhere, rows that others reference, and a condition over two rows that
+/// no write of one row alone tells: all written from every region, while their home moves.
 #[test]
 fn constraints_hold_over_writes_from_every_region_while_the_home_moves() {
     let mut done = [0; REGIONS];
@@ -215,7 +218,8 @@ async fn code(session: &mut Session, sql: &str) -> String {
     run(session, sql).await.expect_err(sql).code().0.to_owned()
 }
 
-/// A transaction's snapshot decides, not what has come since: what it read and did not write must be unchanged at the home.
+/// A transaction's snapshot decides, not what has come since: what it read and did not write must
+/// be unchanged at the home.
 #[test]
 fn what_came_after_the_snapshot_is_a_conflict_at_the_home() {
     World::run(5, false, async |world| {
@@ -325,7 +329,8 @@ fn forwarded_writes_as_a_session_sees_them() {
     });
 }
 
-/// A client writes here, then there: who sees the second write in a third region sees the first, which came from another region.
+/// A client writes here, then there: who sees the second write in a third region sees the first,
+/// which came from another region.
 #[test]
 fn what_a_forwarded_write_depends_on_is_seen_before_it() {
     let mut looked = 0;

@@ -1,4 +1,5 @@
-//! What a region that joined shows of the time before it had everything, and what it takes over by its name.
+//! What a region that joined shows of the time before it had everything, and what it takes over by
+//! its name.
 
 use std::time::Duration;
 
@@ -8,7 +9,8 @@ use telesto_testkit::World;
 use super::reads::one;
 use super::{NAMES, Sites, run};
 
-/// The past of a region begins when it has everything: before, tables were there in parts, which nobody must take for the whole.
+/// The past of a region begins when it has everything: before, tables were there in parts, which
+/// nobody must take for the whole.
 #[test]
 fn past_of_a_region_begins_when_it_has_everything() {
     World::run(1, false, async |world| {
@@ -95,7 +97,8 @@ fn region_of_a_gone_ones_name_has_the_rows_of_that_name() {
             sites.at(0).sql.name_regions(&named(ap), kept).await.expect("named");
         };
         let name = async |ap: &[u16]| name_and_keep(ap, &[]).await;
-        // While the one before it is named, the rows are its own; who says the name means the one that has come.
+        // While the one before it is named, the rows are its own; who says the name means the one
+        // that has come.
         name_and_keep(&[5], &[2]).await;
         assert_eq!(homes().await[2].home(), Some(2));
         assert_eq!(catalog().await.region_named("ap"), Some(RegionId(5)));
@@ -108,7 +111,8 @@ fn region_of_a_gone_ones_name_has_the_rows_of_that_name() {
         assert!(ap.is_gained_by(5) && !us.is_gained_by(0), "{ap:?}");
         name(&[5]).await;
         assert_eq!(homes().await[2], ap);
-        // A region that is named no more is not named again because somebody may not have closed it.
+        // A region that is named no more is not named again because somebody may not have closed
+        // it.
         name_and_keep(&[5], &[2]).await;
         assert_eq!(homes().await[2], ap);
         name(&[]).await;

@@ -74,7 +74,8 @@ fn transaction_that_is_too_large_for_another_region_is_refused() {
     });
 }
 
-/// Rows of a table that every region writes bring their index entries about where they come: those count as well.
+/// Rows of a table that every region writes bring their index entries about where they come: those
+/// count as well.
 #[test]
 fn index_entries_that_rows_bring_about_elsewhere_count_with_them() {
     World::run(2, false, async |world| {
@@ -130,7 +131,8 @@ impl Sites {
     }
 }
 
-/// An index of many rows that nobody writes meanwhile, and its removal, are a few entries of the log, which hold little of it.
+/// An index of many rows that nobody writes meanwhile, and its removal, are a few entries of the
+/// log, which hold little of it.
 #[test]
 fn index_of_quiet_rows_costs_the_log_little() {
     World::run(3, false, async |world| {

@@ -1,4 +1,5 @@
-//! Tables that are in some regions alone: nothing of them comes to the others, and nothing old is shown by one that gets them again.
+//! Tables that are in some regions alone: nothing of them comes to the others, and nothing old is
+//! shown by one that gets them again.
 
 use std::time::Duration;
 
@@ -55,7 +56,8 @@ fn what_is_dropped_goes_to_no_region_that_did_not_have_it() {
     }
 }
 
-/// A region that has a table no more removes what it had; it gets all of it later, without what was deleted meanwhile.
+/// A region that has a table no more removes what it had; it gets all of it later, without what was
+/// deleted meanwhile.
 #[test]
 fn region_that_gets_a_table_again_has_no_rows_that_were_deleted() {
     World::run(1, false, async |world| {
@@ -104,7 +106,8 @@ fn steps_of_a_sequence_stay() {
     });
 }
 
-/// Of a table that is made nobody has deleted anything, so no stream looks for that in the log of all the time that is kept.
+/// Of a table that is made nobody has deleted anything, so no stream looks for that in the log of
+/// all the time that is kept.
 #[test]
 fn table_that_is_made_has_no_region_read_its_log_again() {
     World::run(1, false, async |world| {

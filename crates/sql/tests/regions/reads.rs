@@ -1,5 +1,5 @@
-//! Reads of tables that a region does not have: they are executed where the tables are, and show nothing that is older than what the session has
-//! seen.
+//! Reads of tables that a region does not have: they are executed where the tables are, and show
+//! nothing that is older than what the session has seen.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,8 @@ async fn code(session: &mut Session, sql: &str) -> String {
     run(session, sql).await.expect_err(sql).code().0.to_owned()
 }
 
-/// Three regions and tables in them: `x` in eu and ap, `e` in eu alone, `y` everywhere; eu writes them all.
+/// Three regions and tables in them: `x` in eu and ap, `e` in eu alone, `y` everywhere; eu writes
+/// them all.
 pub(super) async fn placed(world: &World) -> Sites {
     let sites = Sites::running(world).await;
     for sql in [
@@ -429,7 +430,8 @@ fn role_of_the_session_is_what_counts_where_it_is_read() {
     });
 }
 
-/// A statement shows what the session has seen, wherever it is executed; and what it showed is not forgotten afterwards.
+/// A statement shows what the session has seen, wherever it is executed; and what it showed is not
+/// forgotten afterwards.
 #[test]
 fn forwarded_reads_go_behind_nothing_and_nothing_goes_behind_them() {
     let mut looked = [0; 3];
@@ -466,7 +468,8 @@ fn forwarded_reads_go_behind_nothing_and_nothing_goes_behind_them() {
                     let then = run(&mut reader, &sql(other)).await;
                     let Ok(then) = then.map(number) else { continue };
                     looked[usize::from(first)] += 1;
-                    // The one that was written first has at least what the other shows, less the round under way.
+                    // The one that was written first has at least what the other shows, less the
+                    // round under way.
                     let least = if order[0] == other { seen } else { seen - 1 };
                     assert!(
                         then >= least,
@@ -488,7 +491,8 @@ fn forwarded_reads_go_behind_nothing_and_nothing_goes_behind_them() {
     assert!(looked.iter().all(|count| *count > 10), "{looked:?}");
 }
 
-/// The session's own writes, which went to another region, are in what it reads in a third one; also what others here have written before.
+/// The session's own writes, which went to another region, are in what it reads in a third one;
+/// also what others here have written before.
 #[test]
 fn session_reads_its_own_writes_in_another_region() {
     World::run(4, false, async |world| {
@@ -606,8 +610,9 @@ fn rows_come_once_and_in_order_over_a_foul_network() {
         sites.net.set_weather(Weather { lost: 0, repeated: 300, ..Weather::FOUL });
         let mut session = sites.session(0).await;
         let sql = "SELECT g, repeat('r', 100) FROM e, generate_series(1, 40000) g WHERE id = 1 ORDER BY g";
-        // A request for the last rows that comes twice finds the execution ended by its first, and that answer may be here sooner: then the
-        // statement is to be run again, and never are rows of two put together, or some taken for all.
+        // A request for the last rows that comes twice finds the execution ended by its first, and
+        // that answer may be here sooner: then the statement is to be run again, and never are rows
+        // of two put together, or some taken for all.
         let mut tries = 0;
         let rows = loop {
             match run(&mut session, sql).await {
@@ -621,7 +626,8 @@ fn rows_come_once_and_in_order_over_a_foul_network() {
     });
 }
 
-/// A region that has newer definitions than who asks does not pass its rows off as those that were described.
+/// A region that has newer definitions than who asks does not pass its rows off as those that were
+/// described.
 #[test]
 fn definitions_that_change_meanwhile_are_waited_for() {
     World::run(8, false, async |world| {
@@ -651,7 +657,8 @@ fn definitions_that_change_meanwhile_are_waited_for() {
     });
 }
 
-/// Cursors that nobody fetches from take no more than a part of what a region executes for another one.
+/// Cursors that nobody fetches from take no more than a part of what a region executes for another
+/// one.
 #[test]
 fn one_session_or_role_does_not_take_all_places_in_another_region() {
     World::run(9, false, async |world| {

@@ -1,4 +1,5 @@
-//! Foreign keys between tables that are not in all regions, or not written in the one that makes the definitions.
+//! Foreign keys between tables that are not in all regions, or not written in the one that makes
+//! the definitions.
 
 use std::time::Duration;
 
@@ -28,7 +29,8 @@ async fn without(sites: &Sites, region: usize, table: &str) {
     panic!("what {region} had of {table} is still there");
 }
 
-/// A table that is not here is not one without rows: rows that it references are not removed here, nor given other keys.
+/// A table that is not here is not one without rows: rows that it references are not removed here,
+/// nor given other keys.
 #[test]
 fn keys_are_not_taken_from_rows_that_are_not_here() {
     World::run(1, false, async |world| {
@@ -108,7 +110,8 @@ fn parents_that_are_not_here_are_not_said_to_be_missing() {
     });
 }
 
-/// A table that is made does not stop the writes of those that it references: it is written where they are, or it is not made.
+/// A table that is made does not stop the writes of those that it references: it is written where
+/// they are, or it is not made.
 #[test]
 fn new_table_is_written_where_its_parents_are() {
     World::run(1, false, async |world| {
@@ -132,7 +135,8 @@ fn new_table_is_written_where_its_parents_are() {
             "ALTER TABLE here ADD FOREIGN KEY (p) REFERENCES p",
             "ALTER TABLE here ADD FOREIGN KEY (p) REFERENCES p NOT VALID",
             "ALTER TABLE here ADD COLUMN q int REFERENCES p",
-            // The key does not say in which region the parent is; or it does, and rows are not placed by it.
+            // The key does not say in which region the parent is; or it does, and rows are not
+            // placed by it.
             "CREATE TABLE no (region text, id int PRIMARY KEY, FOREIGN KEY (region, id) REFERENCES r)",
         ] {
             let refused = sites.refuses(0, sql, "55000").await;
@@ -165,7 +169,8 @@ fn new_table_is_written_where_its_parents_are() {
     });
 }
 
-/// Whoever wrote the parents before may do so until it has heard of the move: a table that references them waits for that, too.
+/// Whoever wrote the parents before may do so until it has heard of the move: a table that
+/// references them waits for that, too.
 #[test]
 fn new_table_waits_for_those_who_wrote_its_parents_before() {
     World::run(1, false, async |world| {

@@ -177,7 +177,8 @@ impl Turn for Counted {
     }
 }
 
-/// Statements of other regions have the turns of the server's own; one that takes no new work takes none of theirs.
+/// Statements of other regions have the turns of the server's own; one that takes no new work takes
+/// none of theirs.
 #[test]
 fn overloaded_region_is_passed_over_for_one_that_is_not() {
     World::run(3, false, async |world| {

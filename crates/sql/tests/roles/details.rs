@@ -1,4 +1,5 @@
-//! Errors tell a role no values that it could not have read: not of the row that it changes, nor of keys, nor of other transactions.
+//! Errors tell a role no values that it could not have read: not of the row that it changes, nor of
+//! keys, nor of other transactions.
 
 use telesto_sql::{Error, Session};
 

@@ -1,4 +1,5 @@
-//! What a role may have of a node and of the database: sessions, something temporary, grants that are others' to take.
+//! What a role may have of a node and of the database: sessions, something temporary, grants that
+//! are others' to take.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
-//! What is done, and what is shown of the present, goes by the rights of the present: not by those of a time that is read as of. And
-//! what changes more than a transaction is refused where the session may only read, and recorded where records are kept.
+//! What is done, and what is shown of the present, goes by the rights of the present: not by those
+//! of a time that is read as of. And what changes more than a transaction is refused where the
+//! session may only read, and recorded where records are kept.
 
 use std::sync::Arc;
 

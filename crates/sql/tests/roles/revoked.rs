@@ -1,5 +1,5 @@
-//! A right that was taken away stays away: an older catalog, which a transaction may still read, gives nobody what outlives the
-//! transaction, and a session that was open before keeps nothing.
+//! A right that was taken away stays away: an older catalog, which a transaction may still read,
+//! gives nobody what outlives the transaction, and a session that was open before keeps nothing.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use telesto_txn::memory::MemoryDatabase;
 
 use super::{as_role, run, told};
 
-/// A database in which `boss2` was a superuser and `b4` a member of `alice`, and the time at which they still were.
+/// A database in which `boss2` was a superuser and `b4` a member of `alice`, and the time at which
+/// they still were.
 struct Town {
     engine: Arc<SqlEngine>,
     boss: Session,

@@ -1,4 +1,5 @@
-//! What a stored text means is not for its reader to say: neither by a time zone nor by a type of its own that is called like another.
+//! What a stored text means is not for its reader to say: neither by a time zone nor by a type of
+//! its own that is called like another.
 
 use std::sync::Arc;
 
@@ -41,7 +42,8 @@ async fn made() -> Town {
     town
 }
 
-/// What mallory reads and writes, with a type and a table of its own before all others and in several zones.
+/// What mallory reads and writes, with a type and a table of its own before all others and in
+/// several zones.
 async fn tries_to_get_by(mallory: &mut Session) {
     for sql in [
         "CREATE TYPE lair.lvl AS ENUM ('high', 'mid', 'low')",

@@ -1,4 +1,5 @@
-//! The two sides that answers are compared on: a session over an in-memory database, and a real PostgreSQL 15.
+//! The two sides that answers are compared on: a session over an in-memory database, and a real
+//! PostgreSQL 15.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::PathBuf;
@@ -104,7 +105,8 @@ impl Server {
         let status = Command::new("sh")
             .arg(Self::script())
             .args(["start", &port.to_string()])
-            // Many small queries whose estimates are large: compiling them took a tenth of the time of all.
+            // Many small queries whose estimates are large: compiling them took a tenth of the time
+            // of all.
             .env("JIT", "off")
             .stdout(std::process::Stdio::null())
             .status()

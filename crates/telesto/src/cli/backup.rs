@@ -1,7 +1,9 @@
-//! `telesto backup`: copies of a database's bucket that are made while it is in use, and what is done with them.
+//! `telesto backup`: copies of a database's bucket that are made while it is in use, and what is
+//! done with them.
 //!
 //! # Limits
-//! A region of several is refused: put back, it would take from its peers what it was put back from.
+//! A region of several is refused: put back, it would take from its peers what it was put back
+//! from.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -50,7 +52,8 @@ pub enum Command {
         /// The empty bucket, or prefix of one, for the new database
         #[arg(long, value_name = "URL")]
         into: String,
-        /// The database as of this moment (2026-11-28T09:30:00Z, or without a zone: UTC), with all that was committed by then
+        /// The database as of this moment (2026-11-28T09:30:00Z, or without a zone: UTC), with all
+        /// that was committed by then
         #[arg(long, value_name = "TIME", conflicts_with = "number")]
         at: Option<String>,
         /// The backup of this number; without both the newest one
@@ -75,7 +78,8 @@ pub enum Command {
 /// Where the backups are.
 #[derive(Debug, Args)]
 pub struct Place {
-    /// The bucket, or prefix of one, with the backups; best another one than the database's, with other credentials
+    /// The bucket, or prefix of one, with the backups; best another one than the database's, with
+    /// other credentials
     #[arg(long, value_name = "URL", env = "TELESTO_BACKUPS")]
     backups: String,
     /// The file with the keys of an encrypted database

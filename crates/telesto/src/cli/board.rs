@@ -5,8 +5,8 @@
 //! - `--for` counts from when every target is probed: loading is not part of it.
 //!
 //! # On failure
-//! A target that is down is shown as down. A store that cannot be read, or that another board has taken over, ends the
-//! command; one that fails later is said and written to again.
+//! A target that is down is shown as down. A store that cannot be read, or that another board has
+//! taken over, ends the command; one that fails later is said and written to again.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::Arc;
@@ -32,8 +32,9 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// `telesto board`.
 #[derive(Debug, Args)]
 pub struct Board {
-    /// What to probe, under which name: postgres://…, http://… (Telesto's key-value API) or s3://bucket/prefix.
-    /// Passwords are better given in the environment, where several targets are separated by blanks
+    /// What to probe, under which name: postgres://…, http://… (Telesto's key-value API) or
+    /// s3://bucket/prefix. Passwords are better given in the environment, where several targets are
+    /// separated by blanks
     #[arg(
         long = "target",
         value_name = "NAME=URL",

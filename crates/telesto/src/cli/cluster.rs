@@ -1,8 +1,8 @@
 //! `telesto cluster`: the nodes of a cluster, found by the bucket and asked one by one.
 //!
 //! # On failure
-//! A node that does not answer is shown as down. Without any that answers, what the bucket says is shown, and the exit code
-//! is 1.
+//! A node that does not answer is shown as down. Without any that answers, what the bucket says is
+//! shown, and the exit code is 1.
 //!
 //! # Limits
 //! Whoever can read the bucket (or has the join token file) can ask and drain every node.
@@ -91,8 +91,8 @@ pub enum Command {
     },
     /// Lets the log go on in the bucket when a majority of its copies is gone for good.
     ///
-    /// For when all nodes are stopped and too few of their disks are left. Says what it would do, and does it with
-    /// --accept-loss.
+    /// For when all nodes are stopped and too few of their disks are left. Says what it would do,
+    /// and does it with --accept-loss.
     Recover {
         /// A stopped node's folder that is left; may be given several times
         #[arg(long, value_name = "FOLDER")]
@@ -297,7 +297,8 @@ pub async fn run(command: Command) -> Result<(), String> {
 async fn recover(place: &Place, survivors: &[PathBuf], accept_loss: bool) -> Result<(), String> {
     let (env, bucket) = opened(place).await?;
     let registered = Registry::new(Arc::clone(&bucket) as Arc<dyn Bucket>).load().await;
-    // A process with `--cluster off` is no node: it cannot be asked, and its log can be lost all the same.
+    // A process with `--cluster off` is no node: it cannot be asked, and its log can be lost all
+    // the same.
     if !registered.map_err(text)?.nodes.is_empty()
         && let Some(status) = ask(place).await?.answers().next()
     {

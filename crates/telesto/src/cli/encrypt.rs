@@ -5,7 +5,8 @@
 //!                    └─────> every object of the bucket is encrypted beside them ──> --finish: nothing in clear is taken any more
 //! ```
 //! # Invariants
-//! Nothing is ended that was not asked for: a node that was not started meanwhile would be refused its own log.
+//! Nothing is ended that was not asked for: a node that was not started meanwhile would be refused
+//! its own log.
 //!
 //! # On failure
 //! Exit code 1, with what to do. What is done stays done; the command can be run again.

@@ -7,13 +7,14 @@
 //! ```
 //! # Invariants
 //! - Nothing is drained before the program that is to come has said that it takes clients over.
-//! - A descriptor is adopted only when this process's own predecessor named it: in a file in memory, whose number the environment
-//!   gives, and which has a name that no other file in memory has.
+//! - A descriptor is adopted only when this process's own predecessor named it: in a file in
+//!   memory, whose number the environment gives, and which has a name that no other file in memory
+//!   has.
 //! - The database is closed before the next process opens it: there is never a second writer.
 //!
 //! # On failure
-//! An `exec` that fails ends the process, as a stop would. What the next process cannot start with (a setting that is wrong by now)
-//! ends it too; its clients lose their connections then.
+//! An `exec` that fails ends the process, as a stop would. What the next process cannot start with
+//! (a setting that is wrong by now) ends it too; its clients lose their connections then.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -57,7 +58,8 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Of this process, which must ask while its program is still where it was started from: an upgrade replaces the file.
+    /// Of this process, which must ask while its program is still where it was started from: an
+    /// upgrade replaces the file.
     ///
     /// # Errors
     /// The system does not say what runs.
@@ -106,7 +108,8 @@ impl Successor {
         }
     }
 
-    /// Becomes that program, with `passed`. Comes back only with the reason why not; the clients are gone then.
+    /// Becomes that program, with `passed`. Comes back only with the reason why not; the clients
+    /// are gone then.
     pub(super) fn become_it(self, passed: Passed) -> String {
         match self.try_become(passed) {
             Ok(never) => match never {},
@@ -193,8 +196,9 @@ fn adopt(number: RawFd) -> std::io::Result<OwnedFd> {
         unsafe_code,
         reason = "a descriptor that was left open over an exec has a number and nothing else"
     )]
-    // SAFETY: it is open (its name was just read), and nobody in this process owns it: it was named by the process before,
-    // in whose place this one runs, and each number is adopted once, before anything else is opened by number.
+    // SAFETY: it is open (its name was just read), and nobody in this process owns it: it was named
+    // by the process before, in whose place this one runs, and each number is adopted once, before
+    // anything else is opened by number.
     let owned = unsafe { OwnedFd::from_raw_fd(number) };
     rustix::io::fcntl_setfd(owned.as_fd(), FdFlags::CLOEXEC)?;
     Ok(owned)

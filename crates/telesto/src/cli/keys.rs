@@ -33,8 +33,8 @@ pub struct Place {
 pub enum Command {
     /// Make a key file with a new key, or add a key to one.
     ///
-    /// New databases and rotations use the last key of the file. Keep a copy of the file in another safe place: without it
-    /// nobody can read the database.
+    /// New databases and rotations use the last key of the file. Keep a copy of the file in another
+    /// safe place: without it nobody can read the database.
     #[command(after_help = "Examples:
   telesto keys create telesto.keys
   telesto keys create telesto.keys --name 2027
@@ -46,23 +46,27 @@ pub enum Command {
         /// The key's name. Default: key-1, key-2, …
         #[arg(long)]
         name: Option<String>,
-        /// A key for tables: ALTER TABLE … SET (telesto.key = 'NAME'). Nodes whose key file has it serve these tables
+        /// A key for tables: ALTER TABLE … SET (telesto.key = 'NAME'). Nodes whose key file has it
+        /// serve these tables
         #[arg(long, requires = "name")]
         for_tables: bool,
-        /// A key that stays in AWS KMS, by its ARN: the file only names it. KMS is asked to wrap and unwrap by it, as a trial
+        /// A key that stays in AWS KMS, by its ARN: the file only names it. KMS is asked to wrap
+        /// and unwrap by it, as a trial
         #[arg(long, value_name = "ARN")]
         kms: Option<String>,
     },
-    /// Show the database's data keys (not the keys themselves): epochs, ages, what they are wrapped with; and the keys of tables.
+    /// Show the database's data keys (not the keys themselves): epochs, ages, what they are wrapped
+    /// with; and the keys of tables.
     Show {
         #[command(flatten)]
         place: Place,
     },
     /// Go on with a new data key, wrapped with the key file's last key.
     ///
-    /// Nothing is written again: what is there stays readable with the keys it was written with. Nodes that are running go
-    /// on with the new key within a minute. To replace the key-encryption key itself, add one with `telesto keys create`,
-    /// give every node the new file and restart it, then rotate.
+    /// Nothing is written again: what is there stays readable with the keys it was written with.
+    /// Nodes that are running go on with the new key within a minute. To replace the key-encryption
+    /// key itself, add one with `telesto keys create`, give every node the new file and restart it,
+    /// then rotate.
     #[command(after_help = "Examples:
   telesto keys rotate --bucket s3://my-bucket/telesto --encryption-key-file telesto.keys
   telesto keys rotate --wrapping-only --bucket … --encryption-key-file telesto.keys
@@ -77,11 +81,12 @@ pub enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Turn a database in clear over: encrypt everything it has in its bucket, in place, while it is used.
+    /// Turn a database in clear over: encrypt everything it has in its bucket, in place, while it
+    /// is used.
     ///
-    /// Its nodes are stopped for a moment while this begins, and started again with the key file at once; each then encrypts its own
-    /// local log. When all of them have been started, `--finish` ends it: from then on nothing in clear is taken. It can be interrupted and
-    /// run again.
+    /// Its nodes are stopped for a moment while this begins, and started again with the key file at
+    /// once; each then encrypts its own local log. When all of them have been started, `--finish`
+    /// ends it: from then on nothing in clear is taken. It can be interrupted and run again.
     #[command(after_help = "Examples:
   telesto keys create telesto.keys
   telesto keys encrypt --nodes-are-stopped --bucket s3://my-bucket/telesto --encryption-key-file telesto.keys
@@ -103,11 +108,13 @@ pub enum Command {
         #[command(flatten)]
         place: Place,
     },
-    /// Destroy a key of tables for ever: what it encrypted cannot be read any more, in whatever copy.
+    /// Destroy a key of tables for ever: what it encrypted cannot be read any more, in whatever
+    /// copy.
     ///
-    /// Nodes that are running forget it within a minute. The name is never used again. The rows stay, unreadable, until
-    /// their tables are emptied or dropped. Where deleted objects are kept (versions, copies of the bucket), remove the key's
-    /// line from all key files as well. Repeating the command finishes what was interrupted.
+    /// Nodes that are running forget it within a minute. The name is never used again. The rows
+    /// stay, unreadable, until their tables are emptied or dropped. Where deleted objects are kept
+    /// (versions, copies of the bucket), remove the key's line from all key files as well.
+    /// Repeating the command finishes what was interrupted.
     #[command(after_help = "Examples:
   telesto keys drop group_a --for-ever --bucket s3://my-bucket/telesto")]
     Drop {

@@ -1,8 +1,8 @@
 //! `telesto log inspect` and `telesto log switch`.
 //!
 //! # Limits
-//! A quorum log's entries that are not archived yet are seen only with `--data-dir` of the node that
-//! holds them, while that node is stopped.
+//! A quorum log's entries that are not archived yet are seen only with `--data-dir` of the node
+//! that holds them, while that node is stopped.
 
 use std::path::PathBuf;
 use std::sync::Arc;

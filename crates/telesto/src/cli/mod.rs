@@ -1,8 +1,8 @@
 //! The command line of `telesto`.
 //!
 //! # Exit codes
-//! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is wrong.
-//! 3: a statement of a script failed (`telesto sql`).
+//! 0: all went well. 1: the command failed, and said why and what to do. 2: the command line is
+//! wrong. 3: a statement of a script failed (`telesto sql`).
 
 mod backup;
 mod bench;
@@ -61,8 +61,8 @@ struct Cli {
 enum Command {
     /// Run a node: open the database in a bucket (made when there is none) and serve it.
     ///
-    /// Serves the Postgres protocol and HTTP until SIGTERM or SIGINT; then lets statements under way
-    /// finish and leaves the bucket in order. Any number of nodes may share a bucket.
+    /// Serves the Postgres protocol and HTTP until SIGTERM or SIGINT; then lets statements under
+    /// way finish and leaves the bucket in order. Any number of nodes may share a bucket.
     #[command(after_help = "Examples:
   telesto start
   telesto start --bucket s3://my-bucket/telesto --memory 2GiB
@@ -98,8 +98,9 @@ enum Command {
     },
     /// Load a node and measure: latencies, throughput, bucket requests and dollars.
     ///
-    /// Works on a table of its own, which it drops at the end, and checks that the table shows every
-    /// change that was acknowledged. `levels` measures the consistency and isolation levels instead.
+    /// Works on a table of its own, which it drops at the end, and checks that the table shows
+    /// every change that was acknowledged. `levels` measures the consistency and isolation levels
+    /// instead.
     #[command(
         args_conflicts_with_subcommands = true,
         after_help = "Examples:
@@ -117,10 +118,12 @@ enum Command {
         #[command(flatten)]
         load: bench::Load,
     },
-    /// Probe databases and stores all the time and show how long they take: Telesto, and any peer beside it.
+    /// Probe databases and stores all the time and show how long they take: Telesto, and any peer
+    /// beside it.
     ///
-    /// Reads and updates one of a million small records at a fixed rate, each counted from when it was due; records
-    /// that are not there are loaded first. Shows a table in the terminal, and with --listen a page.
+    /// Reads and updates one of a million small records at a fixed rate, each counted from when it
+    /// was due; records that are not there are loaded first. Shows a table in the terminal, and
+    /// with --listen a page.
     #[command(after_help = "Examples:
   telesto board --target telesto=postgres://telesto@127.0.0.1:5433/telesto --listen 127.0.0.1:8090
   telesto board --target kv=http://127.0.0.1:8080 --records 10000 --for 60s --once
@@ -131,8 +134,8 @@ enum Command {
     Demo(moved::Moved),
     /// Write a database as plain SQL that PostgreSQL 15 and Telesto load.
     ///
-    /// One consistent snapshot of definitions and rows, while others go on writing. What cannot be written is
-    /// refused by name; nothing is left out silently.
+    /// One consistent snapshot of definitions and rows, while others go on writing. What cannot be
+    /// written is refused by name; nothing is left out silently.
     #[command(after_help = "Examples:
   telesto dump --file shop.sql
   telesto dump --url postgres://telesto@127.0.0.1:5433/telesto --schema-only
@@ -145,7 +148,8 @@ enum Command {
   telesto restore shop.sql
   pg_dump postgres://postgres@127.0.0.1/shop | telesto restore -")]
     Restore(restore::Restore),
-    /// Copy a database's bucket while it is in use, and make a database from copies, as of any moment they cover.
+    /// Copy a database's bucket while it is in use, and make a database from copies, as of any
+    /// moment they cover.
     ///
     /// A dump is SQL, and slow to load; a backup is the stored form, and incremental.
     #[command(after_help = "Examples:
@@ -175,7 +179,8 @@ enum Command {
     Verify(verify::Verify),
     /// Make buckets regions of one database.
     ///
-    /// Each region has a bucket of its own, serves by itself, and sends the others what is placed there.
+    /// Each region has a bucket of its own, serves by itself, and sends the others what is placed
+    /// there.
     #[command(after_help = "Examples:
   telesto region init us --bucket s3://my-us-bucket/telesto --address us.example.com:7400
   telesto region invite eu --bucket s3://my-us-bucket/telesto
@@ -202,8 +207,8 @@ enum Command {
     },
     /// Make a line for the users file (start --auth-file) from a password.
     ///
-    /// Reads the password from standard input; prints its SCRAM-SHA-256 verifier. The password itself
-    /// is stored nowhere.
+    /// Reads the password from standard input; prints its SCRAM-SHA-256 verifier. The password
+    /// itself is stored nowhere.
     #[command(after_help = "Example:
   telesto hash-password ada >> users.txt")]
     HashPassword {
@@ -219,7 +224,8 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
-    /// The consistency and isolation levels as a menu: guarantee, anomalies, latency and dollars of each, measured here.
+    /// The consistency and isolation levels as a menu: guarantee, anomalies, latency and dollars of
+    /// each, measured here.
     #[command(after_help = "Examples:
   telesto bench levels
   telesto bench levels --prices s3-standard --seconds 10 --clients 16")]
@@ -251,9 +257,9 @@ enum LogCommand {
     /// Go on with the log on the other medium: bucket (every process writes) or quorum (one process
     /// writes, on its own disk).
     ///
-    /// With --url a live node does it while its clients go on writing (superusers only; in SQL: SELECT
-    /// telesto_log_switch('bucket')). With --bucket this process does it by itself; a quorum log that a
-    /// live node owns is then refused.
+    /// With --url a live node does it while its clients go on writing (superusers only; in SQL:
+    /// SELECT telesto_log_switch('bucket')). With --bucket this process does it by itself; a quorum
+    /// log that a live node owns is then refused.
     #[command(after_help = "Examples:
   telesto log switch --url postgres://telesto@127.0.0.1:5433/telesto --to bucket
   telesto log switch --bucket s3://my-bucket/telesto --data-dir ./telesto-data/node --to quorum")]
@@ -283,7 +289,8 @@ pub fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => return fail(&error),
     };
-    // A command whose output goes to `head` ends quietly when `head` has read enough; a node goes on without its output.
+    // A command whose output goes to `head` ends quietly when `head` has read enough; a node goes
+    // on without its output.
     if !matches!(command, Command::Start { .. }) {
         sigpipe::reset();
     }

@@ -1,4 +1,5 @@
-//! Commands that are those of another program, `telesto-demo`: whoever knows them from here is told.
+//! Commands that are those of another program, `telesto-demo`: whoever knows them from here is
+//! told.
 //!
 //! # Invariants
 //! What was given with them is not repeated: a URL may hold a password.
@@ -18,7 +19,8 @@ pub struct Moved {
 }
 
 impl Moved {
-    /// Ends the process as one whose command line is wrong, and says how the command `was` is written now.
+    /// Ends the process as one whose command line is wrong, and says how the command `was` is
+    /// written now.
     pub fn end(&self, was: &str, now: &str) -> ! {
         Cli::command().error(ErrorKind::InvalidSubcommand, self.told(was, now)).exit()
     }

@@ -8,15 +8,17 @@
 //!               the same store
 //! ```
 //! # Invariants
-//! - It listens at one address, never at all of them: nodes that are told nothing are not open to networks by which nobody of them comes.
-//!   (Whoever comes must show a certificate made from the cluster's token, in any case.)
+//! - It listens at one address, never at all of them: nodes that are told nothing are not open to
+//!   networks by which nobody of them comes. (Whoever comes must show a certificate made from the
+//!   cluster's token, in any case.)
 //!
 //! # On failure
 //! Where no address is found the start is refused, with the settings that help.
 //!
 //! # Limits
-//! A machine whose own address is one of the whole network's listens there. A node on the store's own machine that reaches it as localhost is
-//! not reached from others: it needs `--cluster HOST:PORT`.
+//! A machine whose own address is one of the whole network's listens there. A node on the store's
+//! own machine that reaches it as localhost is not reached from others: it needs
+//! `--cluster HOST:PORT`.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -27,7 +29,8 @@ use super::settings::{Role, Settings, address};
 
 /// Where nodes listen for each other, where they may choose.
 const PORT: u16 = 7433;
-/// Addresses that nobody has (RFC 5737, RFC 3849): by which of its own a machine would send to them says which one the network sees.
+/// Addresses that nobody has (RFC 5737, RFC 3849): by which of its own a machine would send to them
+/// says which one the network sees.
 const OUTSIDE: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
@@ -36,7 +39,8 @@ const OUTSIDE: [IpAddr; 2] = [
 /// How this process is a node of the cluster on `bucket` (a URL); `None`: it is none.
 ///
 /// # Errors
-/// What is wrong with the settings, or that no address is known at which others would reach this node.
+/// What is wrong with the settings, or that no address is known at which others would reach this
+/// node.
 pub fn cluster(settings: &Settings, bucket: &str) -> Result<Option<ClusterOptions>, String> {
     let asked = settings.cluster.as_deref().unwrap_or("auto");
     let automatic = asked == "auto";

@@ -1,4 +1,5 @@
-//! The node's own prober: a latency board of one target, the node itself, on a thread of its own (`--probe`).
+//! The node's own prober: a latency board of one target, the node itself, on a thread of its own
+//! (`--probe`).
 //!
 //! ```text
 //! thread "prober" ── Postgres wire, loopback, like any client ──> this node's listener
@@ -6,15 +7,19 @@
 //!      └ figures ──> telesto_board_figures ──> console
 //! ```
 //! # Invariants
-//! - It comes in by the same door as clients do: a listener that takes nobody, sessions that are all taken or a log without a majority show.
-//! - It stands still when the node does; then nothing is known, and that is what is shown: never that the node was up.
+//! - It comes in by the same door as clients do: a listener that takes nobody, sessions that are
+//!   all taken or a log without a majority show.
+//! - It stands still when the node does; then nothing is known, and that is what is shown: never
+//!   that the node was up.
 //! - Serving does not depend on it.
 //!
 //! # On failure
-//! It begins again every [`AGAIN`], and says so once. Only another process with this node's folder's name ends it.
+//! It begins again every [`AGAIN`], and says so once. Only another process with this node's
+//! folder's name ends it.
 //!
 //! # Limits
-//! What lies between clients and this machine is not seen: `telesto board` elsewhere sees it. A kill loses up to 10 s of history.
+//! What lies between clients and this machine is not seen: `telesto board` elsewhere sees it. A
+//! kill loses up to 10 s of history.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

@@ -7,8 +7,9 @@
 //! Nothing is changed, and why is said.
 //!
 //! # Limits
-//! An invitation holds the secret that regions share: it is to be passed on as a password is. A running node takes in a changed
-//! registry by itself; one that was started without --region has to be started anew.
+//! An invitation holds the secret that regions share: it is to be passed on as a password is. A
+//! running node takes in a changed registry by itself; one that was started without --region has to
+//! be started anew.
 
 use std::sync::Arc;
 
@@ -48,13 +49,15 @@ pub enum Command {
     Init {
         /// What the region is called
         name: String,
-        /// Where other regions reach the node that will carry its streams; of a cluster those of all nodes that could, set apart by commas
+        /// Where other regions reach the node that will carry its streams; of a cluster those of
+        /// all nodes that could, set apart by commas
         #[arg(long, value_name = "HOST:PORT[,…]")]
         address: String,
         #[command(flatten)]
         place: Place,
     },
-    /// Reserves a place for another region, and prints the text with which it joins; the same text again until it has joined.
+    /// Reserves a place for another region, and prints the text with which it joins; the same text
+    /// again until it has joined.
     Invite {
         /// What the other region will be called
         name: String,
@@ -65,7 +68,8 @@ pub enum Command {
     Join {
         /// The text of `telesto region invite`
         invitation: String,
-        /// Where other regions reach the node that will carry its streams; of a cluster those of all nodes that could, set apart by commas
+        /// Where other regions reach the node that will carry its streams; of a cluster those of
+        /// all nodes that could, set apart by commas
         #[arg(long, value_name = "HOST:PORT[,…]")]
         address: String,
         #[command(flatten)]
@@ -84,7 +88,8 @@ pub enum Command {
     Move {
         /// The region
         name: String,
-        /// Where it is reached from now on; of a cluster the addresses of all nodes that could carry its streams, set apart by commas
+        /// Where it is reached from now on; of a cluster the addresses of all nodes that could
+        /// carry its streams, set apart by commas
         #[arg(long, value_name = "HOST:PORT[,…]")]
         address: String,
         #[command(flatten)]
@@ -100,10 +105,13 @@ pub enum Command {
     },
     /// Shows or changes in what order the region of a bucket applies what the others send.
     ///
-    /// matrix: in causal order (usual). tree: in causal order, by labels that come along a tree of serializers (`telesto geo plan --apply`
-    /// makes one), and as matrix while they are late. timestamp: in one order over all regions, that of their commit times; everything waits for the
-    /// region that is farthest, and for one that is cut off. eventual: each region's transactions in their order, those of different regions as they come; sessions
-    /// that move may then see an effect without its cause. A running node goes over within seconds, and nothing is lost.
+    /// matrix: in causal order (usual). tree: in causal order, by labels that come along a tree of
+    /// serializers (`telesto geo plan --apply` makes one), and as matrix while they are late.
+    /// timestamp: in one order over all regions, that of their commit times; everything waits for
+    /// the region that is farthest, and for one that is cut off. eventual: each region's
+    /// transactions in their order, those of different regions as they come; sessions that move may
+    /// then see an effect without its cause. A running node goes over within seconds, and nothing
+    /// is lost.
     Plane {
         /// matrix, tree, timestamp or eventual
         plane: Option<String>,
@@ -112,16 +120,18 @@ pub enum Command {
     },
     /// Leaves a region out; to be run for every region that stays.
     ///
-    /// Stop its node first, when all that it has committed is sent: what is not stays in its bucket. Those that stay exchange what they have of
-    /// it, when this was run for each of them. It cannot come back under its number. Of one that was invited and has not joined the invitation is
-    /// taken back, in the region that has invited it.
+    /// Stop its node first, when all that it has committed is sent: what is not stays in its
+    /// bucket. Those that stay exchange what they have of it, when this was run for each of them.
+    /// It cannot come back under its number. Of one that was invited and has not joined the
+    /// invitation is taken back, in the region that has invited it.
     Remove {
         /// The region
         name: String,
         /// It is gone for good, with what it had sent to nobody
         #[arg(long)]
         lost: bool,
-        /// With --lost: the region that makes the definitions from now on, and writes what the lost one wrote, if the lost one made them
+        /// With --lost: the region that makes the definitions from now on, and writes what the lost
+        /// one wrote, if the lost one made them
         #[arg(long, requires = "lost", value_name = "REGION")]
         successor: Option<String>,
         #[command(flatten)]
@@ -150,7 +160,8 @@ pub(super) async fn bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, 
     Ok(bucket)
 }
 
-/// The same of one that may be empty. A region's database is then made by its first start, as encrypted as its key file says now.
+/// The same of one that may be empty. A region's database is then made by its first start, as
+/// encrypted as its key file says now.
 async fn new_bucket(env: &Env, place: &Place) -> Result<Arc<dyn Bucket>, String> {
     let bucket = open_new_bucket(env, &options(place)).await.map_err(text)?;
     Ok(bucket)

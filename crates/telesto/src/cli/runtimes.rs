@@ -14,27 +14,31 @@
 //!
 //! # Invariants
 //! - No statement's code runs on a worker of the core, or on that of commits.
-//! - Commits have one thread: its tasks are short, and wait for each other. To hand one to another thread takes longer than what it
-//!   does, and wakes a thread that something else has a use for.
-//! - The sessions' runtime always has threads left to hand a worker to: as many as statements may compute, and some.
+//! - Commits have one thread: its tasks are short, and wait for each other. To hand one to another
+//!   thread takes longer than what it does, and wakes a thread that something else has a use for.
+//! - The sessions' runtime always has threads left to hand a worker to: as many as statements may
+//!   compute, and some.
 //!
 //! # On failure
-//! A statement that holds a worker all the same (its form promised to be short) holds that worker alone: the watch has
-//! another worker take the driver over.
+//! A statement that holds a worker all the same (its form promised to be short) holds that worker
+//! alone: the watch has another worker take the driver over.
 //!
 //! # Limits
-//! Linux shares the cores between threads that compute and those that wait for little; there is no priority.
+//! Linux shares the cores between threads that compute and those that wait for little; there is no
+//! priority.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// How long a thread for blocking work is kept idle: the allocator gives what one holds back when it ends.
+/// How long a thread for blocking work is kept idle: the allocator gives what one holds back when
+/// it ends.
 const KEEP_BLOCKING_THREADS: Duration = Duration::from_secs(1);
 
-/// Stack of a thread, bytes. Definitions run queries inside of statements, and unoptimised frames of that are large: with the
-/// default of 2 MiB, ALTER TABLE … ADD FOREIGN KEY overflowed it in a development build. Only what is used takes memory.
+/// Stack of a thread, bytes. Definitions run queries inside of statements, and unoptimised frames
+/// of that are large: with the default of 2 MiB, ALTER TABLE … ADD FOREIGN KEY overflowed it in a
+/// development build. Only what is used takes memory.
 const STACK_BYTES: usize = 16 << 20;
 
 /// Memory of a node per thread for blocking work, bytes.
@@ -104,7 +108,8 @@ impl Runtimes {
     }
 }
 
-/// A runtime of one thread for the node's own prober: what it measures does not run where it measures.
+/// A runtime of one thread for the node's own prober: what it measures does not run where it
+/// measures.
 ///
 /// # Errors
 /// The system's.
@@ -123,9 +128,10 @@ pub fn computing(memory: u64) -> usize {
     usize::try_from(memory / MEMORY_OF_A_COMPUTING_THREAD).unwrap_or(usize::MAX).clamp(8, 64)
 }
 
-/// Threads for blocking work (files of a bucket folder, of the log and of spilled rows). Each holds memory of its own, up
-/// to some megabytes, so their number is part of the memory bound and small where that is small; no such work waits for other such
-/// work, so a bound cannot hold it up for good.
+/// Threads for blocking work (files of a bucket folder, of the log and of spilled rows). Each holds
+/// memory of its own, up to some megabytes, so their number is part of the memory bound and small
+/// where that is small; no such work waits for other such work, so a bound cannot hold it up for
+/// good.
 fn blocking_threads(memory: Option<u64>) -> usize {
     let most = 16 + 4 * std::thread::available_parallelism().map_or(1, usize::from);
     let Some(memory) = memory else { return most };
@@ -151,8 +157,9 @@ fn runtime(
     telesto_bucket::meter::follow_tasks(&mut builder).build()
 }
 
-/// A worker that begins to run a task when its driver woke it does not tell another to watch the driver meanwhile. A task
-/// that comes from outside wakes an idle worker, which finds nothing to do and watches the driver.
+/// A worker that begins to run a task when its driver woke it does not tell another to watch the
+/// driver meanwhile. A task that comes from outside wakes an idle worker, which finds nothing to do
+/// and watches the driver.
 fn watch(sessions: Handle) -> std::io::Result<Sender<()>> {
     let (watch, ends) = mpsc::channel::<()>();
     std::thread::Builder::new().name("watch".to_owned()).spawn(move || {

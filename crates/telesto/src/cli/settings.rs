@@ -91,18 +91,19 @@ macro_rules! settings {
 
 settings! {
     /// The bucket that holds the database: file:///path, s3://bucket/prefix, gs://…, az://…, or
-    /// memory://NAME (gone when the process ends). Any number of processes may open one. Default: the
-    /// folder ./telesto-data/bucket
+    /// memory://NAME (gone when the process ends). Any number of processes may open one. Default:
+    /// the folder ./telesto-data/bucket
     #[arg(value_name = "URL")]
     bucket: String, "TELESTO_BUCKET";
     /// Where to serve the Postgres protocol, or none. Default: 127.0.0.1:5433
     #[arg(value_name = "HOST:PORT")]
     listen: String, "TELESTO_LISTEN";
-    /// Where to serve HTTP (console, health, metrics, key-value API), or none. Default: 127.0.0.1:8080
+    /// Where to serve HTTP (console, health, metrics, key-value API), or none. Default:
+    /// 127.0.0.1:8080
     #[arg(value_name = "HOST:PORT")]
     http: String, "TELESTO_HTTP";
-    /// Where to serve /live, /health, /ready and /metrics alone, without a password, for Prometheus, Kubernetes and load balancers;
-    /// may be open to the network. Default: none
+    /// Where to serve /live, /health, /ready and /metrics alone, without a password, for
+    /// Prometheus, Kubernetes and load balancers; may be open to the network. Default: none
     #[arg(value_name = "HOST:PORT")]
     status: String, "TELESTO_STATUS";
     /// The console at the HTTP port. Default: read-write
@@ -111,14 +112,16 @@ settings! {
     /// A latency board (telesto board --listen) whose figures the console shows: http://HOST:PORT
     #[arg(value_name = "URL")]
     console_board: String, "TELESTO_CONSOLE_BOARD";
-    /// Operations a second with which this node probes itself, reads and updates each: latencies and availability are kept and
-    /// shown at /board and in telesto_board_figures. Costs requests like a client's; at most 100. Default: none
+    /// Operations a second with which this node probes itself, reads and updates each: latencies
+    /// and availability are kept and shown at /board and in telesto_board_figures. Costs requests
+    /// like a client's; at most 100. Default: none
     #[arg(value_name = "RATE")]
     probe: f64, "TELESTO_PROBE";
     /// Records that are probed, 100 bytes each, made when they are not there. Default: 10000
     #[arg(value_name = "N", requires = "probe")]
     probe_records: u64, "TELESTO_PROBE_RECORDS";
-    /// The role as which this node probes itself; it makes three tables telesto_board… in its first schema. Default: telesto
+    /// The role as which this node probes itself; it makes three tables telesto_board… in its first
+    /// schema. Default: telesto
     #[arg(value_name = "ROLE", requires = "probe")]
     probe_user: String, "TELESTO_PROBE_USER";
     /// The medium of a new database's log; one that exists keeps its own (see telesto log switch).
@@ -128,16 +131,19 @@ settings! {
     /// When a commit is acknowledged. Default: quorum where the log is quorum, else bucket
     #[arg(value_enum)]
     durability: DurabilityKind, "TELESTO_DURABILITY";
-    /// Memory for caches and buffers. Default: a quarter of the machine's or the container's, at least 512MiB
+    /// Memory for caches and buffers. Default: a quarter of the machine's or the container's, at
+    /// least 512MiB
     #[arg(value_name = "SIZE")]
     memory: Bytes, "TELESTO_MEMORY";
     /// This node's own folder: its identity, its log server's files, spilled data. Default:
     /// ./telesto-data/node
     #[arg(value_name = "FOLDER")]
     data_dir: PathBuf, "TELESTO_DATA_DIR";
-    /// Where this node listens for the other nodes on the bucket, which find each other, keep the newest log for each other on their
-    /// disks, and go on when one dies: auto, off (this process is no node of a cluster), or an address; port 0: any. Default: auto, which
-    /// is this machine alone where the bucket is a folder, else the address by which this machine reaches the bucket, port 7433 if it is free
+    /// Where this node listens for the other nodes on the bucket, which find each other, keep the
+    /// newest log for each other on their disks, and go on when one dies: auto, off (this process
+    /// is no node of a cluster), or an address; port 0: any. Default: auto, which is this machine
+    /// alone where the bucket is a folder, else the address by which this machine reaches the
+    /// bucket, port 7433 if it is free
     #[arg(value_name = "HOST:PORT|auto|off")]
     cluster: String, "TELESTO_CLUSTER";
     /// Where other nodes reach this one, if not where it listens
@@ -146,24 +152,28 @@ settings! {
     /// Where this node stands, as zone=NAME: copies of the log are put in different zones
     #[arg(value_name = "zone=NAME")]
     locality: String, "TELESTO_LOCALITY";
-    /// What this node may become: full, or follower, which executes statements but never owns the log and keeps no
-    /// copy of it. Default: full
+    /// What this node may become: full, or follower, which executes statements but never owns the
+    /// log and keeps no copy of it. Default: full
     #[arg(value_enum)]
     role: Role, "TELESTO_ROLE";
     /// Copies of the newest log, where there are as many nodes; odd. Default: 3
     #[arg(value_name = "N")]
     replicas: usize, "TELESTO_REPLICAS";
-    /// A file with the secret from which all nodes make their certificates. Default: one that is kept in the bucket
+    /// A file with the secret from which all nodes make their certificates. Default: one that is
+    /// kept in the bucket
     #[arg(value_name = "FILE")]
     join_token_file: PathBuf, "TELESTO_JOIN_TOKEN_FILE";
-    /// Where this node listens for other regions of the database, whose streams it carries. Several nodes of a cluster may be given
-    /// one each: one of them carries the streams, and another one goes on when it is gone. The bucket is made a region with `telesto region` first
+    /// Where this node listens for other regions of the database, whose streams it carries. Several
+    /// nodes of a cluster may be given one each: one of them carries the streams, and another one
+    /// goes on when it is gone. The bucket is made a region with `telesto region` first
     #[arg(value_name = "HOST:PORT")]
     region: String, "TELESTO_REGION";
-    /// The file with the keys of an encrypted database (telesto keys create); a new database is encrypted when it is given
+    /// The file with the keys of an encrypted database (telesto keys create); a new database is
+    /// encrypted when it is given
     #[arg(value_name = "FILE")]
     encryption_key_file: PathBuf, "TELESTO_ENCRYPTION_KEY_FILE";
-    /// Once, after the bucket was restored from a copy on purpose: open it although this node has seen more of it than there is
+    /// Once, after the bucket was restored from a copy on purpose: open it although this node has
+    /// seen more of it than there is
     #[arg(value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     accept_older_bucket: bool, "TELESTO_ACCEPT_OLDER_BUCKET";
     /// How far back snapshots can be read, and how long the log is kept. Default: 1h
@@ -173,23 +183,26 @@ settings! {
     /// Default: 10s
     #[arg(value_name = "TIME")]
     checkpoint_interval: Span, "TELESTO_CHECKPOINT_INTERVAL";
-    /// While SQL clients LISTEN: how often this node looks for what other nodes committed. Each look is a
-    /// request to the bucket, unless the log is this node's own. Default: 500ms
+    /// While SQL clients LISTEN: how often this node looks for what other nodes committed. Each
+    /// look is a request to the bucket, unless the log is this node's own. Default: 500ms
     #[arg(value_name = "TIME")]
     notify_interval: Span, "TELESTO_NOTIFY_INTERVAL";
     /// A file of users and their SCRAM verifiers (telesto hash-password); with it everyone must
     /// authenticate, without it only this machine may connect
     #[arg(value_name = "FILE")]
     auth_file: PathBuf, "TELESTO_AUTH_FILE";
-    /// Rules of who may come to the Postgres port from where, like pg_hba.conf: lines of host|hostssl|hostnossl DATABASE USER ADDRESS/BITS
-    /// scram-sha-256|cert|trust|reject; the first that fits decides, none means no. Read again on SIGHUP
+    /// Rules of who may come to the Postgres port from where, like pg_hba.conf: lines of
+    /// host|hostssl|hostnossl DATABASE USER ADDRESS/BITS scram-sha-256|cert|trust|reject; the first
+    /// that fits decides, none means no. Read again on SIGHUP
     #[arg(value_name = "FILE")]
     access_file: PathBuf, "TELESTO_ACCESS_FILE";
-    /// Where a record is kept of each log-in, refusal, definition and change of a role: a file (mode 600, appended to, opened anew
-    /// when it was renamed), or - for standard error. What cannot be recorded is refused
+    /// Where a record is kept of each log-in, refusal, definition and change of a role: a file
+    /// (mode 600, appended to, opened anew when it was renamed), or - for standard error. What
+    /// cannot be recorded is refused
     #[arg(value_name = "FILE")]
     audit_log: String, "TELESTO_AUDIT_LOG";
-    /// Of what records are kept: some of connection, denied, definition, role, separated by commas. Default: all
+    /// Of what records are kept: some of connection, denied, definition, role, separated by commas.
+    /// Default: all
     #[arg(value_name = "CLASSES")]
     audit: String, "TELESTO_AUDIT";
     /// Certificate chain for TLS on the Postgres port, PEM
@@ -198,21 +211,24 @@ settings! {
     /// Key of that certificate, PEM
     #[arg(value_name = "FILE", requires = "tls_cert")]
     tls_key: PathBuf, "TELESTO_TLS_KEY";
-    /// TLS on the HTTP port, with the same certificate; it may then be open to the network, where there are users. Default: off
+    /// TLS on the HTTP port, with the same certificate; it may then be open to the network, where
+    /// there are users. Default: off
     #[arg(value_enum)]
     http_tls: Switch, "TELESTO_HTTP_TLS";
-    /// Authorities whose clients' certificates are believed, PEM: an access rule may then ask for one (cert)
+    /// Authorities whose clients' certificates are believed, PEM: an access rule may then ask for
+    /// one (cert)
     #[arg(value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: PathBuf, "TELESTO_TLS_CLIENT_CA";
-    /// Lists of certificates that these authorities have revoked, PEM: one of each authority, renewed before it ends, or its clients are
-    /// refused. All files of TLS are read again on SIGHUP
+    /// Lists of certificates that these authorities have revoked, PEM: one of each authority,
+    /// renewed before it ends, or its clients are refused. All files of TLS are read again on
+    /// SIGHUP
     #[arg(value_name = "FILE", requires = "tls_client_ca")]
     tls_client_crl: PathBuf, "TELESTO_TLS_CLIENT_CRL";
     /// SQL clients at once. Default: 500
     #[arg(value_name = "N")]
     max_connections: usize, "TELESTO_MAX_CONNECTIONS";
-    /// How long SQL clients' statements may wait for a thread before a part of new work is turned away (53400); 0 for never.
-    /// Default: 250ms
+    /// How long SQL clients' statements may wait for a thread before a part of new work is turned
+    /// away (53400); 0 for never. Default: 250ms
     #[arg(value_name = "TIME")]
     queue_target: Span, "TELESTO_QUEUE_TARGET";
     /// Longest single message of a SQL client. Default: 64MiB
@@ -227,8 +243,8 @@ settings! {
     /// How long a stop waits for statements under way. Default: 10s
     #[arg(value_name = "TIME")]
     drain_timeout: Span, "TELESTO_DRAIN_TIMEOUT";
-    /// Price sheet of the bucket: s3-standard, s3-express, gcs-standard, r2, free, or a file. Default: by
-    /// the bucket's URL
+    /// Price sheet of the bucket: s3-standard, s3-express, gcs-standard, r2, free, or a file.
+    /// Default: by the bucket's URL
     #[arg(value_name = "NAME|FILE")]
     prices: String, "TELESTO_PRICES";
 }

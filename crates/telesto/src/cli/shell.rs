@@ -158,8 +158,8 @@ impl Shell {
         true
     }
 
-    /// Bucket requests and dollars of the last statement; `None` when the server does not tell (PostgreSQL,
-    /// a lost connection).
+    /// Bucket requests and dollars of the last statement; `None` when the server does not tell
+    /// (PostgreSQL, a lost connection).
     async fn last_cost(&self) -> Option<String> {
         let answer = self.client.simple_query("SHOW telesto.last_statement_cost").await.ok()?;
         answer.iter().find_map(|message| match message {

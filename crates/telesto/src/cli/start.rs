@@ -36,7 +36,8 @@ const DEFAULT_DRAIN: Duration = Duration::from_secs(10);
 /// After how long a slow opening says that it is still at it, and how often.
 const PROGRESS: Duration = Duration::from_secs(2);
 
-/// Memory of a node that is not told how much: a quarter of what this machine, or the container it runs in, has.
+/// Memory of a node that is not told how much: a quarter of what this machine, or the container it
+/// runs in, has.
 pub(super) fn default_memory() -> Bytes {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
@@ -156,7 +157,8 @@ impl Told {
         }
     }
 
-    /// Waits until the node is to end here; whether it is to go on as `successor`, which has said that it can.
+    /// Waits until the node is to end here; whether it is to go on as `successor`, which has said
+    /// that it can.
     async fn what(&mut self, env: &Env, successor: &Successor) -> bool {
         loop {
             tokio::select! {
@@ -174,7 +176,8 @@ impl Told {
     }
 }
 
-/// Ends the node's parts one after the other. What is passed to the next process, if there is to be one.
+/// Ends the node's parts one after the other. What is passed to the next process, if there is to be
+/// one.
 async fn end_in_order(
     env: &Env,
     (server, prober, opened): (Server, Option<Prober>, &open::Opened),
@@ -336,7 +339,8 @@ fn access(settings: &Settings) -> Result<Option<Arc<AccessRules>>, String> {
     AccessRules::read(path, settings.tls_client_ca.is_some()).map(Some).map_err(text)
 }
 
-/// Reads the rules of entrance and the files of TLS again whenever a SIGHUP comes; without any, it ends the process as ever.
+/// Reads the rules of entrance and the files of TLS again whenever a SIGHUP comes; without any, it
+/// ends the process as ever.
 fn reload_on_hangup(
     env: &Env,
     rules: Option<Arc<AccessRules>>,
@@ -363,7 +367,8 @@ fn reload_on_hangup(
     Ok(())
 }
 
-/// Makes the default folder this user's alone, and tells of files with secrets that others may read.
+/// Makes the default folder this user's alone, and tells of files with secrets that others may
+/// read.
 fn keep_to_this_user(settings: &Settings) -> Result<(), String> {
     if settings.bucket.is_none() || settings.data_dir.is_none() {
         telesto::own_folder(Path::new(DEFAULT_FOLDER))

@@ -8,7 +8,8 @@
 //! A region that does not answer is named; nothing is said of the replicas then.
 //!
 //! # Limits
-//! Tables are named by their numbers (`SELECT oid, relname FROM pg_class`, as long as they were not rewritten), rows by their keys as they are stored.
+//! Tables are named by their numbers (`SELECT oid, relname FROM pg_class`, as long as they were not
+//! rewritten), rows by their keys as they are stored.
 
 use std::sync::Arc;
 

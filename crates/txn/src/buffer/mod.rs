@@ -5,23 +5,26 @@
 //! write set has no size limit.
 //!
 //! # Invariants
-//! - Every write has a sequence number; numbers only grow, also across rollbacks. A savepoint is the
-//!   number the next write would get.
-//! - A reader with limit *n* sees, of each key, the newest write with a number below *n* that was not
-//!   rolled back. A scan therefore never sees writes made after it began (no Halloween problem).
-//! - A write is replaced in place only when neither a savepoint nor a scan can still ask for the old one.
+//! - Every write has a sequence number; numbers only grow, also across rollbacks. A savepoint is
+//!   the number the next write would get.
+//! - A reader with limit *n* sees, of each key, the newest write with a number below *n* that was
+//!   not rolled back. A scan therefore never sees writes made after it began (no Halloween
+//!   problem).
+//! - A write is replaced in place only when neither a savepoint nor a scan can still ask for the
+//!   old one.
 //! - Every number in memory is greater than every number in a spilled run, and runs are ordered by
 //!   number as well: the first layer that knows a key knows its newest write.
 //!
 //! # On failure
-//! A spill that fails leaves everything in memory and the transaction usable; the next write that finds no room tries again,
-//! and gets the error.
+//! A spill that fails leaves everything in memory and the transaction usable; the next write that
+//! finds no room tries again, and gets the error.
 //!
 //! # Limits
-//! Memory: the bound given, half of it for what is on its way to disk; the places of spilled runs (a few bytes for each 4 MiB) and, within a quarter of the
-//! budget, their Bloom filters (10 bits a write; the others are read from disk a line at a time). Runs of
-//! one level are merged when there are [`MERGE_RUNS`] of them, so that their number grows with the logarithm of what
-//! was written. Rolling back costs time in proportion to what is in memory.
+//! Memory: the bound given, half of it for what is on its way to disk; the places of spilled runs
+//! (a few bytes for each 4 MiB) and, within a quarter of the budget, their Bloom filters (10 bits a
+//! write; the others are read from disk a line at a time). Runs of one level are merged when there
+//! are [`MERGE_RUNS`] of them, so that their number grows with the logarithm of what was written.
+//! Rolling back costs time in proportion to what is in memory.
 
 mod run;
 mod run_writer;
@@ -158,7 +161,8 @@ impl WriteBuffer {
             || !reserve(state, &self.options.budget)
     }
 
-    /// From now on what is buffered of `key` counts as made at `since`; `false`: not all of it is in memory, and nothing was changed.
+    /// From now on what is buffered of `key` counts as made at `since`; `false`: not all of it is
+    /// in memory, and nothing was changed.
     pub fn rebase(&self, key: &[u8], since: Timestamp) -> bool {
         let mut state = self.state.lock();
         if !state.layers.is_empty() {
@@ -192,7 +196,8 @@ impl WriteBuffer {
             })
     }
 
-    /// Has what is in memory spilled beside what goes on. Waits while the spill before it is under way.
+    /// Has what is in memory spilled beside what goes on. Waits while the spill before it is under
+    /// way.
     async fn make_room(self: &Arc<Self>) -> Result<()> {
         loop {
             let waits = {
@@ -243,7 +248,8 @@ impl WriteBuffer {
         Ok(())
     }
 
-    /// Puts what became of a spill in the place of what was spilled; `false` when the transaction ended meanwhile.
+    /// Puts what became of a spill in the place of what was spilled; `false` when the transaction
+    /// ended meanwhile.
     fn replace_frozen(&self, frozen: &Arc<Memory>, written: Result<Run>) -> Result<bool> {
         let mut state = self.state.lock();
         let layer = state
@@ -274,7 +280,8 @@ impl WriteBuffer {
         }
     }
 
-    /// Merges the newest runs as long as there are enough of one level. The caller holds the lock of spills.
+    /// Merges the newest runs as long as there are enough of one level. The caller holds the lock
+    /// of spills.
     async fn merge(&self) -> Result<()> {
         loop {
             let Some(runs) = to_be_merged(&self.state.lock().layers) else { return Ok(()) };
@@ -463,7 +470,8 @@ fn newest_in(layers: &[Layer], key: &[u8], visible: &Visible) -> Result<Option<O
     Ok(None)
 }
 
-/// The newest runs beside each other that have the same level and are enough to be merged, oldest first.
+/// The newest runs beside each other that have the same level and are enough to be merged, oldest
+/// first.
 fn to_be_merged(layers: &[Layer]) -> Option<Vec<Arc<Run>>> {
     let level = |layer: &Layer| match layer {
         Layer::Frozen(_) => None,

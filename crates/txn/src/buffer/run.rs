@@ -4,22 +4,24 @@
 //! ```text
 //! group   block ... block | index page | filter        (repeated; at most 128 blocks)
 //! ```
-//! Blocks of about 32 KiB and index pages are `body | crc32c of body (4, little endian)`. The body of a block is a
-//! sequence of writes: key length (4), key, number (8), since (8), flags (1; bit 0 has a value, bit 1 fresh), value
-//! length (4), value. The writes of a key are in one block, newest first. The body of an index page is, for each
-//! block, first key length (4), first key, offset (8), body length (4). A filter is a Bloom filter in lines of 64
-//! bytes, each key in one line. Integers little endian. The file has no name and dies with the process; it is
-//! encrypted where the database is.
-//! Runs that do not overlap are merged without being written again: the merged run has groups of several files,
-//! at most [`JOINED_FILES`].
+//! Blocks of about 32 KiB and index pages are `body | crc32c of body (4, little endian)`. The body
+//! of a block is a sequence of writes: key length (4), key, number (8), since (8), flags (1; bit 0
+//! has a value, bit 1 fresh), value length (4), value. The writes of a key are in one block, newest
+//! first. The body of an index page is, for each block, first key length (4), first key, offset
+//! (8), body length (4). A filter is a Bloom filter in lines of 64 bytes, each key in one line.
+//! Integers little endian. The file has no name and dies with the process; it is encrypted where
+//! the database is. Runs that do not overlap are merged without being written again: the merged run
+//! has groups of several files, at most [`JOINED_FILES`].
 //!
 //! # Limits
-//! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), the first and last key in each of the first
-//! [`MOST_SPANS`] indexes, and the filters if the budget has room for them; otherwise a look-up reads the one line it needs. Making a run, also from others, holds
-//! one block of each source, one index page and one filter.
+//! In memory: the first key and the place of each group (a few bytes for 4 MiB of writes), the
+//! first and last key in each of the first [`MOST_SPANS`] indexes, and the filters if the budget
+//! has room for them; otherwise a look-up reads the one line it needs. Making a run, also from
+//! others, holds one block of each source, one index page and one filter.
 //!
 //! # On failure
-//! A block that does not match its checksum is [`Error::Corrupt`]; a full disk [`Error::LocalDisk`].
+//! A block that does not match its checksum is [`Error::Corrupt`]; a full disk
+//! [`Error::LocalDisk`].
 
 use std::hash::Hasher as _;
 use std::sync::Arc;
@@ -37,13 +39,15 @@ pub(super) const BITS_PER_KEY: usize = 10;
 pub(super) const LINE_BYTES: usize = 64;
 const LINE_WORDS: usize = LINE_BYTES / 8;
 const PROBES: u32 = 6;
-/// Files of a run that was not written by itself, at most: each is open as long as the run is there.
+/// Files of a run that was not written by itself, at most: each is open as long as the run is
+/// there.
 const JOINED_FILES: usize = 16;
 /// Spans of a run; what comes behind them widens the last.
 const MOST_SPANS: usize = 8;
 
-/// Where the keys of a run lie: the first and the last one in each index, in order. A transaction that loads rows in order writes rows and
-/// entries of several indexes in turns; between what is written of an index and the next index there is nothing.
+/// Where the keys of a run lie: the first and the last one in each index, in order. A transaction
+/// that loads rows in order writes rows and entries of several indexes in turns; between what is
+/// written of an index and the next index there is nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spans(Vec<(Bytes, Bytes)>);
 
@@ -59,7 +63,8 @@ impl Spans {
         self.0.push((key.clone(), key.clone()));
     }
 
-    /// `last` was the last of all keys. Copied, so that they do not keep whole rows alive through shared buffers.
+    /// `last` was the last of all keys. Copied, so that they do not keep whole rows alive through
+    /// shared buffers.
     pub fn end(mut self, end: &Bytes) -> Self {
         if let Some((_, last)) = self.0.last_mut() {
             *last = end.clone();
@@ -202,7 +207,8 @@ impl Run {
         }
     }
 
-    /// The groups of `runs` in their places, if no run begins before the end of another: rows that are written in order need no merging.
+    /// The groups of `runs` in their places, if no run begins before the end of another: rows that
+    /// are written in order need no merging.
     fn joined(runs: &[Arc<Self>], level: u32) -> Option<Self> {
         let mut runs: Vec<&Arc<Self>> = runs.iter().collect();
         runs.sort_unstable_by(|a, b| a.last_key.cmp(&b.last_key));
@@ -293,7 +299,8 @@ impl Run {
         }
     }
 
-    /// Whether the run may hold keys of `range`: there are some of its index on either side of where it begins, or inside of it.
+    /// Whether the run may hold keys of `range`: there are some of its index on either side of
+    /// where it begins, or inside of it.
     pub fn may_overlap(&self, range: &KeyRange) -> bool {
         self.spans.meet(range)
     }
@@ -346,7 +353,8 @@ impl RunCursor {
         Self { run, next: 0, end, page: None }
     }
 
-    /// The blocks that may hold keys from `from` up to, not including, `to` (to the end when it is empty). Blocks.
+    /// The blocks that may hold keys from `from` up to, not including, `to` (to the end when it is
+    /// empty). Blocks.
     pub fn over(run: Arc<Run>, from: &[u8], to: &[u8]) -> Result<Self> {
         let next = match run.groups.partition_point(|g| &g.first_key[..] <= from).checked_sub(1) {
             None => 0,

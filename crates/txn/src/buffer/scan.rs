@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - Keys come in order, each once, with the newest write the scan may see.
-//! - A spill under way changes the layers, not what the scan sees: it positions itself anew behind the
-//!   last key it returned.
+//! - A spill under way changes the layers, not what the scan sees: it positions itself anew behind
+//!   the last key it returned.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, VecDeque};
@@ -144,8 +144,8 @@ impl BufferScan {
             }
             self.push_head(head.layer).await?;
             if self.generation.is_none() {
-                // From the last key returned on: keys without a visible write, which were passed before, may come again
-                // in front of the one under way.
+                // From the last key returned on: keys without a visible write, which were passed
+                // before, may come again in front of the one under way.
                 self.position().await?;
                 found = None;
             }

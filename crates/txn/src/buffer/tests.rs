@@ -55,8 +55,8 @@ type Model = BTreeMap<Bytes, Option<Bytes>>;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Any history of writes, savepoints, rollbacks and scans, at any spill bound, against a map that
-    /// is copied at each savepoint.
+    /// Any history of writes, savepoints, rollbacks and scans, at any spill bound, against a map
+    /// that is copied at each savepoint.
     #[test]
     fn buffer_with_random_history_equals_a_copied_map(
         steps in proptest::collection::vec(step(), 1..150),
@@ -137,8 +137,9 @@ proptest! {
     }
 }
 
-/// The first two keys of a scan of one live key, behind one that is on disk and rolled back. When the scan waits for the file
-/// for the second time what is in memory goes on its way to disk; whether it came to that.
+/// The first two keys of a scan of one live key, behind one that is on disk and rolled back. When
+/// the scan waits for the file for the second time what is in memory goes on its way to disk;
+/// whether it came to that.
 async fn scan_of_changing_layers(reverse: bool) -> ([Option<Bytes>; 2], bool) {
     let buffer = buffer(1 << 20, 1 << 20);
     let write = |k| buffer.put(key(k), Some(Bytes::from(vec![k])), Timestamp(1), false);
@@ -240,7 +241,8 @@ async fn buffer_over_budget_spills_and_stays_within_it() {
     assert_eq!(buffer.options.budget.used_bytes(), 0, "everything is given back");
 }
 
-/// While runs are merged the next are written: those above the lowest level must not wait for a moment in which they are the newest.
+/// While runs are merged the next are written: those above the lowest level must not wait for a
+/// moment in which they are the newest.
 #[test]
 fn runs_behind_newer_ones_are_merged_too() {
     let scratch = Scratch::plain(std::env::temp_dir());
@@ -417,7 +419,8 @@ async fn spill_to_an_unusable_directory_fails_and_keeps_everything() {
     assert_eq!(everything(&buffer, false).await.len(), 20);
 }
 
-/// Rows in order, each with an entry in another index, which lies behind: nothing is there between the last row and the first entry.
+/// Rows in order, each with an entry in another index, which lies behind: nothing is there between
+/// the last row and the first entry.
 #[tokio::test]
 async fn spilled_rows_and_entries_leave_room_between_them() {
     let of = |index: u8, n: u32| {

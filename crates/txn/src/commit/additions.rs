@@ -6,14 +6,18 @@
 //!  entry: T1 {n = 11} T2 {n = 8} T4 {n = 9}          values, as from any other transaction
 //! ```
 //! # Invariants
-//! - An addition is carried out on the newest version below its own place: what is applied, or what an earlier transaction of
-//!   the same entry has written. The entry's slot decides that nothing comes between: where it is taken, all is computed anew.
-//! - The entry holds values. Whoever replays, folds or sends it on needs to know nothing of additions.
-//! - A transaction that adds has no key that would conflict with itself when it is asked for twice: what it has committed before is
-//!   looked for by its id, in memory where that covers its snapshot, else in the checkpoint; and a group takes it once.
+//! - An addition is carried out on the newest version below its own place: what is applied, or what
+//!   an earlier transaction of the same entry has written. The entry's slot decides that nothing
+//!   comes between: where it is taken, all is computed anew.
+//! - The entry holds values. Whoever replays, folds or sends it on needs to know nothing of
+//!   additions.
+//! - A transaction that adds has no key that would conflict with itself when it is asked for twice:
+//!   what it has committed before is looked for by its id, in memory where that covers its
+//!   snapshot, else in the checkpoint; and a group takes it once.
 //!
 //! # On failure
-//! What cannot be carried out, or whose row cannot be had at once, is refused ([`Error::NotAdded`]); the others of the group go on.
+//! What cannot be carried out, or whose row cannot be had at once, is refused
+//! ([`Error::NotAdded`]); the others of the group go on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

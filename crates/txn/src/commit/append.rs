@@ -3,8 +3,8 @@
 //! # On failure
 //! - Slot taken: it is told whose it is by the transactions in it, never assumed.
 //! - Unknown outcome: the same records are appended again in the same slot. `Committed` means the
-//!   first attempt is lost for ever and the second one counts; `Taken` by an entry that holds a commit
-//!   of ours means it was there. Still unknown at the deadline: [`Failed::Unknown`].
+//!   first attempt is lost for ever and the second one counts; `Taken` by an entry that holds a
+//!   commit of ours means it was there. Still unknown at the deadline: [`Failed::Unknown`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +51,9 @@ impl Committer {
         let (env, by) = (&local.env, group.by);
         let Validated { at, survivors, made, .. } = validated;
         let at = *at;
-        // All attempts of this group carry the same transactions. One alone proves nothing: it may have been asked for again, and stand
-        // there by an earlier group whose append was left unknown.
+        // All attempts of this group carry the same transactions. One alone proves nothing: it may
+        // have been asked for again, and stand there by an earlier group whose append was left
+        // unknown.
         let own: Vec<_> = survivors.iter().map(|(at, _)| group.live[*at].request.txn).collect();
         // Whether an attempt may have got through.
         let mut doubtful = false;

@@ -1,6 +1,7 @@
 //! Why an append failed, in words.
 
-/// Why the tries of one append failed. The first says what is wrong; the last may only say that time was up.
+/// Why the tries of one append failed. The first says what is wrong; the last may only say that
+/// time was up.
 #[derive(Default)]
 pub(crate) struct Causes {
     first: Option<String>,

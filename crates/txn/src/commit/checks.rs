@@ -1,7 +1,8 @@
 //! What must hold for a transaction to commit, and the index of a group's writes.
 //!
 //! # Invariants
-//! - A check covers every read that the level validates and every written key (first committer wins).
+//! - A check covers every read that the level validates and every written key (first committer
+//!   wins).
 //! - `floor` only rises, and only to a timestamp up to which everything was found unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,8 +133,9 @@ impl Checks {
         Some(Found::Nothing)
     }
 
-    /// Checks transaction `txn` against the transactions before it in its group. A write that was to be valid whatever is there
-    /// takes the place of theirs, unless they are an earlier attempt of `txn` itself.
+    /// Checks transaction `txn` against the transactions before it in its group. A write that was
+    /// to be valid whatever is there takes the place of theirs, unless they are an earlier attempt
+    /// of `txn` itself.
     pub fn against(&self, txn: TxnId, index: &GroupIndex) -> Option<Change> {
         if index.is_empty() {
             return None;
@@ -163,7 +165,8 @@ async fn changed(
 /// A write of a group: whose, when, and the value.
 type Written = (TxnId, Timestamp, Option<Bytes>);
 
-/// The keys written by the transactions of a group so far, on top of what those before it write that are not applied yet.
+/// The keys written by the transactions of a group so far, on top of what those before it write
+/// that are not applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct GroupIndex {
     keys: BTreeMap<Bytes, Written>,

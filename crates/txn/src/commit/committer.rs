@@ -1,27 +1,29 @@
 //! The committer: one task a process that turns commit requests into log entries.
 //!
 //! # Invariants
-//! - Every transaction of an entry was validated against everything below the entry, applied or under way, and against the
-//!   ones before it in the entry; timestamps grow along the log.
-//! - Ranges that memory does not cover are not walked here: the request is given back to whoever asked, to look at them
-//!   elsewhere. Single keys, and what came back since the tail was trimmed again, are looked at here, for a bounded time.
+//! - Every transaction of an entry was validated against everything below the entry, applied or
+//!   under way, and against the ones before it in the entry; timestamps grow along the log.
+//! - Ranges that memory does not cover are not walked here: the request is given back to whoever
+//!   asked, to look at them elsewhere. Single keys, and what came back since the tail was trimmed
+//!   again, are looked at here, for a bounded time.
 //! - A transaction is acknowledged only after its entry is appended and applied here.
-//! - The position of the next append is always derived from what was applied and what is under way behind that, never guessed: after
-//!   an append of unknown outcome the same slot is tried again, which settles it (`append.rs`, `settle.rs`).
+//! - The position of the next append is always derived from what was applied and what is under way
+//!   behind that, never guessed: after an append of unknown outcome the same slot is tried again,
+//!   which settles it (`append.rs`, `settle.rs`).
 //!
 //! # Fairness
 //! On a shared log whoever won the last slot knows the tail first and would win the next one too.
-//! While other processes' entries are seen, the winner of a slot waits a random moment of up to twice
-//! the time an append takes before it goes on; the loser does not wait.
+//! While other processes' entries are seen, the winner of a slot waits a random moment of up to
+//! twice the time an append takes before it goes on; the loser does not wait.
 //!
 //! # On failure
 //! - Slot taken: read on, validate again, next slot; until the deadline.
 //! - Unknown outcome: the same records are appended again in the same slot. `Committed` means the
-//!   first attempt is lost for ever and the second one counts; `Taken` by an entry that holds a commit
-//!   of ours means it was there. Still unknown at the deadline: `OutcomeUnknown`.
-//! - Whatever the store answered, also a plain "exists" to the first attempt (somebody on the way may have
-//!   repeated the request): who won a taken slot is told by the transactions in it, never assumed.
-//!   And a conflict of a transaction with itself is the proof that it committed.
+//!   first attempt is lost for ever and the second one counts; `Taken` by an entry that holds a
+//!   commit of ours means it was there. Still unknown at the deadline: `OutcomeUnknown`.
+//! - Whatever the store answered, also a plain "exists" to the first attempt (somebody on the way
+//!   may have repeated the request): who won a taken slot is told by the transactions in it, never
+//!   assumed. And a conflict of a transaction with itself is the proof that it committed.
 //! - Anything else: nothing was appended, everyone gets the error.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -74,7 +76,8 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) enum Answer {
     Reply(CommitReply),
-    /// Memory does not tell whether it is valid; nothing was appended. The request comes back with its checks.
+    /// Memory does not tell whether it is valid; nothing was appended. The request comes back with
+    /// its checks.
     NotInMemory(Box<(CommitRequest, Checks)>),
 }
 
@@ -93,7 +96,8 @@ impl Pending {
         let _ = reply.send(Ok(Answer::NotInMemory(Box::new((request, checks)))));
     }
 
-    /// Whether it may not be committed any more. The parts of an external write set are kept so long by either clock.
+    /// Whether it may not be committed any more. The parts of an external write set are kept so
+    /// long by either clock.
     fn is_late(&self, clock: &dyn Clock) -> bool {
         self.deadline.passed(clock.monotonic())
             || self.external() && clock.wall_micros() > self.wall_deadline_micros
@@ -337,13 +341,14 @@ impl Committer {
         }
     }
 
-    /// Whether the group's entry may be under way together with others. What external write sets write is not known here, so that
-    /// nothing could be validated against it.
+    /// Whether the group's entry may be under way together with others. What external write sets
+    /// write is not known here, so that nothing could be validated against it.
     fn is_pipelined(&self, group: &Group) -> bool {
         self.local.log.is_pipelined() && !group.live.iter().any(Pending::external)
     }
 
-    /// Whether the group can be validated and begun at once, while others are under way: nobody waits for it.
+    /// Whether the group can be validated and begun at once, while others are under way: nobody
+    /// waits for it.
     fn goes_beside(&self, group: &Group) -> bool {
         self.is_pipelined(group)
             && self.local.in_contact()

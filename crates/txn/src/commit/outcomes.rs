@@ -1,10 +1,11 @@
 //! What this process knows of transactions that did not plainly commit.
 //!
 //! # Invariants
-//! - A transaction is in limbo while an append that may hold it is neither seen nor ruled out. It is
-//!   ruled out when another entry stands in the slot it was tried at.
-//! - [`Outcomes::aborted`] is true only for what certainly never commits: an attempt that nobody waits for any more says nothing, since
-//!   whoever gave it up may ask again, and a transaction in limbo is none.
+//! - A transaction is in limbo while an append that may hold it is neither seen nor ruled out. It
+//!   is ruled out when another entry stands in the slot it was tried at.
+//! - [`Outcomes::aborted`] is true only for what certainly never commits: an attempt that nobody
+//!   waits for any more says nothing, since whoever gave it up may ask again, and a transaction in
+//!   limbo is none.
 //!
 //! # Limits
 //! The last 16,384 aborted transactions are remembered.
@@ -44,8 +45,9 @@ impl Outcomes {
         self.0.lock().limbo.entry(slot).or_default().extend(txns);
     }
 
-    /// An entry was seen: whoever was tried at its slot is in it, or never commits. Whoever is in it has committed, whatever became of
-    /// another attempt: a node that gave one up may have asked again.
+    /// An entry was seen: whoever was tried at its slot is in it, or never commits. Whoever is in
+    /// it has committed, whatever became of another attempt: a node that gave one up may have asked
+    /// again.
     pub fn seen(&self, entry: &Entry) {
         let mut state = self.0.lock();
         if !state.aborted.is_empty() {

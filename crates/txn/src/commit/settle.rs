@@ -8,9 +8,10 @@
 //!                                                  └─► nobody knows: nobody knows of those behind it, either
 //! ```
 //! # Invariants
-//! - They are settled in order. Each entry names the hash of the one before, so that none is in the log whose predecessor is not.
-//! - A position is tried again only when the one before is known to hold what this one was validated against. Otherwise something
-//!   unknown would lie between.
+//! - They are settled in order. Each entry names the hash of the one before, so that none is in the
+//!   log whose predecessor is not.
+//! - A position is tried again only when the one before is known to hold what this one was
+//!   validated against. Otherwise something unknown would lie between.
 //!
 //! # On failure
 //! What is told to whom: `told.rs`.
@@ -35,8 +36,8 @@ impl Committer {
         }
     }
 
-    /// The append of the oldest group has led to `result`. Whether nothing unusual happened: otherwise those behind it have to be settled
-    /// before another one is begun.
+    /// The append of the oldest group has led to `result`. Whether nothing unusual happened:
+    /// otherwise those behind it have to be settled before another one is begun.
     pub(super) async fn settle(&mut self, result: LogResult<Append>) -> bool {
         let Some(oldest) = self.window.pop() else { return true };
         let local = Arc::clone(&self.local);

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - A transaction is told to be committed only after its entry is appended and applied here.
-//! - Those that another one of the group, or one under way before it, beats are told so when it is known that that one has
-//!   committed. One that is beaten by itself was asked for twice, and has committed.
+//! - Those that another one of the group, or one under way before it, beats are told so when it is
+//!   known that that one has committed. One that is beaten by itself was asked for twice, and has
+//!   committed.
 //!
 //! # On failure
 //! Whoever stopped waiting for an answer asks for the outcome by the transaction's id.
@@ -69,7 +70,8 @@ impl Committer {
     }
 
     pub(super) fn abort(&self, pending: Pending, error: Error) {
-        // An addition that is refused now may have been made by an earlier attempt that is still on its way.
+        // An addition that is refused now may have been made by an earlier attempt that is still on
+        // its way.
         if !matches!(error, Error::NotAdded { .. }) {
             self.local.outcomes.abort(pending.request.txn);
         }

@@ -1,8 +1,8 @@
 //! Which requests of a group go into its entry, and what they add.
 //!
 //! # Invariants
-//! - Every transaction was validated against everything below the entry: what is applied, what is under way, and the ones before it
-//!   in the group; timestamps grow along the log.
+//! - Every transaction was validated against everything below the entry: what is applied, what is
+//!   under way, and the ones before it in the group; timestamps grow along the log.
 //! - Those that lose to what is not in the log yet are told so when it is.
 
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 use crate::service::CommitReply;
 use crate::transaction::conflict;
 
-/// How long the committer itself looks at what memory does not tell: at first (twice as long each time that it comes
-/// back), and at most.
+/// How long the committer itself looks at what memory does not tell: at first (twice as long each
+/// time that it comes back), and at most.
 const FIRST_LOOK: Duration = Duration::from_millis(500);
 const LONGEST_LOOK: Duration = Duration::from_secs(8);
 
@@ -34,7 +34,8 @@ pub(crate) struct Validated {
     pub hash_before: Option<[u8; 16]>,
     /// Those that go into the entry, with their timestamps.
     pub survivors: Vec<(usize, Timestamp)>,
-    /// Those that another one of the group, or one under way, beats, if it commits, and those whose additions are refused.
+    /// Those that another one of the group, or one under way, beats, if it commits, and those whose
+    /// additions are refused.
     pub beaten: Vec<(usize, Error)>,
     /// What survivors add.
     pub made: Made,
@@ -152,7 +153,8 @@ impl Committer {
         Validated { survivors, beaten, made, index, ..Validated::default() }
     }
 
-    /// Whether all can be validated at once, by what memory tells: nobody under way has to wait for it.
+    /// Whether all can be validated at once, by what memory tells: nobody under way has to wait for
+    /// it.
     pub(super) fn tells_memory(&self, live: &[Pending]) -> bool {
         let shard = self.local.shard();
         let newest = shard.applied().1;
@@ -165,8 +167,9 @@ impl Committer {
         })
     }
 
-    /// Looks at what memory does not tell, for a few keys, or for one that was given back in vain: the tail may be trimmed
-    /// faster than its owner gets another turn. Everybody else waits meanwhile, so not for long.
+    /// Looks at what memory does not tell, for a few keys, or for one that was given back in vain:
+    /// the tail may be trimmed faster than its owner gets another turn. Everybody else waits
+    /// meanwhile, so not for long.
     async fn look(&self, pending: &Pending, shard: &Arc<Shard>, by: Deadline) -> Option<Found> {
         let env = &self.local.env;
         let bound = FIRST_LOOK.saturating_mul(1 << pending.looks.min(8)).min(LONGEST_LOOK);

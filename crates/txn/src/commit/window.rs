@@ -5,17 +5,21 @@
 //!  ... n-3 │ n-2   n-1   n                            │ n+1: validated against what is applied and against these
 //! ```
 //! # Invariants
-//! - Positions follow each other: the next one is behind the newest, and behind what is applied when there is none.
-//! - The oldest is settled first: it is applied, and then its requests are answered, before the next one is looked at.
-//! - What the next group is validated against, and adds to, is what all of these write on top of what is applied.
+//! - Positions follow each other: the next one is behind the newest, and behind what is applied
+//!   when there is none.
+//! - The oldest is settled first: it is applied, and then its requests are answered, before the
+//!   next one is looked at.
+//! - What the next group is validated against, and adds to, is what all of these write on top of
+//!   what is applied.
 //!
 //! # On failure
 //! See `settle.rs`.
 //!
 //! # Limits
-//! [`ENTRIES`] entries, and no further one once they have `limit` bytes. Entries are begun [`PACE`] apart, or a quarter of what an append
-//! takes, whichever is more: an entry costs each node a message, a write and a sync, and requests that come closer together share it. So
-//! where appends take long because the machines are busy, it makes them at most so much busier.
+//! [`ENTRIES`] entries, and no further one once they have `limit` bytes. Entries are begun [`PACE`]
+//! apart, or a quarter of what an append takes, whichever is more: an entry costs each node a
+//! message, a write and a sync, and requests that come closer together share it. So where appends
+//! take long because the machines are busy, it makes them at most so much busier.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -103,7 +107,8 @@ impl Window {
         self.under_way.len()
     }
 
-    /// How long the next group has to wait when an append takes `takes`; `None`: until one is settled.
+    /// How long the next group has to wait when an append takes `takes`; `None`: until one is
+    /// settled.
     pub fn pause(&self, now: Duration, takes: Duration) -> Option<Duration> {
         if self.is_empty() {
             return Some(Duration::ZERO);
@@ -120,8 +125,9 @@ impl Window {
         self.under_way.back_mut()
     }
 
-    /// The position of the next entry, the newest timestamp below it, and the hash of the entry before it if that is under way, where
-    /// `applied` is the newest entry applied and `newest` its timestamp.
+    /// The position of the next entry, the newest timestamp below it, and the hash of the entry
+    /// before it if that is under way, where `applied` is the newest entry applied and `newest` its
+    /// timestamp.
     pub fn behind(&self, applied: Lsn, newest: Timestamp) -> (Lsn, Timestamp, Option<[u8; 16]>) {
         match self.under_way.back().filter(|last| last.validated.at > applied) {
             Some(last) => (last.validated.at.next(), newest.max(last.newest), Some(last.hash)),

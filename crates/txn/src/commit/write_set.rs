@@ -9,18 +9,21 @@
 //! - Part objects of a transaction that certainly did not commit are deleted; those of one that may
 //!   have committed are kept. What a crash leaves behind is collected by age
 //!   ([`crate::maintenance`]).
-//! - What is more than passes to another region at once is refused before it is asked for ([`crate::outgoing`]).
-//! - An external write set is asked for within half the retention window of its first part's upload and appended
-//!   within the whole of it, or not at all: collection never meets a part that may still be named by a commit.
+//! - What is more than passes to another region at once is refused before it is asked for
+//!   ([`crate::outgoing`]).
+//! - An external write set is asked for within half the retention window of its first part's upload
+//!   and appended within the whole of it, or not at all: collection never meets a part that may
+//!   still be named by a commit.
 //!
 //! # Ranges
-//! Whoever commits knows of an external write set only the range of keys of each part, and asks to have it checked again when
-//! anything changed there. So a part does not go from one table to the next: definitions, whose keys come first, and rows would
-//! be a range with every table in between, and whatever is written there all the time would keep the transaction from its commit.
+//! Whoever commits knows of an external write set only the range of keys of each part, and asks to
+//! have it checked again when anything changed there. So a part does not go from one table to the
+//! next: definitions, whose keys come first, and rows would be a range with every table in between,
+//! and whatever is written there all the time would keep the transaction from its commit.
 //!
 //! # Limits
-//! The first [`MOST_CUT`] parts keep to one table each, those of a transaction that writes more tables do not.
-//! Memory: one part object being built, one on its way.
+//! The first [`MOST_CUT`] parts keep to one table each, those of a transaction that writes more
+//! tables do not. Memory: one part object being built, one on its way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,16 +43,18 @@ use crate::outgoing::{self, MAX_OUTGOING_BYTES, OUTGOING_OVERHEAD_BYTES};
 use crate::service::CheckedWrite;
 use crate::transaction::{Core, conflict};
 
-/// Places between two of its own keys with changes of others that one check of an external write set looks through.
+/// Places between two of its own keys with changes of others that one check of an external write
+/// set looks through.
 const MAX_FOREIGN_CHANGES: usize = 1_000;
 
 /// Bytes at a part's begin that tell it from every other: head and writer token.
 const HEAD_BYTES: usize = 24;
 
-/// Parts that a change of the table may end: each is an object more, and they are put one after the other.
+/// Parts that a change of the table may end: each is an object more, and they are put one after the
+/// other.
 const MOST_CUT: usize = 32;
-/// Bytes at a key's begin that name its database, table and index ([`telesto_common::key::KeyWriter::prefix`]), and how many of them the
-/// first two take.
+/// Bytes at a key's begin that name its database, table and index
+/// ([`telesto_common::key::KeyWriter::prefix`]), and how many of them the first two take.
 const PREFIX_BYTES: usize = 12;
 const TABLE_BYTES: usize = 8;
 
@@ -116,7 +121,8 @@ pub(crate) async fn collect(core: &Core) -> Result<Option<WriteSet>> {
     Ok((!inline.is_empty()).then_some(WriteSet::Inline(inline)))
 }
 
-/// The writes of a transaction that is not to be written in parts; `None` when there are none (any more).
+/// The writes of a transaction that is not to be written in parts; `None` when there are none (any
+/// more).
 ///
 /// # Errors
 /// [`Error::TooLarge`] when they are more than `limit` bytes.
@@ -151,8 +157,8 @@ fn table_of(key: &[u8]) -> Option<&[u8]> {
     (key.len() >= PREFIX_BYTES).then(|| &key[..TABLE_BYTES])
 }
 
-/// Puts a part. An object that is there already may be this very part, whose put somebody on the way repeated: the
-/// writer token in its head makes each body unique.
+/// Puts a part. An object that is there already may be this very part, whose put somebody on the
+/// way repeated: the writer token in its head makes each body unique.
 async fn put_part(bucket: &dyn Bucket, object: &str, body: Bytes) -> Result<()> {
     if bucket.put_if_absent(Cause::Commit, object, body.clone()).await? == PutOutcome::Exists {
         let head = u64::try_from(body.len().min(HEAD_BYTES)).unwrap_or_default();
@@ -200,7 +206,8 @@ struct Upload<'a> {
     writer: PartWriter,
     /// The key pushed last.
     last: Bytes,
-    /// The part before, on its way. Dropped before the parts are deleted: a put that nobody waits for deletes its own.
+    /// The part before, on its way. Dropped before the parts are deleted: a put that nobody waits
+    /// for deletes its own.
     under_way: Option<oneshot::Receiver<Result<()>>>,
     external: External,
 }
@@ -259,7 +266,8 @@ impl<'a> Upload<'a> {
                 None => putting.await,
             };
             if done.send(result).is_err() {
-                // Nobody waits any more, and who deletes the parts may have come too early. What cannot be deleted is collected by age.
+                // Nobody waits any more, and who deletes the parts may have come too early. What
+                // cannot be deleted is collected by age.
                 let _ = bucket.delete(Cause::Gc, &object).await;
             }
         });
@@ -324,8 +332,8 @@ impl External {
         Ok(())
     }
 
-    /// Time since the first upload began, by the clock that says more: a machine that was paused may have counted
-    /// its pause on one of them only.
+    /// Time since the first upload began, by the clock that says more: a machine that was paused
+    /// may have counted its pause on one of them only.
     pub fn age(&self) -> Duration {
         let clock = &self.core.env.clock;
         let (monotonic, wall_micros) = self.begun;
@@ -349,8 +357,9 @@ impl External {
     }
 }
 
-/// What is left to be looked at of `pending` when `key`, which the transaction has not written, was changed: all but what lies
-/// between that key's neighbours among its own, where nothing that changed is its concern.
+/// What is left to be looked at of `pending` when `key`, which the transaction has not written, was
+/// changed: all but what lies between that key's neighbours among its own, where nothing that
+/// changed is its concern.
 async fn without_foreign(
     core: &Core,
     pending: Vec<KeyRange>,

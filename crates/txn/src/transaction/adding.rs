@@ -1,8 +1,9 @@
 //! Additions of a transaction: which writes may be some, and when they are some no more.
 //!
 //! # Invariants
-//! See [`crate::additions`]. What makes an addition an ordinary write is remembered as a read at the snapshot that the addition's value was made
-//! at, so that a serializable transaction is validated as if it had read the row first.
+//! See [`crate::additions`]. What makes an addition an ordinary write is remembered as a read at
+//! the snapshot that the addition's value was made at, so that a serializable transaction is
+//! validated as if it had read the row first.
 
 use std::sync::atomic::Ordering;
 
@@ -52,7 +53,8 @@ impl Core {
         read_for != ReadFor::Passing && self.added.holds(key)
     }
 
-    /// Before `key` is read: what was added to it becomes an ordinary write, of the newest row if the snapshot can move there.
+    /// Before `key` is read: what was added to it becomes an ordinary write, of the newest row if
+    /// the snapshot can move there.
     pub(super) async fn settle(&self, key: &[u8], read_for: ReadFor) -> Result<()> {
         let before = self.has_read.load(Ordering::Acquire);
         if !self.is_added_to(key, read_for) {
@@ -74,7 +76,8 @@ impl Core {
         let read = self.fetch(vec![key.clone()], now).await?.pop();
         let Some(mut row) = read.and_then(Read::into_value) else { return Ok(()) };
         for step in &steps {
-            // What is refused here, as it was not before, is found out in the ordinary way: by a conflict.
+            // What is refused here, as it was not before, is found out in the ordinary way: by a
+            // conflict.
             let Ok(sum) = additions.add(&row, step) else { return Ok(()) };
             row = sum;
         }
@@ -113,7 +116,8 @@ impl Core {
         }
     }
 
-    /// The additions, taken out of what is written. Of a write set in parts they are ordinary writes.
+    /// The additions, taken out of what is written. Of a write set in parts they are ordinary
+    /// writes.
     pub(super) fn additions(&self, written: &mut WriteSet) -> Vec<Addition> {
         match written {
             WriteSet::Inline(writes) => {

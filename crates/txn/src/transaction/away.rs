@@ -1,12 +1,15 @@
 //! How a transaction ends that has written what another region keeps.
 //!
 //! # Invariants
-//! - The request holds what the region keeps of what was read, and everything that was written; else nothing is asked for.
-//! - What was taken for granted of keys that this region does not have is in the request, as far as it concerns what is written in the end.
+//! - The request holds what the region keeps of what was read, and everything that was written;
+//!   else nothing is asked for.
+//! - What was taken for granted of keys that this region does not have is in the request, as far as
+//!   it concerns what is written in the end.
 //! - What the transaction says to whoever listens here is said when the commit is known.
 //!
 //! # On failure
-//! As [`crate::away`] says. What was to be said is lost with this process, as it is with a session that ends.
+//! As [`crate::away`] says. What was to be said is lost with this process, as it is with a session
+//! that ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +40,8 @@ impl Expected {
         self.0.retain(|_, next_seq| *next_seq < savepoint);
     }
 
-    /// Of a transaction that writes `writes`: nothing where it puts something, and something where it does not.
+    /// Of a transaction that writes `writes`: nothing where it puts something, and something where
+    /// it does not.
     fn of(&self, writes: &[CheckedWrite]) -> Vec<(Bytes, bool)> {
         let puts = |key: &Bytes| {
             let at = writes.binary_search_by(|write| write.write.key.cmp(key));
@@ -128,7 +132,8 @@ impl Core {
         Ok(Some(self.committed_away(elsewhere).await))
     }
 
-    /// What the session goes on with: everything that is here now, the commit among it if it has arrived.
+    /// What the session goes on with: everything that is here now, the commit among it if it has
+    /// arrived.
     async fn committed_away(&self, elsewhere: Elsewhere) -> Committed {
         let here = match self.newest().await {
             Ok(begun) => begun.snapshot,

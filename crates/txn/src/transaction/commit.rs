@@ -1,8 +1,10 @@
 //! How a transaction ends: what it read and wrote goes to its shard.
 //!
 //! # Invariants
-//! - A transaction that wrote nothing commits when what it read still holds at the log's tail, or its snapshot was the newest.
-//! - An external write set whose ranges changed meanwhile is checked again before it is asked for once more.
+//! - A transaction that wrote nothing commits when what it read still holds at the log's tail, or
+//!   its snapshot was the newest.
+//! - An external write set whose ranges changed meanwhile is checked again before it is asked for
+//!   once more.
 //!
 //! # On failure
 //! Parts of an external write set that certainly did not commit are deleted.
@@ -127,9 +129,9 @@ impl Core {
     }
 
     /// A transaction that wrote nothing. One declared read-only has a snapshot that was new enough
-    /// at its begin. One declared read-write on a shared log took whatever was applied, so its reads
-    /// must still hold at the tail for it to be strict; with a local sequencer that knew all (at its begin: the log may
-    /// have been switched since) that was the newest.
+    /// at its begin. One declared read-write on a shared log took whatever was applied, so its
+    /// reads must still hold at the tail for it to be strict; with a local sequencer that knew all
+    /// (at its begin: the log may have been switched since) that was the newest.
     async fn commit_reads(&self) -> Result<Committed> {
         let strict = self.options.level == Level::Serializable;
         let newest = self.newest && !self.moved.load(Ordering::Acquire);

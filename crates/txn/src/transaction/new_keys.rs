@@ -8,12 +8,13 @@
 //! ```
 //!
 //! # Invariants
-//! - That a key was absent is validated at commit: with the write that names it, or, when that write is rolled back, as a read of the
-//!   span it was looked up in.
+//! - That a key was absent is validated at commit: with the write that names it, or, when that
+//!   write is rolled back, as a read of the span it was looked up in.
 //! - A span widens only; that may cause a conflict that was none, never hide one.
 //!
 //! # Limits
-//! Remembered is one span for each index and snapshot, from [`MOST_SPANS`] on one for each index. Where looks find something, most batches are not looked at ([`Looks`]).
+//! Remembered is one span for each index and snapshot, from [`MOST_SPANS`] on one for each index.
+//! Where looks find something, most batches are not looked at ([`Looks`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

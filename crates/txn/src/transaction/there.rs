@@ -1,4 +1,5 @@
-//! Reads of rows that this region does not have, for a transaction that changes them: they are read in the regions that keep them.
+//! Reads of rows that this region does not have, for a transaction that changes them: they are read
+//! in the regions that keep them.
 //!
 //! ```text
 //! first read there ─► H, a snapshot there that has everything of this one's ─► all others as of H ─► commit:
@@ -7,14 +8,16 @@
 //! ```
 //! # Invariants
 //! - Rows of a region are of one snapshot of it, H; under READ COMMITTED of one for each statement.
-//! - What was read here and there makes one cut: before the commit everything that each H had seen is here, nothing has changed here of
-//!   what was read, and nothing of it in the other homes, at a moment after the last H.
-//! - What was read in the region that commits is validated by it. What decides a constraint is read nowhere else.
+//! - What was read here and there makes one cut: before the commit everything that each H had seen
+//!   is here, nothing has changed here of what was read, and nothing of it in the other homes, at a
+//!   moment after the last H.
+//! - What was read in the region that commits is validated by it. What decides a constraint is read
+//!   nowhere else.
 //! - Own writes come before rows there, as before rows here.
 //!
 //! # On failure
-//! [`Error::Elsewhere`] when a region does not answer; [`Error::Conflict`] when its definitions are not this region's, or something has
-//! changed; [`Error::TwoHomes`].
+//! [`Error::Elsewhere`] when a region does not answer; [`Error::Conflict`] when its definitions are
+//! not this region's, or something has changed; [`Error::TwoHomes`].
 //!
 //! # Limits
 //! What is asked for at a time: [`crate::away::ROWS_BYTES`], about.
@@ -108,7 +111,8 @@ impl There {
         Some(home.reads.get_or_insert_with(|| ReadSet::new(limit_bytes)))
     }
 
-    /// Of each region that was read: the way to it, the newest snapshot, the incarnation, and what was read.
+    /// Of each region that was read: the way to it, the newest snapshot, the incarnation, and what
+    /// was read.
     fn read(&self) -> Vec<ReadThere> {
         let one = |home: &AtHome| ReadThere {
             away: Arc::clone(&home.away),
@@ -235,7 +239,8 @@ impl Core {
         }
     }
 
-    /// Before a commit that has read there: what was read here and there is made one cut. The newest moment here.
+    /// Before a commit that has read there: what was read here and there is made one cut. The
+    /// newest moment here.
     pub(super) async fn join_there(
         &self,
         writes_in: Option<RegionId>,
@@ -256,7 +261,8 @@ impl Core {
         let now = self.tail().await?;
         let reads = self.unwritten.lock().with(self.reads.lock().copied());
         self.unchanged(reads, now).await?;
-        // Where all of it is of one region, and nothing is written elsewhere, its snapshot is the cut's.
+        // Where all of it is of one region, and nothing is written elsewhere, its snapshot is the
+        // cut's.
         if read.len() > 1 || writes_in.is_some() {
             let others = read.into_iter().filter(|home| Some(home.away.home()) != writes_in);
             try_join_all(others.map(|home| self.unchanged_there(home))).await?;
@@ -264,7 +270,8 @@ impl Core {
         Ok(Some(now))
     }
 
-    /// Fails if something has changed of what was read in another region, up to a moment after all that was read anywhere.
+    /// Fails if something has changed of what was read in another region, up to a moment after all
+    /// that was read anywhere.
     async fn unchanged_there(&self, read: ReadThere) -> Result<()> {
         if read.reads.is_empty() {
             return Ok(());

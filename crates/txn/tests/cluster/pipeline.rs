@@ -92,7 +92,8 @@ fn commit_at_quorum_takes_one_round_trip_and_one_sync_however_many_clients_there
     }
 }
 
-/// The first entry has arrived when the owner's messages no longer do; the second one is at the owner alone.
+/// The first entry has arrived when the owner's messages no longer do; the second one is at the
+/// owner alone.
 fn second_is_acknowledged(planted: Planted) -> bool {
     World::run(12, false, async move |world| {
         let mut nodes = slow(world.clone(), planted).await;
@@ -126,7 +127,8 @@ fn entry_behind_one_that_is_committed_is_not_acknowledged_before_it_has_a_majori
     assert!(second_is_acknowledged(Planted::only(Bug::AnswersAhead)), "the plant is not found");
 }
 
-/// Two transactions read one row and write it, the second while the first is under way; whether both commit.
+/// Two transactions read one row and write it, the second while the first is under way; whether
+/// both commit.
 fn both_commit(planted: Planted) -> bool {
     World::run(13, false, async move |world| {
         let nodes = slow(world.clone(), planted).await;
@@ -177,8 +179,9 @@ fn additions_go_on_top_of_those_under_way() {
     });
 }
 
-/// Two entries are under way at an owner that is cut off. Another node takes the log over, writes what the second one has read into
-/// the first one's place, and gives the log back. Whether the second one is appended all the same.
+/// Two entries are under way at an owner that is cut off. Another node takes the log over, writes
+/// what the second one has read into the first one's place, and gives the log back. Whether the
+/// second one is appended all the same.
 fn second_is_appended_unawares(planted: Planted) -> bool {
     World::run(15, false, async move |world| {
         let nodes = slow(world.clone(), planted).await;
@@ -217,8 +220,9 @@ fn what_was_under_way_behind_a_lost_place_is_validated_anew() {
     assert!(second_is_appended_unawares(planted), "the plant is not found");
 }
 
-/// An entry is at a majority, and the owner does not hear of it. Whether somebody who reads at another node sees it, and then somebody at the
-/// owner does not: the log servers have promised the owner to accept no seal.
+/// An entry is at a majority, and the owner does not hear of it. Whether somebody who reads at
+/// another node sees it, and then somebody at the owner does not: the log servers have promised the
+/// owner to accept no seal.
 fn is_shown_and_then_missed(planted: Planted) -> bool {
     World::run(16, false, async move |world| {
         let nodes = slow(world.clone(), planted).await;

@@ -1,4 +1,5 @@
-//! Additions: nobody conflicts with them, nothing is added twice or lost, and whoever reads what he adds to is validated.
+//! Additions: nobody conflicts with them, nothing is added twice or lost, and whoever reads what he
+//! adds to is validated.
 
 use std::sync::Arc;
 
@@ -84,7 +85,8 @@ async fn transaction_that_reads_what_it_adds_to_is_validated() {
         other.commit().await.expect("it has read nothing");
         assert!(is_conflict(txn.commit().await), "before: {before}");
     }
-    // A scan is a read as well, also where reads are not remembered: the client has seen what the row becomes.
+    // A scan is a read as well, also where reads are not remembered: the client has seen what the
+    // row becomes.
     for level in [Level::Serializable, Level::ReadCommitted] {
         let txn = process.begin(level).await;
         assert!(add(&txn, "n", 1).await);

@@ -1,4 +1,5 @@
-//! Wrong clocks: time is closed before it is read, and one clock does not move the database's time for ever.
+//! Wrong clocks: time is closed before it is read, and one clock does not move the database's time
+//! for ever.
 
 use std::time::Duration;
 

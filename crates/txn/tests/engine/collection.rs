@@ -1,4 +1,5 @@
-//! Part objects: collection deletes none that anybody needs, and a reader that comes too late for one goes on.
+//! Part objects: collection deletes none that anybody needs, and a reader that comes too late for
+//! one goes on.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Transactions on a shard that another process serves: everything goes through the service, as plain data.
+//! Transactions on a shard that another process serves: everything goes through the service, as
+//! plain data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

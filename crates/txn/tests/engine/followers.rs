@@ -49,8 +49,8 @@ async fn follower_far_behind_the_checkpoint_catches_up_within_its_tails_bound() 
     assert_eq!(scan(&txn, "row-", "row.").await.len(), 6000);
 }
 
-/// Entries that name write sets in the bucket are small in the log, and take room in the tail all the same (simulation,
-/// seed 20093).
+/// Entries that name write sets in the bucket are small in the log, and take room in the tail all
+/// the same (simulation, seed 20093).
 #[tokio::test(start_paused = true)]
 async fn many_write_sets_in_the_bucket_are_caught_up_with_within_the_tails_bound() {
     let world = World::new(235);

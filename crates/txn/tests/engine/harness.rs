@@ -1,4 +1,5 @@
-//! Several processes on one bucket in memory, on one paused runtime: time passes only when all wait.
+//! Several processes on one bucket in memory, on one paused runtime: time passes only when all
+//! wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -217,7 +218,8 @@ impl World {
         self.try_start_over(Arc::new(self.store.clone()), 0, latency, change).await
     }
 
-    /// A process that reaches the bucket through `store`, whose wall clock is `ahead` seconds ahead.
+    /// A process that reaches the bucket through `store`, whose wall clock is `ahead` seconds
+    /// ahead.
     pub async fn try_start_over(
         &self,
         store: Arc<dyn ObjectStore>,

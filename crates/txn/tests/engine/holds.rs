@@ -1,4 +1,5 @@
-//! Holds: commits into what another transaction reads as a whole wait for it, and nothing else changes.
+//! Holds: commits into what another transaction reads as a whole wait for it, and nothing else
+//! changes.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -96,7 +97,8 @@ async fn only_what_writes_there_waits_and_only_until_the_hold_is_lifted_or_over(
     let waited = started.elapsed();
     assert!(waited > LASTS - Duration::from_secs(1) && waited < LASTS * 2, "{waited:?}");
 
-    // One that is placed again and again ends the patience of who waits, and nothing of that is committed.
+    // One that is placed again and again ends the patience of who waits, and nothing of that is
+    // committed.
     let beat = async {
         for _ in 0..20 {
             process.engine.hold(hold(9, other.id()));
@@ -143,7 +145,8 @@ async fn whoever_begins_to_read_a_range_learns_at_once_that_it_was_changed() {
     );
 }
 
-/// All that other regions commit later waits behind what is applied: a client that leaves its block open does not stop that.
+/// All that other regions commit later waits behind what is applied: a client that leaves its block
+/// open does not stop that.
 #[tokio::test(start_paused = true)]
 async fn what_other_regions_committed_goes_on_under_a_hold() {
     let world = World::new(44);

@@ -79,8 +79,9 @@ fn key_of(table: u32, row: u64) -> Bytes {
     key.finish()
 }
 
-/// As a definition that rewrites a table does: the catalog's keys come first, the new rows last. A part with both would have every
-/// table between them in its range, and each change there would ask for another check.
+/// As a definition that rewrites a table does: the catalog's keys come first, the new rows last. A
+/// part with both would have every table between them in its range, and each change there would ask
+/// for another check.
 #[tokio::test(start_paused = true)]
 async fn parts_of_a_large_write_set_keep_to_one_table_each() {
     let world = World::new(67);

@@ -1,5 +1,5 @@
-//! A box between process and bucket that repeats conditional puts, so that the store's own "exists" comes back
-//! for a put that took effect.
+//! A box between process and bucket that repeats conditional puts, so that the store's own "exists"
+//! comes back for a put that took effect.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use telesto_txn::{Database as _, Level, TxnOptions};
 
 use crate::harness::{Process, World, bytes, get, put, scan};
 
-/// Sends the next `repeats` conditional puts of keys that contain `key` twice, and answers with the second reply.
+/// Sends the next `repeats` conditional puts of keys that contain `key` twice, and answers with the
+/// second reply.
 #[derive(Debug)]
 struct Repeating {
     inner: Arc<dyn ObjectStore>,

@@ -136,7 +136,8 @@ async fn keys_that_came_after_the_snapshot_are_not_new() {
     assert!(is_conflict(txn.commit().await));
 }
 
-/// What was told of keys holds for the snapshot it was told from, whatever the snapshot is when they are written.
+/// What was told of keys holds for the snapshot it was told from, whatever the snapshot is when
+/// they are written.
 #[tokio::test(start_paused = true)]
 async fn absence_is_validated_from_the_look_on() {
     let world = World::new(88);

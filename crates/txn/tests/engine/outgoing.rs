@@ -1,4 +1,5 @@
-//! What is more than passes between regions at once is refused, by the rules that stand before it, and nothing else is.
+//! What is more than passes between regions at once is refused, by the rules that stand before it,
+//! and nothing else is.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -133,7 +133,8 @@ async fn strict_reads_on_the_old_owner_see_what_others_commit_before_its_switch_
     let world = World::new(85);
     let owner = world.start_with(on(&SimDisk::new())).await;
     owner.put("k", "1").await;
-    // Takes effect; the answer never comes, and the look after it only when the request's time is over.
+    // Takes effect; the answer never comes, and the look after it only when the request's time is
+    // over.
     owner.faults.add(FaultRule::next(Class::Put, "/chain/", Fault::HangAfter));
     let by = owner.env.deadline(Duration::from_secs(60));
     let log = owner.engine.log();
@@ -199,8 +200,8 @@ async fn transaction_that_only_reads_after_a_take_over_is_strict() {
     txn.commit().await.expect("nothing changed");
 }
 
-/// A fold ships what it is about to fold. Where that fails the checkpoint is ahead of the archive: what it holds was committed, and a directory
-/// that ends before it is refused.
+/// A fold ships what it is about to fold. Where that fails the checkpoint is ahead of the archive:
+/// what it holds was committed, and a directory that ends before it is refused.
 #[tokio::test(start_paused = true)]
 async fn directory_that_ends_before_what_the_checkpoint_holds_is_refused_until_the_newer_one_is_back()
  {

@@ -148,7 +148,8 @@ async fn process_that_was_away_for_long_opens_in_one_go() {
     assert_eq!(back.read("k199").await.map(|value| value.len()), Some(50 << 10));
 }
 
-/// A small tail over a bucket whose uploads take long: a fold is longer than the pause between two looks.
+/// A small tail over a bucket whose uploads take long: a fold is longer than the pause between two
+/// looks.
 fn small_slow_tail(options: &mut EngineOptions) {
     small_tail(options);
     options.checkpoint_interval = Duration::from_secs(10);

@@ -1,4 +1,5 @@
-//! How old what is read below `Serializable` may be, beside a writer in another process on a bucket log.
+//! How old what is read below `Serializable` may be, beside a writer in another process on a bucket
+//! log.
 
 use std::time::Duration;
 

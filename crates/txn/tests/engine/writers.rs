@@ -299,12 +299,13 @@ async fn transaction_on_a_contended_row_is_not_starved_by_those_of_its_own_proce
     let longest = futures::future::join_all(work).await.into_iter().max().expect("some");
     let reader = world.start().await;
     assert_eq!(reader.read("row").await.as_deref(), Some("360"));
-    // 24 at a time, one after the other at some 100 ms each, are 2.4 s. Without a place in the queue that is kept for who
-    // was in conflict, the slowest takes 6.7 s.
+    // 24 at a time, one after the other at some 100 ms each, are 2.4 s. Without a place in the
+    // queue that is kept for who was in conflict, the slowest takes 6.7 s.
     assert!(longest < Duration::from_secs(5), "one transaction took {longest:?}");
 }
 
-/// Of rows that a process writes whatever is in them (a region's position, say) several writes may be under way at once.
+/// Of rows that a process writes whatever is in them (a region's position, say) several writes may
+/// be under way at once.
 #[tokio::test(start_paused = true)]
 async fn writes_that_are_valid_whatever_is_there_do_not_conflict_with_each_other() {
     let world = World::new(47);

@@ -5,12 +5,13 @@
 //! ```
 //!
 //! # Invariants
-//! Within a round every target does the same work from the same seed, one after the other, each alone: what the machine does
-//! otherwise touches all of them alike. The first target is the one that ratios are of: above 1, it is faster.
+//! Within a round every target does the same work from the same seed, one after the other, each
+//! alone: what the machine does otherwise touches all of them alike. The first target is the one
+//! that ratios are of: above 1, it is faster.
 //!
 //! # On failure
-//! A server that refuses a statement of a workload ends the comparison; for the mixes, more than one refused interaction in
-//! a hundred does: a fast error is no result.
+//! A server that refuses a statement of a workload ends the comparison; for the mixes, more than
+//! one refused interaction in a hundred does: a fast error is no result.
 
 mod work;
 
@@ -175,9 +176,12 @@ pub fn table(plan: &Plan, all: &[Compared]) -> String {
     out
 }
 
-/// For programs: `{ "format": 1, "targets", "clients", "seconds", "rounds", "scale", "workloads": { NAME: { "samples": {
-/// TARGET: [ { "per_second", "p50_ms", "p99_ms" } ] }, "ratios": { TARGET: { "median", "least", "greatest" } } } } }`; ratios
-/// are of the first target to that one.
+/// For programs; ratios are of the first target to that one:
+/// ```text
+/// { "format": 1, "targets", "clients", "seconds", "rounds", "scale", "workloads": { NAME: {
+///     "samples": { TARGET: [ { "per_second", "p50_ms", "p99_ms" } ] },
+///     "ratios": { TARGET: { "median", "least", "greatest" } } } } }
+/// ```
 #[must_use]
 pub fn to_json(plan: &Plan, all: &[Compared]) -> Value {
     let mut workloads = serde_json::Map::new();

@@ -1,8 +1,8 @@
 //! The workloads of a comparison.
 //!
 //! # Invariants
-//! The key joins all read twelve records, so that only the length of their path differs, as in seed 002's experiment.
-//! COPY goes into a table of its own, made and dropped outside of what is timed.
+//! The key joins all read twelve records, so that only the length of their path differs, as in seed
+//! 002's experiment. COPY goes into a table of its own, made and dropped outside of what is timed.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -26,7 +26,8 @@ fn rows_are_a_function_of_seed_table_and_number() {
 
 #[test]
 fn first_rows_are_those_of_this_format() {
-    // A change here is a change of the data: FORMAT must change with it, or half-loaded shops are mixed up.
+    // A change here is a change of the data: FORMAT must change with it, or half-loaded shops are
+    // mixed up.
     let order = SMALL.order(1);
     let lines: Vec<(u64, u64, u64)> =
         order.lines.iter().map(|line| (line.item, line.quantity, line.discount)).collect();

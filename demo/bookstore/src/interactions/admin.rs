@@ -13,7 +13,8 @@ impl<C: GenericClient> Try<'_, C> {
         Ok(Effects::default())
     }
 
-    /// Another price and image; related are the five books that its buyers bought most, filled up with any.
+    /// Another price and image; related are the five books that its buyers bought most, filled up
+    /// with any.
     pub(super) async fn admin_confirm(&mut self) -> Done<Effects> {
         let item = self.any_item();
         let cost = dollars(self.rng.random_range(100..=999_999));

@@ -64,14 +64,16 @@ impl<C: GenericClient> Try<'_, C> {
         Ok(Effects::default())
     }
 
-    /// Customer registration of somebody who was here before, and order inquiry: the name to log in with.
+    /// Customer registration of somebody who was here before, and order inquiry: the name to log in
+    /// with.
     pub(super) async fn user_name(&mut self) -> Done<Effects> {
         let customer = self.customer;
         self.show(&self.statements.user_name, &[&customer]).await?;
         Ok(Effects::default())
     }
 
-    /// The newest order of a customer with all that belongs to it; nothing, for one who never bought.
+    /// The newest order of a customer with all that belongs to it; nothing, for one who never
+    /// bought.
     pub(super) async fn order_display(&mut self) -> Done<Effects> {
         let name = user(self.customer);
         let password = name.to_lowercase();

@@ -1,8 +1,9 @@
 //! The interactions, each one try of one transaction.
 //!
 //! # Invariants
-//! Every choice comes from the [`Try`]'s own random numbers, which are the same when the transaction is tried again; what
-//! the browser remembers afterwards ([`Effects`]) is taken over only once the transaction is acknowledged.
+//! Every choice comes from the [`Try`]'s own random numbers, which are the same when the
+//! transaction is tried again; what the browser remembers afterwards ([`Effects`]) is taken over
+//! only once the transaction is acknowledged.
 //!
 //! # On failure
 //! The server's error, as it is; the browser decides whether to try again.

@@ -1,7 +1,8 @@
 //! Buying: the order, its lines, stock and payment, in one transaction.
 //!
 //! # Invariants
-//! Books are taken from stock in the order of their numbers, so that two buyers never wait for each other crosswise.
+//! Books are taken from stock in the order of their numbers, so that two buyers never wait for each
+//! other crosswise.
 
 use rand::Rng as _;
 use tokio_postgres::GenericClient;

@@ -1,7 +1,8 @@
 //! The seeds' own transactions: seed 000's customer, seed 002's joins and updates.
 //!
 //! # Limits
-//! Seed 000 says that orders are placed for three of six products; here that is one order of three lines.
+//! Seed 000 says that orders are placed for three of six products; here that is one order of three
+//! lines.
 
 use rand::Rng as _;
 use tokio_postgres::GenericClient;

@@ -1,13 +1,16 @@
-//! `telesto-demo bookstore --regions`: the bookstore in two regions, and an application server in each that knows nothing of it.
+//! `telesto-demo bookstore --regions`: the bookstore in two regions, and an application server in
+//! each that knows nothing of it.
 //!
 //! ```text
 //! application (a process) ─ SQL ─► us ◄──── a link as slow as between them ────► eu ◄─ SQL ─ application (a process)
 //!                                  └─ home of all tables; eu's writes commit here, and come back
 //! ```
 //! # Invariants
-//! - The applications are the program that loads one region's node (`telesto-demo bench tpcw`), unchanged: same statements, same transactions.
-//! - Each checks its shop at its end in its own region: what its buyers were told is there. Afterwards both regions have everything of each
-//!   other, the shop adds up in both, and their replicas are compared.
+//! - The applications are the program that loads one region's node (`telesto-demo bench tpcw`),
+//!   unchanged: same statements, same transactions.
+//! - Each checks its shop at its end in its own region: what its buyers were told is there.
+//!   Afterwards both regions have everything of each other, the shop adds up in both, and their
+//!   replicas are compared.
 //! - Processes started here are stopped at the end, whatever the end.
 //!
 //! # On failure
@@ -32,7 +35,8 @@ use crate::sql::{self, full};
 use crate::telesto::program;
 use crate::tpcw::shop;
 
-/// The regions, and the sites of [`Latencies::saturn`] that they stand for: N. Virginia and Ireland.
+/// The regions, and the sites of [`Latencies::saturn`] that they stand for: N. Virginia and
+/// Ireland.
 const NAMES: [&str; 2] = ["us", "eu"];
 const PLACES: [RegionId; 2] = [RegionId(0), RegionId(3)];
 

@@ -1,15 +1,17 @@
 //! CloudTPS' microbenchmarks (its Figure 6): one table whose rows each refer to another row of it.
 //!
 //! # Invariants
-//! - Which row a row refers to is a function of its number, so every answer of a join is compared with the path computed here.
-//! - A transaction that changes rows is counted when it is acknowledged; at the end the rows' numbers add up to exactly that, and what the
-//!   index says of every value is what the table says.
+//! - Which row a row refers to is a function of its number, so every answer of a join is compared
+//!   with the path computed here.
+//! - A transaction that changes rows is counted when it is acknowledged; at the end the rows'
+//!   numbers add up to exactly that, and what the index says of every value is what the table says.
 //!
 //! # On failure
 //! A wrong answer, or one that is no conflict, ends the run.
 //!
 //! # Limits
-//! A changed index is counted as two records, as CloudTPS has it: the one that the row leaves and the one that it enters.
+//! A changed index is counted as two records, as CloudTPS has it: the one that the row leaves and
+//! the one that it enters.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -179,7 +181,8 @@ impl Records {
         Ok(())
     }
 
-    /// Whether rows in the order of their ids are those that were made, with the changes that were acknowledged.
+    /// Whether rows in the order of their ids are those that were made, with the changes that were
+    /// acknowledged.
     fn agrees(&self, rows: &[Stored]) -> Result<(), String> {
         if !rows.iter().map(|row| row.id).eq(1..=self.count) {
             return Err(format!(

@@ -1,14 +1,16 @@
 //! CloudTPS' workload of TPC-W's joins and updates on more and more nodes (its Figures 7 and 8).
 //!
 //! # Invariants
-//! - The shop is loaded once; nodes join the cluster that has it, and clients spread over all of them alike.
+//! - The shop is loaded once; nodes join the cluster that has it, and clients spread over all of
+//!   them alike.
 //! - Afterwards the shop adds up, and every join has shown as many rows as it has to.
 //!
 //! # On failure
 //! An interaction that is refused for anything but a conflict ends the run.
 //!
 //! # Limits
-//! All nodes and clients share one machine: it shows what a transaction costs on so many nodes, not what so many machines do in a second.
+//! All nodes and clients share one machine: it shows what a transaction costs on so many nodes, not
+//! what so many machines do in a second.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,8 +43,9 @@ pub fn mean(distribution: &Distribution) -> f64 {
     all as f64 / count.max(1) as f64
 }
 
-/// Records that an interaction which showed `rows` rows has reached, entries of indexes that it looks up or writes included; nothing for
-/// what is no interaction of this mix, or cannot show so many.
+/// Records that an interaction which showed `rows` rows has reached, entries of indexes that it
+/// looks up or writes included; nothing for what is no interaction of this mix, or cannot show so
+/// many.
 fn records(interaction: Interaction, rows: u64) -> Option<u64> {
     match (interaction, rows) {
         // The book and its author.

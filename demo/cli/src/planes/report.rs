@@ -1,7 +1,8 @@
 //! What was measured, and how it is told: ratios of measurements taken in turns.
 //!
 //! # Invariants
-//! A ratio is that of a plane and the first one in the same round; what is told is the median of the rounds, with the least and the greatest.
+//! A ratio is that of a plane and the first one in the same round; what is told is the median of
+//! the rounds, with the least and the greatest.
 //!
 //! # On failure
 //! A plane that did nothing in a round has no ratio, and the table says so.
@@ -18,7 +19,8 @@ pub struct Sample {
     pub cpu_micros: f64,
     /// Bytes on the links for an update, both ways.
     pub bytes: f64,
-    /// What it took beyond the link's time until an update was visible elsewhere: the mean of pairs, ms. Nothing when nothing was.
+    /// What it took beyond the link's time until an update was visible elsewhere: the mean of
+    /// pairs, ms. Nothing when nothing was.
     pub extra_ms: Option<f64>,
 }
 
@@ -58,7 +60,8 @@ impl Point {
     }
 }
 
-/// Saturn's own figures beside an experiment: its throughput and that of GentleRain and Cure over an eventually consistent store's.
+/// Saturn's own figures beside an experiment: its throughput and that of GentleRain and Cure over
+/// an eventually consistent store's.
 fn paper(experiment: &str) -> &'static str {
     match experiment {
         "social" => "0.98; 0.89; 0.69",
@@ -150,7 +153,8 @@ mod tests {
     #[test]
     fn ratios_are_of_one_round_and_nothing_is_no_ratio() {
         let sample = |rate| Sample { rate, ..Sample::default() };
-        // The machine is half as fast in the second round, and the first plane did nothing in the third.
+        // The machine is half as fast in the second round, and the first plane did nothing in the
+        // third.
         let samples = vec![
             vec![sample(100.0), sample(50.0), sample(0.0)],
             vec![sample(90.0), sample(45.0), sample(7.0)],

@@ -1,7 +1,9 @@
-//! The tables of `telesto-demo bench regions`: one for each set of regions, with rows of a key and a value.
+//! The tables of `telesto-demo bench regions`: one for each set of regions, with rows of a key and
+//! a value.
 //!
 //! # Invariants
-//! What is placed in a set of regions is in the table of that set, which has all [`Tables::keys`] keys from the beginning.
+//! What is placed in a set of regions is in the table of that set, which has all [`Tables::keys`]
+//! keys from the beginning.
 //!
 //! # On failure
 //! The statement's error.
@@ -35,7 +37,8 @@ impl Tables {
         format!("UPDATE {} SET v = $2 WHERE k = $1", name(set))
     }
 
-    /// Makes the tables in the first region, fills each one in a region that has it, and waits until all rows are where they belong.
+    /// Makes the tables in the first region, fills each one in a region that has it, and waits
+    /// until all rows are where they belong.
     pub async fn make(&self, world: &World) -> Result<(), String> {
         let regions = world.names.len();
         let sets: Vec<RegionSet> = (1..1_u64 << regions).map(RegionSet).collect();

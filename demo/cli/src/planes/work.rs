@@ -1,4 +1,5 @@
-//! What clients of a region do: reads and updates of single rows, here and elsewhere, as fast as they are answered.
+//! What clients of a region do: reads and updates of single rows, here and elsewhere, as fast as
+//! they are answered.
 //!
 //! ```text
 //! client of region i ─ read, update ─► node of i
@@ -6,8 +7,8 @@
 //! ```
 //! # Invariants
 //! - A client waits for each answer before it asks again (a closed loop), as Saturn's do.
-//! - On a causal plane a session takes its token along, and waits where it comes to until all that it has seen is there. On `eventual`
-//!   it does not: that baseline has nothing to wait for.
+//! - On a causal plane a session takes its token along, and waits where it comes to until all that
+//!   it has seen is there. On `eventual` it does not: that baseline has nothing to wait for.
 //!
 //! # On failure
 //! A conflict is counted, and is no operation. What else goes wrong ends the run, and is told.
@@ -66,7 +67,8 @@ impl Draws {
                     Subject::Anybody => graph.anybody(random),
                 };
                 let set = graph.placements[subject as usize];
-                // A comment stands on one's own page; other messages to who is elsewhere are that, too.
+                // A comment stands on one's own page; other messages to who is elsewhere are that,
+                // too.
                 let here = set.has(id(home));
                 let (writes, subject) = match operation.writes() {
                     true if here => (true, subject),

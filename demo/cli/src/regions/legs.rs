@@ -1,4 +1,5 @@
-//! Where a transaction's time goes on its way to another region, as the nodes measure it (`/metrics`).
+//! Where a transaction's time goes on its way to another region, as the nodes measure it
+//! (`/metrics`).
 //!
 //! ```text
 //! commit ── send ──► link ──► past ──► turn ──► apply ──► visible
@@ -8,7 +9,8 @@
 //! A node that does not answer ends the demo: it is gone.
 //!
 //! # Limits
-//! By the clocks of the nodes, which are one here. A client that looks for what came takes its own time besides.
+//! By the clocks of the nodes, which are one here. A client that looks for what came takes its own
+//! time besides.
 
 use std::collections::BTreeMap;
 

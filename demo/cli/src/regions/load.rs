@@ -28,7 +28,8 @@ const PULSE: Duration = Duration::from_millis(50);
 /// How often a region is asked for others' pulses.
 const LOOK: Duration = Duration::from_millis(2);
 const STAY: Duration = Duration::from_millis(50);
-/// A traveller waits so long for what it has seen, and then stays where it was: longer than a message and its answer take.
+/// A traveller waits so long for what it has seen, and then stays where it was: longer than a
+/// message and its answer take.
 const ATTACH: &str = "1s";
 
 /// Starts them all.
@@ -76,7 +77,8 @@ fn done<T>(answer: Result<T, Error>) -> Result<bool, String> {
     }
 }
 
-/// A shop's client. At home what is sold is taken from the stock with the order; elsewhere it is only looked whether there is some.
+/// A shop's client. At home what is sold is taken from the stock with the order; elsewhere it is
+/// only looked whether there is some.
 async fn sell(seen: Arc<Seen>, url: String, region: usize, client: u64) -> Result<(), String> {
     let session = connect(&url).await?;
     let shop = format!("{}-{client}", name(region));

@@ -99,8 +99,8 @@ impl Seen {
         std::array::from_fn(|region| self.pulses[region].lock().len() as u64)
     }
 
-    /// Pulses of `pair.0` up to `number` are visible in `pair.1` at `now`. One whose acknowledgement is still on its way to its client
-    /// is looked at next time.
+    /// Pulses of `pair.0` up to `number` are visible in `pair.1` at `now`. One whose
+    /// acknowledgement is still on its way to its client is looked at next time.
     pub fn saw(&self, pair: Pair, number: u64, now: Instant) {
         let Some(visible) = self.visible.get(&pair) else { return };
         let mut visible = visible.lock();
@@ -125,7 +125,8 @@ impl Seen {
             .collect()
     }
 
-    /// The same of all that was committed while both regions could reach each other and had caught up.
+    /// The same of all that was committed while both regions could reach each other and had caught
+    /// up.
     pub fn visible_while_connected(&self, pair: Pair) -> Vec<f64> {
         let cut = *self.cut.lock();
         let touched = pair.0 == CUT_OFF || pair.1 == CUT_OFF;

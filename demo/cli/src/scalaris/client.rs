@@ -2,10 +2,12 @@
 //!
 //! # Invariants
 //! - A conflict has done nothing, and is tried again with the same key.
-//! - What failed before COMMIT was sent has done nothing either; what failed afterwards, and the server did not say what became of it, is in doubt.
+//! - What failed before COMMIT was sent has done nothing either; what failed afterwards, and the
+//!   server did not say what became of it, is in doubt.
 //!
 //! # On failure
-//! A [`Client`] ends at the first failure; a [`Survivor`] connects again, to whichever node answers.
+//! A [`Client`] ends at the first failure; a [`Survivor`] connects again, to whichever node
+//! answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,9 @@
-//! The network's tables: a table of walls for each set of regions that holds users' data, loaded, compared, looked into.
+//! The network's tables: a table of walls for each set of regions that holds users' data, loaded,
+//! compared, looked into.
 //!
 //! # Invariants
-//! A user's wall is in the table of exactly the regions of its placement. Row 0 of a wall is the user's settings, the others are posts.
+//! A user's wall is in the table of exactly the regions of its placement. Row 0 of a wall is the
+//! user's settings, the others are posts.
 //!
 //! # On failure
 //! The statement's error; what differs between replicas, by table and region.
@@ -109,7 +111,8 @@ impl Network {
         self.fence(0).await
     }
 
-    /// Waits until everything that was committed in any region before is in all regions where it belongs.
+    /// Waits until everything that was committed in any region before is in all regions where it
+    /// belongs.
     pub async fn fence(&self, step: u32) -> Result<(), String> {
         for (region, url) in self.urls.iter().enumerate() {
             let client = connect(url).await?;

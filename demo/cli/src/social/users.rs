@@ -1,10 +1,12 @@
-//! The network's users: a client is one user after the other, always of its region, in one session that moves.
+//! The network's users: a client is one user after the other, always of its region, in one session
+//! that moves.
 //!
 //! # Invariants
 //! What is acknowledged is noted after the acknowledgement, never before.
 //!
 //! # On failure
-//! A conflict is tried again as another operation. What else goes wrong ends the client, and is told at the end.
+//! A conflict is tried again as another operation. What else goes wrong ends the client, and is
+//! told at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +25,8 @@ use super::tables::{Network, rows};
 use super::{NAMES, Social};
 use crate::sql::{connect, full};
 
-/// Whoever moves waits so long for what it has seen, and then goes home without: longer than a message and its answer take.
+/// Whoever moves waits so long for what it has seen, and then goes home without: longer than a
+/// message and its answer take.
 const ATTACH: &str = "2s";
 /// Posts on a page.
 const PAGE: usize = 10;

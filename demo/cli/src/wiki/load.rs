@@ -1,8 +1,8 @@
 //! `telesto-demo bench wiki`: readers and editors of a wiki, beside Scalaris' figures (§5).
 //!
 //! # Invariants
-//! - An acknowledged edit is noted after its acknowledgement; at the end each one must be in its page's history, and links and categories of
-//!   every page must be those of its newest text.
+//! - An acknowledged edit is noted after its acknowledgement; at the end each one must be in its
+//!   page's history, and links and categories of every page must be those of its newest text.
 //! - Latencies are of whole pages and whole edits, repeated tries included.
 //!
 //! # On failure

@@ -1,7 +1,8 @@
 //! The wiki's pages.
 //!
 //! # Invariants
-//! Every text of an author is escaped; nothing is loaded from elsewhere, and no script is run (Content-Security-Policy).
+//! Every text of an author is escaped; nothing is loaded from elsewhere, and no script is run
+//! (Content-Security-Policy).
 //!
 //! # On failure
 //! A page that says what was wrong, with status 503 when the database did not do it.

@@ -1,7 +1,8 @@
 //! Wikitext as HTML, as far as a reader needs it.
 //!
 //! # Invariants
-//! What an author wrote is text in the page, never markup: each piece is escaped, and links lead to this wiki or to `http` and `https` alone.
+//! What an author wrote is text in the page, never markup: each piece is escaped, and links lead to
+//! this wiki or to `http` and `https` alone.
 //!
 //! # On failure
 //! A text that the parser gives up on is shown as it is written.

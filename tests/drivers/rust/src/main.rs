@@ -1,4 +1,5 @@
-//! Stock Rust drivers against a running server: `telesto-drivers tokio-postgres|sqlx URL`. Exits non-zero at the first mismatch.
+//! Stock Rust drivers against a running server: `telesto-drivers tokio-postgres|sqlx URL`. Exits
+//! non-zero at the first mismatch.
 
 mod sqlx_suite;
 mod tokio_suite;

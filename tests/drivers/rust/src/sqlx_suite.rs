@@ -1,4 +1,5 @@
-//! sqlx: migrations (which it guards by an advisory lock), typed queries, describe, nested transactions, a pool, LISTEN.
+//! sqlx: migrations (which it guards by an advisory lock), typed queries, describe, nested
+//! transactions, a pool, LISTEN.
 
 use chrono::{DateTime, NaiveDate, Utc};
 use futures_util::TryStreamExt;
@@ -97,7 +98,8 @@ async fn people(pool: &PgPool) -> Outcome {
 
 async fn described(pool: &PgPool) -> Outcome {
     let mut connection = pool.acquire().await?;
-    // What the query macros ask when a program is compiled: types of parameters and columns, and which may be NULL.
+    // What the query macros ask when a program is compiled: types of parameters and columns, and
+    // which may be NULL.
     let sql: SqlStr = AssertSqlSafe("select p.id, p.token, o.item, count(*) over () as n from sx_person p left join sx_order o on o.person = p.id where p.score > $1 and p.name = any($2)").into_sql_str();
     let described = Executor::describe(&mut *connection, sql).await?;
     check("columns", described.columns().iter().map(|c| format!("{} {}", c.name(), c.type_info().name())).collect::<Vec<_>>(), vec!["id INT8", "token UUID", "item TEXT", "n INT8"]);

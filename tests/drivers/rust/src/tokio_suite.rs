@@ -1,4 +1,5 @@
-//! tokio-postgres: binary types, statements with inferred parameters, pipelines, portals, binary COPY, savepoints, cancellation.
+//! tokio-postgres: binary types, statements with inferred parameters, pipelines, portals, binary
+//! COPY, savepoints, cancellation.
 
 use std::pin::pin;
 use std::time::Duration;

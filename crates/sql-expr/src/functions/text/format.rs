@@ -1,7 +1,8 @@
 //! `format`.
 //!
 //! # On failure
-//! 22023 for a template that is wrong, 22004 for NULL where an identifier is to be, 54000 for a text that is too long.
+//! 22023 for a template that is wrong, 22004 for NULL where an identifier is to be, 54000 for a
+//! text that is too long.
 
 use super::*;
 use telesto_sql_types::error::Error;
@@ -10,7 +11,8 @@ fn bad(message: String) -> Error {
     fault::error("22023", message)
 }
 
-/// The width that an argument gives, the next one or one by its number, and whether it aligns to the left.
+/// The width that an argument gives, the next one or one by its number, and whether it aligns to
+/// the left.
 fn width_of(
     chars: &mut std::iter::Peekable<std::str::Chars<'_>>,
     args: &[Datum],

@@ -30,7 +30,8 @@ pub(super) fn pattern_fault(error: PatternError) -> telesto_sql_types::error::Er
     }
 }
 
-/// Refuses a search that could take minutes and cannot be stopped: a pattern of many states over a long text.
+/// Refuses a search that could take minutes and cannot be stopped: a pattern of many states over a
+/// long text.
 pub(in crate::functions) fn within_work(pattern: &str, text: &str) -> Result<()> {
     let states = pattern::states(pattern);
     if states > pattern::FEW_STATES && states.saturating_mul(text.len() as u64) > MAX_SEARCH {

@@ -173,7 +173,8 @@ pub(in crate::functions) fn combine(a: Interval, b: Interval, sign: i32) -> Resu
     }))
 }
 
-/// Fractions of months become days (30 a month), fractions of days become time, as PostgreSQL cascades them.
+/// Fractions of months become days (30 a month), fractions of days become time, as PostgreSQL
+/// cascades them.
 pub(in crate::functions) fn scale(value: Interval, by: f64) -> Result<Datum> {
     let out = || fault::time_out_of_range("interval");
     let whole =
@@ -216,7 +217,8 @@ pub(super) fn field_named(name: &str, ty: &str) -> Result<Field> {
     Field::parse(name).ok_or_else(|| not_recognized(name, ty))
 }
 
-/// The field of that name for `date_trunc`, which unlike `extract` does not know the names of single dates.
+/// The field of that name for `date_trunc`, which unlike `extract` does not know the names of
+/// single dates.
 pub(super) fn truncated_field(name: &str, ty: &str) -> Result<Field> {
     match field_named(name, ty)? {
         Field::IsoYear
@@ -253,7 +255,8 @@ pub(super) fn trunc_zoned(name: &str, value: &Datum, zone: Zone) -> Result<Datum
     let local = zone.to_local(utc);
     let cut = calendar::truncate(field, local)
         .ok_or_else(|| not_supported(name, "timestamp with time zone"))?;
-    // Within a day the offset stays: a local hour may be there twice. A day begins with the offset it has at midnight.
+    // Within a day the offset stays: a local hour may be there twice. A day begins with the offset
+    // it has at midnight.
     let cut = match field {
         Field::Hour | Field::Minute | Field::Second | Field::Millisecond | Field::Microsecond => {
             cut - (local - utc)
@@ -355,14 +358,16 @@ pub(super) fn as_double(value: Datum) -> Result<Datum> {
     }
 }
 
-/// The end of time counts as the last moment that its number could be, as in PostgreSQL; its beginning as none.
+/// The end of time counts as the last moment that its number could be, as in PostgreSQL; its
+/// beginning as none.
 pub(super) fn age(a: &Datum, b: &Datum, zone: Zone) -> Result<Datum> {
     let (a, b) = (micros_of(a)?, micros_of(b)?);
     let beginning = |v: i64| v == i64::MIN;
     if beginning(a) || beginning(b) {
         return Err(fault::time_out_of_range("timestamp"));
     }
-    // 400 years earlier both, where the calendar is the same and the last moment has a number in Unix time.
+    // 400 years earlier both, where the calendar is the same and the last moment has a number in
+    // Unix time.
     let local = |stored: i64| {
         let offset = zone.offset_at(stored.saturating_add(EPOCH_MICROS));
         stored - CYCLE + EPOCH_MICROS + i64::from(offset) * SECOND

@@ -1,4 +1,5 @@
-//! `justify_days`, `justify_hours` and `justify_interval`: an interval whose days are below a month, and whose time is below a day.
+//! `justify_days`, `justify_hours` and `justify_interval`: an interval whose days are below a
+//! month, and whose time is below a day.
 //!
 //! # Failure behaviour
 //! 22008 where the months or the days have no room for what is moved to them, as in PostgreSQL.
@@ -56,7 +57,8 @@ pub(super) fn justify_hours(value: Interval) -> Result<Interval> {
 }
 
 pub(super) fn justify_interval(mut value: Interval) -> Result<Interval> {
-    // Days and time of one sign might be too many days together, where the months have room for them.
+    // Days and time of one sign might be too many days together, where the months have room for
+    // them.
     if value.days > 0 && value.micros > 0 || value.days < 0 && value.micros < 0 {
         value = months_of_days(value)?;
     }

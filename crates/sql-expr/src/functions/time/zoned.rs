@@ -18,7 +18,8 @@ fn zoned_time(micros: i64, east: i32) -> Result<Datum> {
     time.map(Datum::TimeTz).ok_or_else(|| fault::time_out_of_range("time"))
 }
 
-/// Casts between timetz, time and timestamptz. A time gets the offset that the session's zone had when the transaction began.
+/// Casts between timetz, time and timestamptz. A time gets the offset that the session's zone had
+/// when the transaction began.
 pub fn zoned_cast(value: &Datum, context: &EvalContext<'_>) -> Result<Datum> {
     match value {
         Datum::TimeTz(time) => Ok(Datum::Time(time.micros)),

@@ -8,12 +8,14 @@
 //! ```
 //!
 //! # Invariants
-//! - A cursor shows the query's rows as of DECLARE: before anything that its transaction may see changes, the rows it has
-//!   left are put aside.
-//! - Cursors end with their transaction, or with ROLLBACK TO a savepoint older than they are; those WITH HOLD of a
-//!   committed transaction end with CLOSE, DISCARD ALL or the session. A place is never rolled back, as in PostgreSQL.
-//! - Statements on a cursor of the block under way are steps of that block: executing it again after a conflict declares
-//!   and fetches again, and compares. A held cursor is no part of any transaction: nothing about it is repeated.
+//! - A cursor shows the query's rows as of DECLARE: before anything that its transaction may see
+//!   changes, the rows it has left are put aside.
+//! - Cursors end with their transaction, or with ROLLBACK TO a savepoint older than they are; those
+//!   WITH HOLD of a committed transaction end with CLOSE, DISCARD ALL or the session. A place is
+//!   never rolled back, as in PostgreSQL.
+//! - Statements on a cursor of the block under way are steps of that block: executing it again
+//!   after a conflict declares and fetches again, and compares. A held cursor is no part of any
+//!   transaction: nothing about it is repeated.
 //!
 //! # Limits
 //! Without SCROLL cursors go forward only. [`MAX_CURSORS`] a session.
@@ -71,7 +73,8 @@ struct SqlCursor {
 /// A portal or cursor that keeps no more than this is bounded by the number of them, bytes.
 const FREE_BYTES: u64 = 1 << 10;
 
-/// Takes memory for what a portal or cursor keeps of what a client sent; `None`: too little to count.
+/// Takes memory for what a portal or cursor keeps of what a client sent; `None`: too little to
+/// count.
 fn charge(memory: &Arc<MemoryBudget>, bytes: u64) -> Result<Option<Reservation>> {
     if bytes <= FREE_BYTES {
         return Ok(None);
@@ -234,7 +237,8 @@ impl LockText for crate::sqlparser::ast::LockClause {
 }
 
 impl Session {
-    /// FETCH, MOVE or CLOSE of cursors that need no transaction; `None`: another statement, or the block's.
+    /// FETCH, MOVE or CLOSE of cursors that need no transaction; `None`: another statement, or the
+    /// block's.
     pub(super) async fn held_cursor(
         &mut self,
         statement: &Statement,

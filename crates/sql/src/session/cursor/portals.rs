@@ -1,4 +1,5 @@
-//! Portals of the protocol among the session's cursors: both have one space of names, as in PostgreSQL.
+//! Portals of the protocol among the session's cursors: both have one space of names, as in
+//! PostgreSQL.
 //!
 //! ```text
 //! Bind ──open──> a name that is taken ──another statement comes──> put aside: rows kept ──FETCH, MOVE, Execute──> client
@@ -6,10 +7,12 @@
 //! ```
 //!
 //! # Invariants
-//! - A portal that is put aside has been read to its end: nothing that happens to its transaction, repeated after a conflict or
-//!   not, changes what it shows. So its place is no part of what is repeated, as that of a cursor WITH HOLD.
+//! - A portal that is put aside has been read to its end: nothing that happens to its transaction,
+//!   repeated after a conflict or not, changes what it shows. So its place is no part of what is
+//!   repeated, as that of a cursor WITH HOLD.
 //! - Portals go forward only, and end with their transaction.
-//! - A cursor that was declared in SQL may be executed by the protocol, too. Its block is not executed again after a conflict then.
+//! - A cursor that was declared in SQL may be executed by the protocol, too. Its block is not
+//!   executed again after a conflict then.
 
 use std::sync::Arc;
 
@@ -32,7 +35,8 @@ impl Prepared {
         matches!(self.statement.as_deref(), Some(Statement::Fetch { .. }))
     }
 
-    /// Whether it ends a transaction, and so its portals: also when another one begins at once (AND CHAIN).
+    /// Whether it ends a transaction, and so its portals: also when another one begins at once (AND
+    /// CHAIN).
     #[must_use]
     pub fn ends_transaction(&self) -> bool {
         matches!(
@@ -43,7 +47,8 @@ impl Prepared {
 }
 
 impl Session {
-    /// Takes `name` for a portal of `prepared`. The portal without a name takes the place of the one there was.
+    /// Takes `name` for a portal of `prepared`. The portal without a name takes the place of the
+    /// one there was.
     ///
     /// # Errors
     /// 42P03 when a portal or a cursor has that name; 53200.
@@ -62,7 +67,8 @@ impl Session {
         self.enter_portal(name, &prepared.sql, columns, None)
     }
 
-    /// Takes memory for what a portal keeps of `bytes` that a client sent; `None`: too little to count.
+    /// Takes memory for what a portal keeps of `bytes` that a client sent; `None`: too little to
+    /// count.
     ///
     /// # Errors
     /// 53200.
@@ -95,7 +101,8 @@ impl Session {
         Ok(())
     }
 
-    /// Puts aside the rows that a portal has left, for FETCH and for the protocol ([`Session::fetch_portal`]).
+    /// Puts aside the rows that a portal has left, for FETCH and for the protocol
+    /// ([`Session::fetch_portal`]).
     ///
     /// # Errors
     /// The statement's; 58030.
@@ -127,10 +134,12 @@ impl Session {
         self.cursors.0.contains_key(name)
     }
 
-    /// The next rows of a portal that was put aside, or of a cursor: `max_rows` of them, or with 0 all.
+    /// The next rows of a portal that was put aside, or of a cursor: `max_rows` of them, or with 0
+    /// all.
     ///
     /// # Errors
-    /// 34000 when there is none; 25P02 in a failed transaction; 55000 when it cannot be run; the query's.
+    /// 34000 when there is none; 25P02 in a failed transaction; 55000 when it cannot be run; the
+    /// query's.
     pub async fn fetch_portal(&mut self, name: &str, max_rows: u64) -> Result<StatementResult> {
         if self.block.as_ref().is_some_and(|block| block.failed) {
             return Err(failed_transaction());
@@ -143,7 +152,8 @@ impl Session {
         let (rows, columns, of_block) =
             (cursor.rows()?, Arc::clone(&cursor.columns), cursor.is_of_block());
         if of_block {
-            // FETCH is a step of the block, compared when it is executed again; what Execute gives is not.
+            // FETCH is a step of the block, compared when it is executed again; what Execute gives
+            // is not.
             self.repeats_no_more();
         }
         let fetched = fetch(rows, columns, Direction::Forward(count), false).await?;

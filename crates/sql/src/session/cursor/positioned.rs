@@ -5,12 +5,15 @@
 //! UPDATE t SET … WHERE CURRENT OF c         is executed as   UPDATE t SET … WHERE t.key = $n…
 //! ```
 //! # Invariants
-//! - The row is the one with the primary key that the cursor's row had: also after it was changed since, not after its key was.
-//! - The statement is planned anew each time: where the cursor stands, and on which table, is known only then.
+//! - The row is the one with the primary key that the cursor's row had: also after it was changed
+//!   since, not after its key was.
+//! - The statement is planned anew each time: where the cursor stands, and on which table, is known
+//!   only then.
 //!
 //! # Limits
-//! Cursors over one table with a primary key, without DISTINCT, GROUP BY, joins and set operations. A cursor over a join, FOR UPDATE, is one
-//! in PostgreSQL; a table without a primary key is refused (0A000).
+//! Cursors over one table with a primary key, without DISTINCT, GROUP BY, joins and set operations.
+//! A cursor over a join, FOR UPDATE, is one in PostgreSQL; a table without a primary key is refused
+//! (0A000).
 
 use std::sync::Arc;
 
@@ -47,7 +50,8 @@ impl Keyed {
     }
 }
 
-/// A statement with the row's key in the place of `CURRENT OF`, and the values of the parameters that stand for it.
+/// A statement with the row's key in the place of `CURRENT OF`, and the values of the parameters
+/// that stand for it.
 pub(in crate::session) struct Positioned {
     pub statement: Statement,
     pub types: Vec<SqlType>,
@@ -88,7 +92,8 @@ fn column(table: &Ident, name: &str) -> Expr {
     Expr::CompoundIdentifier(vec![table.clone(), Ident::with_quote('"', name)])
 }
 
-/// The DECLARE whose query gives the rows' keys too; `None`: rows of the query are no table's rows, or have no key.
+/// The DECLARE whose query gives the rows' keys too; `None`: rows of the query are no table's rows,
+/// or have no key.
 pub(in crate::session) fn with_keys(
     declare: &Declare,
     catalog: &CatalogSnapshot,
@@ -164,7 +169,8 @@ impl Cursors {
     /// `statement` about the row where `cursor` stands. Its parameters come after `before` others.
     ///
     /// # Errors
-    /// 34000: there is no such cursor; 24000: it stands on no row of the table that is written; 0A000.
+    /// 34000: there is no such cursor; 24000: it stands on no row of the table that is written;
+    /// 0A000.
     pub(in crate::session) async fn at_row(
         &self,
         statement: &Statement,
@@ -261,7 +267,8 @@ pub(in crate::session) fn concerns_cursors(statement: &Statement) -> bool {
 }
 
 impl Session {
-    /// The statement's plan: with rows' keys for a cursor that has them, at the row of a cursor for what is about one.
+    /// The statement's plan: with rows' keys for a cursor that has them, at the row of a cursor for
+    /// what is about one.
     pub(in crate::session) async fn planned(
         &self,
         prepared: &Prepared,
@@ -285,7 +292,8 @@ impl Session {
             return Ok(Planned { values: Some(at.values), ..Planned::of(plan) });
         }
         let declare = declared(statement);
-        // A statement that is executed elsewhere gives its rows without their keys. One that locks them is executed here.
+        // A statement that is executed elsewhere gives its rows without their keys. One that locks
+        // them is executed here.
         let declare = declare.filter(|_| !catalog.places_rows() || locking_cursor(statement));
         if let Some((whole, keyed)) =
             declare.and_then(|declare| with_keys(declare, catalog, &self.settings))

@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //! - Rows are those of the query at DECLARE, each once, in one order.
-//! - `place` is 0 before the first row, *i* on row *i*, one more than there are rows behind the last: PostgreSQL's
-//!   meaning, so that tags and repeated directions come out the same.
+//! - `place` is 0 before the first row, *i* on row *i*, one more than there are rows behind the
+//!   last: PostgreSQL's meaning, so that tags and repeated directions come out the same.
 //! - Without SCROLL it never moves back, and rows that went by are kept nowhere.
 //!
 //! # On failure
@@ -127,7 +127,8 @@ impl CursorRows {
         self.source.is_some()
     }
 
-    /// Pulls everything that is left, so that what happens to the transaction from now on is no matter.
+    /// Pulls everything that is left, so that what happens to the transaction from now on is no
+    /// matter.
     ///
     /// # Errors
     /// The query's; 58030.
@@ -262,7 +263,8 @@ impl CursorRows {
         Ok(skipped)
     }
 
-    /// Up to `count` rows back; `None`: all. What `kept` says is returned, and the number of them all.
+    /// Up to `count` rows back; `None`: all. What `kept` says is returned, and the number of them
+    /// all.
     async fn backward(&mut self, count: Option<u64>, kept: bool) -> Result<(Vec<Row>, u64)> {
         self.may_go_back()?;
         let (mut rows, mut moved) = (Vec::new(), 0);
@@ -292,10 +294,12 @@ impl CursorRows {
         self.forward(Some(1)).await
     }
 
-    /// Goes where `direction` says. The rows on the way, and how many they are; without `kept` only their number.
+    /// Goes where `direction` says. The rows on the way, and how many they are; without `kept` only
+    /// their number.
     ///
     /// # Errors
-    /// The query's; 55000 for going back without SCROLL. The cursor cannot be used any more, as in PostgreSQL.
+    /// The query's; 55000 for going back without SCROLL. The cursor cannot be used any more, as in
+    /// PostgreSQL.
     pub async fn fetch(&mut self, direction: Direction, kept: bool) -> Result<(Vec<Row>, u64)> {
         self.check_broken()?;
         let fetched = self.go(direction, kept).await;
@@ -336,7 +340,8 @@ impl CursorRows {
             }
             Direction::Absolute(number) if number > 0 => {
                 let target = number.unsigned_abs();
-                // The next row's number is greater by one; PostgreSQL starts over when that is nearer.
+                // The next row's number is greater by one; PostgreSQL starts over when that is
+                // nearer.
                 if target - 1 <= self.rows_gone() / 2 {
                     self.rewind()?;
                 }

@@ -2,14 +2,15 @@
 //!
 //! # Invariants
 //! - A row read is the row written, of the same types.
-//! - What is in memory is counted against the statements' budget; beyond [`MEMORY_BYTES`], or what the budget grants,
-//!   chunks go to a file that has no name and disappears with the spool.
+//! - What is in memory is counted against the statements' budget; beyond [`MEMORY_BYTES`], or what
+//!   the budget grants, chunks go to a file that has no name and disappears with the spool.
 //!
 //! # On failure
 //! 58030 when the temporary file cannot be written or read.
 //!
 //! # Limits
-//! A chunk (one batch of rows or [`CHUNK_BYTES`]) is decoded as a whole; the last one stays decoded.
+//! A chunk (one batch of rows or [`CHUNK_BYTES`]) is decoded as a whole; the last one stays
+//! decoded.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -220,8 +221,8 @@ fn blocked<T>(result: telesto_common::Result<std::io::Result<T>>) -> Result<T> {
     }
 }
 
-/// The type that values of `ty` have here. Arrays of rows have no stored form, since no column is of their type; those of the texts
-/// that rows are held in have one.
+/// The type that values of `ty` have here. Arrays of rows have no stored form, since no column is
+/// of their type; those of the texts that rows are held in have one.
 fn kept_as(ty: &SqlType) -> Cow<'_, SqlType> {
     match ty {
         SqlType::Array(element) if matches!(**element, SqlType::Record(_)) => {

@@ -1,11 +1,12 @@
 //! What plans depend on besides the catalog: settings, as far as they count.
 //!
 //! # Purpose
-//! Plans are kept with a [`Basis`] and used by whoever has the same one. Two sessions with settings that plan alike have the same, so
-//! that comparing is a look at an address.
+//! Plans are kept with a [`Basis`] and used by whoever has the same one. Two sessions with settings
+//! that plan alike have the same, so that comparing is a look at an address.
 //!
 //! # Invariants
-//! - There is one basis for settings that plan alike (`Settings::plans_alike`), as long as anybody has it.
+//! - There is one basis for settings that plan alike (`Settings::plans_alike`), as long as anybody
+//!   has it.
 //! - Its number is never given again.
 //!
 //! # On failure

@@ -1,9 +1,11 @@
 //! Learning a text: the prepared statement that stands for it from then on.
 //!
 //! # Invariants
-//! - A literal is a parameter only if the parameter has the type that the literal would have had, or one that means the same in its
-//!   place (`fits`), and only in statements of tables whose indexes are not chosen by constants.
-//! - Nothing is learned from a catalog that one transaction alone sees: its own definitions, something temporary, the past.
+//! - A literal is a parameter only if the parameter has the type that the literal would have had,
+//!   or one that means the same in its place (`fits`), and only in statements of tables whose
+//!   indexes are not chosen by constants.
+//! - Nothing is learned from a catalog that one transaction alone sees: its own definitions,
+//!   something temporary, the past.
 //!
 //! # On failure
 //! What cannot be learned is remembered as that; what failed may be learned later.
@@ -179,7 +181,8 @@ impl Session {
             bounded(&mut timer, &token, work).await
         };
         match ran {
-            // Whatever fails while it is learned goes the ordinary way, but for what was told to end: that would begin anew there.
+            // Whatever fails while it is learned goes the ordinary way, but for what was told to
+            // end: that would begin anew there.
             Ran::Done(known) => match token.check() {
                 Ok(()) => Ok(known),
                 Err(error) => Err(self.stopped(error, settings)),
@@ -188,8 +191,8 @@ impl Session {
         }
     }
 
-    /// Makes a prepared statement of a text that came before, and gives it with this text's values; `None`: it goes the ordinary
-    /// way, now or for good.
+    /// Makes a prepared statement of a text that came before, and gives it with this text's values;
+    /// `None`: it goes the ordinary way, now or for good.
     async fn learn_text(
         &mut self,
         sql: &str,

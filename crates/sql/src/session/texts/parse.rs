@@ -5,13 +5,14 @@
 //!      └─► with constants: known? ─► stamp still the same? ─► a prepared statement that stands for another, with its values
 //! ```
 //! # Purpose
-//! Drivers that do not keep prepared statements, and those behind a pooler, send Parse with every execution.
+//! Drivers that do not keep prepared statements, and those behind a pooler, send Parse with every
+//! execution.
 //!
 //! # Invariants
 //! - What Parse would refuse is refused: it is known only for the stamp that the session sees now.
 //! - What a client is told of a statement's parameters and columns is what the ordinary way tells.
-//! - A statement that stands for another is one of its own to everybody: its text, its columns, no parameters. Where its tree is asked
-//!   for it is parsed ([`Prepared::as_written`]).
+//! - A statement that stands for another is one of its own to everybody: its text, its columns, no
+//!   parameters. Where its tree is asked for it is parsed ([`Prepared::as_written`]).
 //!
 //! # On failure
 //! The ordinary way, with its errors.
@@ -166,7 +167,8 @@ impl Session {
         Parsing::Known(Arc::new(known))
     }
 
-    /// The stamp of the catalog that the session sees now; outside of a transaction that this process knows.
+    /// The stamp of the catalog that the session sees now; outside of a transaction that this
+    /// process knows.
     async fn stamp_now(&self) -> Result<Stamp> {
         if let Some(txn) = self.block.as_ref().and_then(|block| block.txn.clone()) {
             return Ok(self.read_catalog(&txn).await?.stamp);

@@ -4,18 +4,21 @@
 //! (basis, key of the text) ─► shape ─► variant: fixed literals ─► prepared statement, with its plan
 //! ```
 //! # Invariants
-//! - Found is only what was learned under the same [`Basis`], of a text with the same key and the same fixed literals.
-//! - What is held is charged to a budget of its own before it is held. When that is used up, the shape that was used longest ago
-//!   goes, whoever's it is.
+//! - Found is only what was learned under the same [`Basis`], of a text with the same key and the
+//!   same fixed literals.
+//! - What is held is charged to a budget of its own before it is held. When that is used up, the
+//!   shape that was used longest ago goes, whoever's it is.
 //! - A text is learned when it comes the second time, so that what comes once pushes nothing out.
-//! - Looking up waits for nobody but one who learns in the same part of the store; parts are sixteen.
+//! - Looking up waits for nobody but one who learns in the same part of the store; parts are
+//!   sixteen.
 //!
 //! # On failure
 //! Nothing fails: what has no room is not learned.
 //!
 //! # Limits
-//! [`VARIANTS`] statements of a text that differ in fixed literals. "Used longest ago" counts in texts learned, not in time. A text that
-//! cannot be learned is looked at again after it came [`PATIENCE`] times.
+//! [`VARIANTS`] statements of a text that differ in fixed literals. "Used longest ago" counts in
+//! texts learned, not in time. A text that cannot be learned is looked at again after it came
+//! [`PATIENCE`] times.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault};
 use std::sync::Arc;
@@ -30,7 +33,8 @@ use super::basis::{Bases, Basis};
 use crate::session::Prepared;
 use crate::types::SqlType;
 
-/// What a known statement is taken to hold besides what its text says, bytes (measured: 6 to 11 KB for texts of 60 to 100 bytes).
+/// What a known statement is taken to hold besides what its text says, bytes (measured: 6 to 11 KB
+/// for texts of 60 to 100 bytes).
 const STATEMENT_BYTES: u64 = 8 << 10;
 /// What each byte of its text adds, bytes.
 const BYTES_A_BYTE: u64 = 40;
@@ -44,7 +48,8 @@ const PARTS: usize = 16;
 const MET: usize = 256;
 /// How often a text that could not be learned goes the ordinary way before that is tried again.
 const PATIENCE: u32 = 1024;
-/// How often sessions inside of transactions find a statement outdated before one of them learns it again.
+/// How often sessions inside of transactions find a statement outdated before one of them learns it
+/// again.
 const OUTDATED: u32 = 4;
 
 /// A statement of a text.
@@ -54,9 +59,11 @@ pub(super) struct Variant {
     pub fixed: Vec<(usize, String)>,
     /// The others.
     pub places: Vec<Place>,
-    /// What their values are read as: that of the parameter, with the modifier of the column they are assigned to.
+    /// What their values are read as: that of the parameter, with the modifier of the column they
+    /// are assigned to.
     pub types: Vec<SqlType>,
-    /// With the places as parameters; of a text with parameters of its own it is the pattern for those of sessions.
+    /// With the places as parameters; of a text with parameters of its own it is the pattern for
+    /// those of sessions.
     pub prepared: Arc<Prepared>,
     /// Found since it was learned, when its plan was one of other definitions.
     stale: AtomicU32,
@@ -76,7 +83,8 @@ impl Variant {
         Self { fixed, places, types, prepared, stale, _charged: charged }
     }
 
-    /// It was found stale; whether often enough that even a session which may have an old snapshot learns it again.
+    /// It was found stale; whether often enough that even a session which may have an old snapshot
+    /// learns it again.
     pub fn is_past(&self) -> bool {
         self.stale.fetch_add(1, Ordering::Relaxed) + 1 >= OUTDATED
     }

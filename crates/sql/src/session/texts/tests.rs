@@ -259,7 +259,8 @@ async fn prepared(session: &mut Session, sql: &str) -> Vec<String> {
     out
 }
 
-/// Random statements, some of them in blocks, beside a session that plans each anew. `parse`: by the extended protocol.
+/// Random statements, some of them in blocks, beside a session that plans each anew. `parse`: by
+/// the extended protocol.
 async fn answers_as_planned_anew(cache: &str, parse: bool, rounds: u64) -> u64 {
     let (one, other) = (engine().await, engine().await);
     let (mut known, mut anew) = (session(&one).await, session(&other).await);

@@ -1,17 +1,18 @@
-//! `telesto bench levels`: the levels as a menu, with what each guarantees and what it costs on this very bucket.
+//! `telesto bench levels`: the levels as a menu, with what each guarantees and what it costs on
+//! this very bucket.
 //!
 //! # Invariants
-//! - Each line is measured by sessions that carry an `application_name` of its own; quantities and dollars are what the
-//!   node's accounts (`telesto_costs`) hold for it.
+//! - Each line is measured by sessions that carry an `application_name` of its own; quantities and
+//!   dollars are what the node's accounts (`telesto_costs`) hold for it.
 //! - It works on one table of its own, dropped at the end, after an error and after Ctrl-C too.
 //!
 //! # On failure
-//! A level that the node refuses (quorum durability on a bucket log) is shown with what it said, and the others are measured.
-//! A server that keeps no accounts is refused.
+//! A level that the node refuses (quorum durability on a bucket log) is shown with what it said,
+//! and the others are measured. A server that keeps no accounts is refused.
 //!
 //! # Limits
-//! Dollars are those of the statements' own accounts: background work comes on top (`shared_dollars`). Latencies include the
-//! way to the node.
+//! Dollars are those of the statements' own accounts: background work comes on top
+//! (`shared_dollars`). Latencies include the way to the node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,7 +111,8 @@ pub struct Levels {
     /// Rows in the table
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
     rows: u64,
-    /// Tell dollars by this price sheet instead of the bucket's own (`SELECT sheet FROM telesto_prices`)
+    /// Tell dollars by this price sheet instead of the bucket's own
+    /// (`SELECT sheet FROM telesto_prices`)
     #[arg(long, value_name = "SHEET")]
     prices: Option<String>,
     /// The menu as JSON

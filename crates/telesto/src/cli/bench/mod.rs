@@ -1,14 +1,16 @@
 //! `telesto bench`: load on a node, and what it came to in time and dollars.
 //!
 //! # Invariants
-//! - It works on one table of its own, made at the start under a name nobody has and dropped at the end, after an
-//!   error and after Ctrl-C too.
+//! - It works on one table of its own, made at the start under a name nobody has and dropped at the
+//!   end, after an error and after Ctrl-C too.
 //! - What is reported was checked: every change counted is in the table, no money came or went.
-//! - Requests and dollars are the node's own counts (`telesto_bucket_usage()`), between begin and end of the
-//!   load: whatever else the node does meanwhile is in them, what other nodes of the bucket do is not.
+//! - Requests and dollars are the node's own counts (`telesto_bucket_usage()`), between begin and
+//!   end of the load: whatever else the node does meanwhile is in them, what other nodes of the
+//!   bucket do is not.
 //!
 //! # On failure
-//! Any error but a conflict ends the run and is the command's. A conflict (40001) is counted and run again.
+//! Any error but a conflict ends the run and is the command's. A conflict (40001) is counted and
+//! run again.
 //!
 //! # Limits
 //! - One process and its connections: at high rates the load generator itself is the limit.

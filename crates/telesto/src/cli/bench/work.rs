@@ -1,8 +1,8 @@
 //! What one client of `telesto bench` does, and how it is timed.
 //!
 //! # Invariants
-//! A latency is that of a whole transaction, from its first request to its acknowledgement, tries repeated after a
-//! conflict included.
+//! A latency is that of a whole transaction, from its first request to its acknowledgement, tries
+//! repeated after a conflict included.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};

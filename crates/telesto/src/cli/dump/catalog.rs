@@ -1,7 +1,8 @@
 //! Reads the system tables into what is dumped; works on Telesto and on PostgreSQL 15.
 //!
 //! # Invariants
-//! Every kind of object in a user's schema is either read here or looked for by [`unwritten`](super::unwritten).
+//! Every kind of object in a user's schema is either read here or looked for by
+//! [`unwritten`](super::unwritten).
 //!
 //! # Limits
 //! Each question reads a system table or two; what belongs together is joined here.
@@ -73,7 +74,8 @@ pub(super) fn yes(row: &Row, at: usize) -> bool {
     cell(row, at) == "t"
 }
 
-/// The elements of an array; `None`: there is no array. Whatever byte a name or a value has, it is in one of them.
+/// The elements of an array; `None`: there is no array. Whatever byte a name or a value has, it is
+/// in one of them.
 ///
 /// # Errors
 /// A cell that is no array.
@@ -466,7 +468,8 @@ impl Catalog {
         self.comments.push(format!("COMMENT ON {on} IS {};", super::write::literal(text)));
     }
 
-    /// The tables so that those referenced come before those that reference them, as far as there are no circles.
+    /// The tables so that those referenced come before those that reference them, as far as there
+    /// are no circles.
     pub fn parents_first(&self) -> Vec<&Table> {
         let mut waiting: Vec<&Table> = self.tables.iter().collect();
         let mut ordered = Vec::with_capacity(waiting.len());

@@ -7,18 +7,21 @@
 //! ```
 //!
 //! # Invariants
-//! - All of it is one snapshot. Sequences alone move outside of transactions; their positions are read last.
-//! - What the catalog shows and this cannot write is refused by name before anything is written, or told where it is neither a row nor a
-//!   definition: no dump is silently short.
-//! - Nothing that is stored for the role or the database, or comes with the URL, changes a text: see [`OWN`].
-//! - A file has its name once it is whole and on disk; until then it is called `….part`. One with passwords is its owner's alone.
+//! - All of it is one snapshot. Sequences alone move outside of transactions; their positions are
+//!   read last.
+//! - What the catalog shows and this cannot write is refused by name before anything is written, or
+//!   told where it is neither a row nor a definition: no dump is silently short.
+//! - Nothing that is stored for the role or the database, or comes with the URL, changes a text:
+//!   see [`OWN`].
+//! - A file has its name once it is whole and on disk; until then it is called `….part`. One with
+//!   passwords is its owner's alone.
 //!
 //! # On failure
 //! One line saying what could not be read; the `.part` file stays for looking at.
 //!
 //! # Limits
-//! Roles, rights and settings are in it with `--roles` alone. Primary and unique keys are written with their tables: Telesto would otherwise
-//! move every row when they are added.
+//! Roles, rights and settings are in it with `--roles` alone. Primary and unique keys are written
+//! with their tables: Telesto would otherwise move every row when they are added.
 
 mod catalog;
 mod objects;
@@ -56,10 +59,12 @@ pub struct Dump {
     /// Rows and positions of sequences only
     #[arg(long)]
     data_only: bool,
-    /// Also where tables are placed among regions, for a database that has regions of the same names
+    /// Also where tables are placed among regions, for a database that has regions of the same
+    /// names
     #[arg(long, conflicts_with = "data_only")]
     placement: bool,
-    /// Also roles with their passwords, memberships and settings, settings of the database, owners, grants and default privileges
+    /// Also roles with their passwords, memberships and settings, settings of the database, owners,
+    /// grants and default privileges
     #[arg(long, conflicts_with = "data_only")]
     roles: bool,
     /// Roles, their passwords, memberships and settings, and settings of the database, alone
@@ -73,8 +78,9 @@ pub struct Dump {
     role: Option<String>,
 }
 
-/// What the session of a dump is to have, whatever is stored for its role and the database: settings that change which rows are read, whether
-/// a question is answered, or how a value or a definition is written. Types come with their schemas' names when no schema is searched.
+/// What the session of a dump is to have, whatever is stored for its role and the database:
+/// settings that change which rows are read, whether a question is answered, or how a value or a
+/// definition is written. Types come with their schemas' names when no schema is searched.
 const OWN: [&str; 16] = [
     "statement_timeout = 0",
     "search_path = ''",
@@ -143,7 +149,8 @@ fn create(part: &Path, secret: bool) -> std::io::Result<File> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(part)
 }
 
-/// Gives a file that is whole its name: its bytes are on disk first, or a machine that loses power has the name without them.
+/// Gives a file that is whole its name: its bytes are on disk first, or a machine that loses power
+/// has the name without them.
 fn keep(part: &Path, file: &Path) -> std::io::Result<()> {
     File::open(part)?.sync_all()?;
     std::fs::rename(part, file)?;
@@ -233,7 +240,8 @@ async fn dump(
     }
     if !asked.schema_only {
         bar.set_length(catalog.tables.len() as u64);
-        // Parents first, as far as foreign keys go one way: loading into tables that have their keys then works too.
+        // Parents first, as far as foreign keys go one way: loading into tables that have their
+        // keys then works too.
         for table in catalog.parents_first() {
             bar.set_message(format!("{}, {}", HumanBytes(out.written), table.name.1));
             rows(client, table, out, bar).await?;

@@ -2,14 +2,16 @@
 //!
 //! # Invariants
 //! - They come last: definitions that have to see all rows are made while every region has them.
-//! - A table's home is said also where it is the one that new tables have: that is another one in a database that another region defines.
+//! - A table's home is said also where it is the one that new tables have: that is another one in a
+//!   database that another region defines.
 //! - A dump says when placement is not in it, in its text and to who makes it.
 //!
 //! # On failure
 //! One line saying what could not be read.
 //!
 //! # Limits
-//! Regions are named. A database that is to take the placement has regions of these names; PostgreSQL takes none.
+//! Regions are named. A database that is to take the placement has regions of these names;
+//! PostgreSQL takes none.
 
 use tokio_postgres::Client;
 
@@ -20,7 +22,8 @@ use super::write::literal;
 /// How a table is placed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Placed {
-    /// Places it so. Its home is named in any case: where a dump is restored, another region may be the one that new tables have.
+    /// Places it so. Its home is named in any case: where a dump is restored, another region may be
+    /// the one that new tables have.
     statement: String,
     /// As a new table is, here.
     usual: bool,

@@ -5,8 +5,10 @@
 //! ```
 //!
 //! # Invariants
-//! - Owners first: a grant is its owner's, and a new owner takes over what the one before had granted.
-//! - What another role than the owner granted is granted by that role, in the order of the list: whoever hands a right on has it by then.
+//! - Owners first: a grant is its owner's, and a new owner takes over what the one before had
+//!   granted.
+//! - What another role than the owner granted is granted by that role, in the order of the list:
+//!   whoever hands a right on has it by then.
 //! - Default privileges come last: they would add to what is made after them.
 //!
 //! # On failure
@@ -331,7 +333,8 @@ mod tests {
 
     #[test]
     fn names_of_roles_cannot_look_like_more_rights() {
-        // As the server shows a list: each element in quotes of the array, the name in quotes of its own.
+        // As the server shows a list: each element in quotes of the array, the name in quotes of
+        // its own.
         let text = "{ann=arwdDxt/ann,\"\\\"a\u{1}=arwdDxt/ann\u{1}b\\\"=r/ann\",\"\\\"a,=w/ann,\\\"=r/ann\"}";
         let row = vec![Some(text.to_owned()), None, Some("{}".to_owned()), Some("r".to_owned())];
         let found = items(&row, 0).expect("read").expect("a list");

@@ -5,15 +5,18 @@
 //! ```
 //!
 //! # Invariants
-//! - All roles come before the first membership and the first setting: neither names a role that is made later.
-//! - Passwords are written as the verifiers that are stored. Who may not read them gets no dump, unless it asks for one without.
+//! - All roles come before the first membership and the first setting: neither names a role that is
+//!   made later.
+//! - Passwords are written as the verifiers that are stored. Who may not read them gets no dump,
+//!   unless it asks for one without.
 //! - The roles of every PostgreSQL, `pg_…`, are not written; memberships in them are.
 //!
 //! # On failure
 //! One line saying what could not be read.
 //!
 //! # Limits
-//! Settings of other databases of a PostgreSQL are not written. `ALTER DATABASE` names the database that was dumped.
+//! Settings of other databases of a PostgreSQL are not written. `ALTER DATABASE` names the database
+//! that was dumped.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +26,8 @@ use super::Out;
 use super::catalog::{Row, ask, cell, elements, number, yes};
 use super::write::{ident, literal};
 
-/// Parameters whose values are lists of names: PostgreSQL stores them as one text with quotes inside, and takes them apart again.
+/// Parameters whose values are lists of names: PostgreSQL stores them as one text with quotes
+/// inside, and takes them apart again.
 const LISTS: [&str; 6] = [
     "local_preload_libraries",
     "search_path",

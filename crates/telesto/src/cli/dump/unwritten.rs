@@ -1,15 +1,18 @@
 //! What a database has and a dump does not.
 //!
 //! # Invariants
-//! - Objects, and whatever changes a row or what a statement does, are refused by name before anything is written.
-//! - What only says how rows are stored or found, or what is told about an object, is left out, and that it is left out is told: in the
-//!   dump's text and to who makes it. Names stand in no comment of the text: a line's end in one would end the comment.
+//! - Objects, and whatever changes a row or what a statement does, are refused by name before
+//!   anything is written.
+//! - What only says how rows are stored or found, or what is told about an object, is left out, and
+//!   that it is left out is told: in the dump's text and to who makes it. Names stand in no comment
+//!   of the text: a line's end in one would end the comment.
 //!
 //! # On failure
 //! One line saying what is there, or what could not be read.
 //!
 //! # Limits
-//! What belongs to the server and not to the database (tablespaces, parameters' rights) is looked for only where the database uses it.
+//! What belongs to the server and not to the database (tablespaces, parameters' rights) is looked
+//! for only where the database uses it.
 
 use tokio_postgres::Client;
 

@@ -1,16 +1,18 @@
 //! Definitions as SQL.
 //!
 //! # Invariants
-//! - Names are written with their schemas; names and texts are quoted so that any of them comes back as it was.
-//! - A default that names a sequence or a table comes behind all tables: it may be one of a table that is made later.
+//! - Names are written with their schemas; names and texts are quoted so that any of them comes
+//!   back as it was.
+//! - A default that names a sequence or a table comes behind all tables: it may be one of a table
+//!   that is made later.
 
 use std::fmt::Write as _;
 
 use super::Out;
 use super::catalog::{Catalog, Column, Owner, Sequence, Table};
 
-/// Key words that cannot be a name without quotes. PostgreSQL's reserved ones and those that may not name a type or
-/// function; quoting too many costs nothing.
+/// Key words that cannot be a name without quotes. PostgreSQL's reserved ones and those that may
+/// not name a type or function; quoting too many costs nothing.
 const RESERVED: &str = " all analyse analyze and any array as asc asymmetric authorization between bigint binary bit boolean both case cast char \
 character check coalesce collate collation column concurrently constraint create cross current_catalog current_date current_role current_schema \
 current_time current_timestamp current_user dec decimal default deferrable desc distinct do else end except exists extract false fetch float for \
@@ -96,7 +98,8 @@ fn names_relations(default: &str) -> bool {
     default.contains("::regclass")
 }
 
-/// The defaults that can only be set once every table is there, with the sequences that come with its columns.
+/// The defaults that can only be set once every table is there, with the sequences that come with
+/// its columns.
 fn late_defaults(catalog: &Catalog) -> Vec<String> {
     let mut statements = Vec::new();
     for domain in &catalog.domains {
@@ -128,7 +131,8 @@ fn of_serial(catalog: &Catalog, table: &Table, column: &Column) -> Option<&'stat
     own.filter_map(|sequence| serial(catalog, sequence)).next()
 }
 
-/// `serial` and its kin, for a sequence that is in all as they make it: name, options, owner and default.
+/// `serial` and its kin, for a sequence that is in all as they make it: name, options, owner and
+/// default.
 fn serial(catalog: &Catalog, sequence: &Sequence) -> Option<&'static str> {
     let Owner::Serial(oid, column) = &sequence.owner else { return None };
     let table = catalog.tables.iter().find(|table| table.oid == *oid)?;
@@ -142,7 +146,8 @@ fn serial(catalog: &Catalog, sequence: &Sequence) -> Option<&'static str> {
     let Sequence { start, increment, min, max, cache, cycle, name, ty, .. } = sequence;
     let usual = name.0 == table.name.0 && name.1 == format!("{}_{}_seq", table.name.1, column.name);
     let options = [start, increment, min, cache].iter().all(|option| *option == "1");
-    // The whole text: another sequence, or what is computed of this one's values, is no serial's default.
+    // The whole text: another sequence, or what is computed of this one's values, is no serial's
+    // default.
     let own = format!("nextval({}::regclass)", literal(&name.sql()));
     let called = column.expression.as_ref().is_some_and(|default| *default == own);
     let fits = usual && options && called && max == most && !cycle && column.ty == *ty;

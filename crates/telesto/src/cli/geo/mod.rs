@@ -4,13 +4,15 @@
 //! measured delays and traffic (telesto_links), a file, or the paper's sites ─► solver ─► tree, delays, what each plane would cost
 //! ```
 //! # Invariants
-//! A plan is printed or written to a file. Only with --apply something is changed: the registry of one region.
+//! A plan is printed or written to a file. Only with --apply something is changed: the registry of
+//! one region.
 //!
 //! # On failure
 //! What is not measured yet is named, pair by pair; nothing is guessed for it.
 //!
 //! # Limits
-//! Averages of what was measured. Up to 8 regions every tree is tried; above, a good one is looked for.
+//! Averages of what was measured. Up to 8 regions every tree is tried; above, a good one is looked
+//! for.
 
 mod input;
 mod report;
@@ -26,10 +28,11 @@ use super::region::{self, Place};
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Find the best tree of serializers for the regions, and compare what each causal plane would add.
+    /// Find the best tree of serializers for the regions, and compare what each causal plane would
+    /// add.
     ///
-    /// Asks a running node for what the regions have measured of each other (view telesto_links), or takes latencies from a file, or the
-    /// seven sites of Saturn's evaluation.
+    /// Asks a running node for what the regions have measured of each other (view telesto_links),
+    /// or takes latencies from a file, or the seven sites of Saturn's evaluation.
     #[command(after_help = "Examples:
   telesto geo plan --url postgres://telesto@127.0.0.1:5433/telesto
   telesto geo plan --latencies sites.csv --weights traffic.csv
@@ -57,7 +60,8 @@ pub struct Plan {
     /// The seven sites of Saturn's evaluation, instead
     #[arg(long)]
     paper: bool,
-    /// How much each pair counts, from a file like that of latencies; default: the transactions that were sent, or all alike
+    /// How much each pair counts, from a file like that of latencies; default: the transactions
+    /// that were sent, or all alike
     #[arg(long, value_name = "FILE")]
     weights: Option<PathBuf>,
     /// What to make of it
@@ -66,8 +70,8 @@ pub struct Plan {
     /// Write it to a file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Have the regions use the tree: it is written into the registry of a region, which tells it the others. Regions follow it when they
-    /// are on plane tree (`telesto region plane tree`)
+    /// Have the regions use the tree: it is written into the registry of a region, which tells it
+    /// the others. Regions follow it when they are on plane tree (`telesto region plane tree`)
     #[arg(long, requires = "bucket", conflicts_with = "paper")]
     apply: bool,
     /// With --apply: the bucket of that region

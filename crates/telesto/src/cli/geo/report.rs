@@ -7,7 +7,8 @@
 //! Nothing fails.
 //!
 //! # Limits
-//! What is expected rests on latencies alone: no queues, no commit, no apply. What is measured has all of them.
+//! What is expected rests on latencies alone: no queues, no commit, no apply. What is measured has
+//! all of them.
 
 use std::fmt::Write as _;
 

@@ -7,12 +7,14 @@
 //!
 //! # Invariants
 //! - The file is read as a stream: memory holds one statement, or one chunk of COPY's lines.
-//! - Nothing is skipped but comments, what only psql itself heeds (`\restrict` and `\unrestrict`), statements about owners and rights
-//!   of roles that are not here, and CREATE ROLE of roles that are: these are counted and told.
+//! - Nothing is skipped but comments, what only psql itself heeds (`\restrict` and `\unrestrict`),
+//!   statements about owners and rights of roles that are not here, and CREATE ROLE of roles that
+//!   are: these are counted and told.
 //! - An executor that is stored for the role is not used: it may refuse what the file has.
 //!
 //! # On failure
-//! The first error ends it, naming file and line; what was committed before stays, unless `--single-transaction`.
+//! The first error ends it, naming file and line; what was committed before stays, unless
+//! `--single-transaction`.
 
 mod script;
 
@@ -187,8 +189,8 @@ impl<R: BufRead> Restoring<'_, R> {
         }
     }
 
-    /// A statement about owners and rights: a dump names roles of where it was made, which may not be here. Or one that makes a role, which
-    /// may be here: the first superuser always is.
+    /// A statement about owners and rights: a dump names roles of where it was made, which may not
+    /// be here. Or one that makes a role, which may be here: the first superuser always is.
     async fn roles(&mut self, text: &str, line: u64) -> Result<(), String> {
         let said = |error: tokio_postgres::Error| full(&error);
         if self.single {

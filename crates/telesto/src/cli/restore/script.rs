@@ -3,15 +3,17 @@
 //! # Invariants
 //! - A `;` inside quotes, dollar quotes, comments or parentheses ends no statement.
 //! - Each byte is looked at once, however long a statement is: the state is kept from line to line.
-//! - A dump that says where it begins is whole only when it says that it is complete: one that is cut between two statements would
-//!   otherwise pass for a smaller database.
+//! - A dump that says where it begins is whole only when it says that it is complete: one that is
+//!   cut between two statements would otherwise pass for a smaller database.
 //! - What has no statement at all is no dump: nothing is what a pipe gives whose writer has failed.
 //!
 //! # On failure
-//! A file that ends before its first statement, inside a statement, inside COPY's lines or before its dump is complete, one that is no UTF-8, and psql's own commands are refused.
+//! A file that ends before its first statement, inside a statement, inside COPY's lines or before
+//! its dump is complete, one that is no UTF-8, and psql's own commands are refused.
 //!
 //! # Limits
-//! psql's variables and commands are not known, but `\restrict` and `\unrestrict`, which newer versions of pg_dump write.
+//! psql's variables and commands are not known, but `\restrict` and `\unrestrict`, which newer
+//! versions of pg_dump write.
 
 use std::io::BufRead;
 
@@ -137,7 +139,8 @@ impl<R: BufRead> Script<R> {
         Err(format!("{word} is a command of psql: take it out, or load the file with psql"))
     }
 
-    /// Takes bytes of the line to `text` until the statement or the line ends; whether the statement did.
+    /// Takes bytes of the line to `text` until the statement or the line ends; whether the
+    /// statement did.
     fn scan(
         &mut self,
         inside: &mut Inside,
@@ -179,7 +182,8 @@ impl<R: BufRead> Script<R> {
                 }
                 Inside::Nothing => match (byte, next) {
                     (b'-', Some(b'-')) => {
-                        // Goes to the end of the line, and is no part of a statement that has not begun.
+                        // Goes to the end of the line, and is no part of a statement that has not
+                        // begun.
                         length = self.buffer.len() - self.at;
                         if text.is_empty() {
                             self.note();
@@ -345,7 +349,8 @@ mod tests {
             assert_eq!(steps(&both).expect("whole").len(), 4);
             assert!(steps(&format!("{whole}{title}\n")).is_err());
         }
-        // What says nothing of itself ends where it ends, and rows and texts say nothing of the dump.
+        // What says nothing of itself ends where it ends, and rows and texts say nothing of the
+        // dump.
         let title = TITLES[0];
         assert_eq!(steps("SET a = 1;").expect("whole").len(), 1);
         let inside = format!("SELECT '\n{title}\n';\nCOPY t FROM stdin;\n{title}\n\\.\n");

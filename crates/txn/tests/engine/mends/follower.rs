@@ -1,5 +1,5 @@
-//! A process that asks seldom while another writes much: its tail holds no more than its bound allows, however much it
-//! has to catch up with, and what it reads is what was written.
+//! A process that asks seldom while another writes much: its tail holds no more than its bound
+//! allows, however much it has to catch up with, and what it reads is what was written.
 
 use std::cell::Cell;
 use std::future::Future;

@@ -1,8 +1,9 @@
-//! Mends taken out again: scenarios that a seed draws find what each of them mends, and pass the same seeds with it.
+//! Mends taken out again: scenarios that a seed draws find what each of them mends, and pass the
+//! same seeds with it.
 //!
-//! A scenario draws sizes, intervals, delays and what happens next from its seed, and judges what a user would care
-//! about: rows that were told to be committed, errors without a cause, memory beyond its bound. The simulation
-//! (`sim/tests/plants.rs`) does the like for other mends.
+//! A scenario draws sizes, intervals, delays and what happens next from its seed, and judges what a
+//! user would care about: rows that were told to be committed, errors without a cause, memory
+//! beyond its bound. The simulation (`sim/tests/plants.rs`) does the like for other mends.
 
 mod follower;
 mod parts;

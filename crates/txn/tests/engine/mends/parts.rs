@@ -1,5 +1,6 @@
-//! Write sets in part objects: folds, collections, long snapshots and slow reads at times that a seed draws. Whatever
-//! was told to be committed is read, by strict reads, by snapshots held meanwhile, and after a crash.
+//! Write sets in part objects: folds, collections, long snapshots and slow reads at times that a
+//! seed draws. Whatever was told to be committed is read, by strict reads, by snapshots held
+//! meanwhile, and after a crash.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -36,7 +37,8 @@ impl Settings {
         let interval = draws.between(Duration::from_secs(2), retention);
         Self {
             retention,
-            // Beyond the retention it is refused at opening, unless the mend that refuses it is out.
+            // Beyond the retention it is refused at opening, unless the mend that refuses it is
+            // out.
             interval: if unbounded { interval * 2 + retention } else { interval },
             collect_every: draws.between(retention / 2, retention * 6),
             cached: draws.one_in(3),
