@@ -5,11 +5,13 @@ it. What went wrong is printed with its seed and its text.
     sqlsmith.py CONNINFO PID CORE-HOURS FIRST-SEED
 """
 
+import concurrent.futures
 import os
 import random
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import psycopg
@@ -41,7 +43,7 @@ def texts(conninfo, seed):
         print(f"sqlsmith did not end within {GENERATE_SECONDS} s with seed {seed}: none of its statements", flush=True)
         return
     if made.returncode != 0:
-        sys.exit(f"sqlsmith ended with {made.returncode} at seed {seed}: {made.stderr[-500:]}")
+        raise RuntimeError(f"sqlsmith ended with {made.returncode} at seed {seed}: {made.stderr[-500:]}")
     for text in made.stdout.split(";\n"):
         text = text.strip()
         if text:
@@ -55,44 +57,78 @@ def connect(conninfo):
     return connection
 
 
-def main(conninfo, pid, hours, seed):
-    began, base = time.monotonic(), processor_seconds(pid)
-    statements, answered, wrong, codes, told = 0, 0, 0, {}, 0
-    connection = connect(conninfo)
-    while True:
-        used = processor_seconds(pid)
-        if used is None:
-            sys.exit(f"the node ended (seed {seed})")
-        if used - base >= hours * 3600:
-            break
-        if time.monotonic() - told > 60:
-            told = time.monotonic()
-            print(f"{(used - base) / 3600:.2f} core-hours, {statements} statements, {answered} answered, {wrong} wrong", flush=True)
-        for text in texts(conninfo, seed):
-            at = time.monotonic()
-            statements += 1
-            try:
-                cursor = connection.execute(text)
-                if cursor.description:
-                    cursor.fetchmany(1)
-                answered += 1
-                code = "00000"
-            except psycopg.Error as error:
-                code = error.sqlstate or "closed"
-            codes[code] = codes.get(code, 0) + 1
-            took = time.monotonic() - at
-            if code in ("XX000", "XX001", "XX002", "closed", "57P01", "57P03") or took > HANG_SECONDS:
-                wrong += 1
+class Run:
+    """What all clients found, and when they are to end."""
+
+    def __init__(self, conninfo, pid, hours, seed):
+        self.conninfo, self.pid, self.hours = conninfo, pid, hours
+        self.began, self.base, self.told = time.monotonic(), processor_seconds(pid), 0
+        self.statements, self.answered, self.wrong, self.codes = 0, 0, 0, {}
+        self.seed, self.lock, self.ended = seed, threading.Lock(), None
+
+    def next_seed(self):
+        """The seed that a client goes on with; None: the node has worked long enough, or is gone."""
+        with self.lock:
+            used = processor_seconds(self.pid)
+            if used is None and self.ended is None:
+                self.ended = f"the node ended (before seed {self.seed})"
+            if self.ended is not None or used - self.base >= self.hours * 3600:
+                return None
+            if time.monotonic() - self.told > 60:
+                self.told = time.monotonic()
+                print(f"{(used - self.base) / 3600:.2f} core-hours, {self.statements} statements, {self.answered} answered, "
+                      f"{self.wrong} wrong", flush=True)
+            self.seed += 1
+            return self.seed - 1
+
+    def note(self, seed, text, code, took):
+        """Counts a statement; whether it did something wrong."""
+        with self.lock:
+            self.statements += 1
+            self.answered += code == "00000"
+            self.codes[code] = self.codes.get(code, 0) + 1
+            wrong = code in ("XX000", "XX001", "XX002", "closed", "57P01", "57P03") or took > HANG_SECONDS
+            if wrong:
+                self.wrong += 1
                 print(f"-- seed {seed}: {code} after {took:.1f} s\n{text};", flush=True)
-                if connection.closed:
-                    connection = connect(conninfo)
-            if processor_seconds(pid) is None:
-                sys.exit(f"the node ended (seed {seed}) at\n{text};")
-        seed += 1
-    listed = ", ".join(f"{code} {count}" for code, count in sorted(codes.items(), key=lambda entry: -entry[1])[:12])
-    print(f"{(used - base) / 3600:.2f} core-hours in {time.monotonic() - began:.0f} s up to seed {seed}: {statements} statements, "
-          f"{answered} answered, {wrong} wrong ({listed})")
-    sys.exit(1 if wrong else 0)
+            if processor_seconds(self.pid) is None:
+                self.ended = f"the node ended (seed {seed}) at\n{text};"
+        return wrong
+
+    def client(self):
+        """Seed after seed on one connection."""
+        connection = connect(self.conninfo)
+        while (seed := self.next_seed()) is not None:
+            for text in texts(self.conninfo, seed):
+                at, code = time.monotonic(), "00000"
+                try:
+                    cursor = connection.execute(text)
+                    if cursor.description:
+                        cursor.fetchmany(1)
+                except psycopg.Error as error:
+                    code = error.sqlstate or "closed"
+                wrong = self.note(seed, text, code, time.monotonic() - at)
+                if self.ended is not None:
+                    return
+                if wrong and connection.closed:
+                    connection = connect(self.conninfo)
+
+
+def main(conninfo, pid, hours, seed):
+    run = Run(conninfo, pid, hours, seed)
+    # One client a core: a statement keeps about one busy, and what is made at random also runs beside others.
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as clients:
+        started = [clients.submit(run.client) for _ in range(os.cpu_count())]
+        failed = [error for client in started if (error := client.exception()) is not None]
+    used = processor_seconds(pid)
+    if used is None or run.ended is not None:
+        sys.exit(run.ended or "the node ended")
+    if failed:
+        sys.exit(f"a client failed: {failed[0]!r}")
+    listed = ", ".join(f"{code} {count}" for code, count in sorted(run.codes.items(), key=lambda entry: -entry[1])[:12])
+    print(f"{(used - run.base) / 3600:.2f} core-hours in {time.monotonic() - run.began:.0f} s up to seed {run.seed}: "
+          f"{run.statements} statements, {run.answered} answered, {run.wrong} wrong ({listed})")
+    sys.exit(1 if run.wrong else 0)
 
 
 if __name__ == "__main__":
