@@ -1,8 +1,9 @@
 //! Plans of operators that are kept from one execution of a statement to the next.
 //!
 //! # Purpose
-//! Binding, optimising and choosing operators is nine tenths of a small statement here. One that is executed again has its operators made
-//! once, with parameters as calls ([`super::parameter`]), and each execution takes its seat in them ([`super::seat`]).
+//! Binding, optimising and choosing operators is nine tenths of a small statement here. One that is
+//! executed again has its operators made once, with parameters as calls ([`super::parameter`]), and
+//! each execution takes its seat in them ([`super::seat`]).
 //!
 //! # Protocol
 //! ```text
@@ -10,22 +11,27 @@
 //! second             planned for all ──► operators ──┬─ reset, linked, run ──► rows … end ──► put back
 //! later              taken ──────────────────────────┘   taken already, or another catalog: planned as ever
 //! ```
-//! Scans choose their index and ranges when they are opened, by the values of the execution. Of joins it is the first execution's values
-//! that decide; now and then one is planned for itself, and a statement that takes longer by what is kept goes back to that.
+//! Scans choose their index and ranges when they are opened, by the values of the execution. Of
+//! joins it is the first execution's values that decide; now and then one is planned for itself,
+//! and a statement that takes longer by what is kept goes back to that.
 //!
 //! # Invariants
-//! - Nothing of an execution is in the operators ([`super::seat`]), but for parameters whose values the plan is made for (`LIMIT $1`): with
-//!   others it is made anew.
-//! - Only operators are kept of which it is known that an execution leaves nothing in them ([`KEPT`]); they are reset before each.
+//! - Nothing of an execution is in the operators ([`super::seat`]), but for parameters whose values
+//!   the plan is made for (`LIMIT $1`): with others it is made anew.
+//! - Only operators are kept of which it is known that an execution leaves nothing in them
+//!   ([`KEPT`]); they are reset before each.
 //! - One execution at a time has them. The catalog is the very one that they were made with.
 //!
 //! # Failure behaviour
-//! What cannot be planned for all is planned for one. An error of the engine itself ends the keeping.
+//! What cannot be planned for all is planned for one. An error of the engine itself ends the
+//! keeping.
 //!
 //! # Limits
-//! Not kept: what locks rows, waits, is recursive, reads system tables or tables with row security, has subqueries that run row by row, WITH
-//! queries that are computed once, or texts that are another time whenever they are read (`'today'`). A plan counts
-//! what its operators, expressions and constants are about, of a sixteenth of the memory of statements beside it; what comes when that is full is planned for each execution.
+//! Not kept: what locks rows, waits, is recursive, reads system tables or tables with row security,
+//! has subqueries that run row by row, WITH queries that are computed once, or texts that are
+//! another time whenever they are read (`'today'`). A plan counts what its operators, expressions
+//! and constants are about, of a sixteenth of the memory of statements beside it; what comes when
+//! that is full is planned for each execution.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -67,7 +73,8 @@ const NODE_BYTES: u64 = 4 << 10;
 const ATTEMPTS: u32 = 2;
 /// Executions that may be slower, but for those that are not, before the plan is kept no longer.
 const SLOWER: u32 = 3;
-/// After so many executions by what is kept one is planned for itself, to compare; after twice as many again, and so on.
+/// After so many executions by what is kept one is planned for itself, to compare; after twice as
+/// many again, and so on.
 const COMPARED: u32 = 4;
 /// The same, at most.
 const COMPARED_AT_MOST: u32 = 1024;
@@ -80,8 +87,9 @@ const MOST_BYTES: u64 = 1 << 20;
 /// What a measurement is off by anyway.
 const NOISE: Duration = Duration::from_millis(2);
 
-/// Operators of which an execution of a reset copy leaves nothing behind, and that compute nothing on tasks of their own, which might outlive
-/// it (DataFusion 55.2: read one by one). Of an aggregate the copies share a dynamic filter, which is off (`runtime`).
+/// Operators of which an execution of a reset copy leaves nothing behind, and that compute nothing
+/// on tasks of their own, which might outlive it (DataFusion 55.2: read one by one). Of an
+/// aggregate the copies share a dynamic filter, which is off (`runtime`).
 const KEPT: [&str; 22] = [
     "AggregateExec",
     "BoundedWindowAggExec",
@@ -136,7 +144,8 @@ struct State {
     executed: bool,
     place: Place,
     failed: u32,
-    /// What executions took that were planned for themselves, their planning included: half of it the last one.
+    /// What executions took that were planned for themselves, their planning included: half of it
+    /// the last one.
     planned_for_one: Option<Duration>,
     slower: u32,
     /// Executions by what is kept since one was planned for itself, and how many there may be.
@@ -172,7 +181,8 @@ struct KeptPlan {
     /// Which statistics were known ([`telesto_sql_catalog::statistics::KnownStatistics::mark`]).
     statistics: u64,
     settings: Arc<Settings>,
-    /// Parameters whose values it was made for. To the bit: values that are equal may differ (`30 days` and `1 month`).
+    /// Parameters whose values it was made for. To the bit: values that are equal may differ
+    /// (`30 days` and `1 month`).
     fixed: Vec<(usize, SqlType, ScalarValue)>,
     _memory: Reservation,
 }
@@ -200,7 +210,8 @@ impl KeptPlan {
         })
     }
 
-    /// Makes the operators that serve any execution, for `context` as the first; `None`: what only one for each execution can do.
+    /// Makes the operators that serve any execution, for `context` as the first; `None`: what only
+    /// one for each execution can do.
     async fn made(plan: &DfPlan, context: &ExecContext) -> Result<Option<Self>> {
         if locks(&plan.query) {
             return Ok(None);
@@ -274,7 +285,8 @@ fn may_be_kept(node: &Arc<dyn ExecutionPlan>) -> bool {
     if let Some(source) = node.downcast_ref::<SourceExec>() {
         return source.is_for_any_execution();
     }
-    // What makes one partition of several reads each on a task of its own, and a join of several waits for all of them.
+    // What makes one partition of several reads each on a task of its own, and a join of several
+    // waits for all of them.
     let several = node.output_partitioning().partition_count() > 1
         || node.children().iter().any(|input| input.output_partitioning().partition_count() > 1);
     let gathers = node.is::<InTurnExec>() || node.is::<UnionExec>();
@@ -326,7 +338,8 @@ impl Keeping {
                     return Ok(None);
                 }
                 Err(error) => {
-                    // What is wrong with the statement itself is told by the plan for this execution.
+                    // What is wrong with the statement itself is told by the plan for this
+                    // execution.
                     telesto_sql_types::interrupt::check_long()?;
                     tracing::debug!(%error, "not planned for all executions");
                     run.end = End::Failed;
@@ -419,8 +432,8 @@ impl Keeping {
         state.planned_for_one = Some((before + took) / 2);
     }
 
-    /// An execution by kept operators took so long; `ended`: to its last row. Whether it was slower than one that is planned for itself once
-    /// too often.
+    /// An execution by kept operators took so long; `ended`: to its last row. Whether it was slower
+    /// than one that is planned for itself once too often.
     fn is_too_slow(&self, took: Duration, ended: bool) -> bool {
         let mut state = self.0.lock();
         let slower = state.planned_for_one.is_some_and(|other| took > other * 3 / 2 + NOISE);
@@ -570,5 +583,46 @@ impl Stream for PlannedRows {
             self.home.note_planned(self.rows.took);
         }
         polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether so many milliseconds are once too often.
+    fn too_slow(keeping: &Keeping, took: u64, ended: bool) -> bool {
+        keeping.is_too_slow(Duration::from_millis(took), ended)
+    }
+
+    #[test]
+    fn what_is_slower_three_times_is_kept_no_longer() {
+        let keeping = Keeping::default();
+        assert!((0..9).all(|_| !too_slow(&keeping, 900, true)), "there is nothing to compare with");
+        keeping.note_planned(Duration::from_millis(10));
+        assert!((0..9).all(|_| !too_slow(&keeping, 16, true)), "that is noise");
+        assert!(!too_slow(&keeping, 30, true) && !too_slow(&keeping, 30, false));
+        assert!(too_slow(&keeping, 30, true), "the third time");
+    }
+
+    #[test]
+    fn executions_that_are_not_slower_make_up_for_those_that_are() {
+        let keeping = Keeping::default();
+        keeping.note_planned(Duration::from_millis(10));
+        for _ in 0..9 {
+            assert!(!too_slow(&keeping, 30, true) && !too_slow(&keeping, 5, true));
+        }
+        assert!(!too_slow(&keeping, 30, true));
+        assert!(!too_slow(&keeping, 5, false), "who had enough after one row says nothing");
+        assert!(!too_slow(&keeping, 30, true) && too_slow(&keeping, 30, true));
+    }
+
+    #[test]
+    fn the_last_plan_for_one_counts_half() {
+        let keeping = Keeping::default();
+        keeping.note_planned(Duration::from_millis(10));
+        keeping.note_planned(Duration::from_millis(110));
+        assert!((0..9).all(|_| !too_slow(&keeping, 90, true)), "60 ms and a half");
+        assert!((0..2).all(|_| !too_slow(&keeping, 100, true)) && too_slow(&keeping, 100, true));
     }
 }

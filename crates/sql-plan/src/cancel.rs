@@ -22,7 +22,8 @@ pub use telesto_sql_types::interrupt::{Ending, Probe};
 pub struct CancelHandle(Arc<Shared>);
 
 impl CancelHandle {
-    /// Of a session whose statements have time limits by `clock` and make their values within `memory`.
+    /// Of a session whose statements have time limits by `clock` and make their values within
+    /// `memory`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, memory: &Arc<MemoryBudget>) -> Self {
         Self(Arc::new(Shared::new(clock, memory)))
@@ -60,13 +61,15 @@ impl CancelHandle {
         self.0.waits_for(wait);
     }
 
-    /// Whether the statement under way may compute for long: it should be polled where that holds up nobody.
+    /// Whether the statement under way may compute for long: it should be polled where that holds
+    /// up nobody.
     #[must_use]
     pub fn computes(&self) -> bool {
         self.0.is_computing()
     }
 
-    /// Whether the statement under way is to stop, by its time limit too. It will, when it is polled.
+    /// Whether the statement under way is to stop, by its time limit too. It will, when it is
+    /// polled.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.0.is_over(self.0.number())
@@ -100,23 +103,24 @@ impl CancelHandle {
 pub struct Backends {
     sessions: Mutex<BTreeMap<i32, Backend>>,
     /// How many sessions each role has logged in here.
-    seats: Mutex<BTreeMap<u32, usize>>,
+    slots: Mutex<BTreeMap<u32, usize>>,
 }
 
-/// A session's place among those that its role may have here (CONNECTION LIMIT), from its log-in to its end.
+/// A session's place among those that its role may have here (CONNECTION LIMIT), from its log-in to
+/// its end.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ConnectionSlot {
     backends: Arc<Backends>,
     role: u32,
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut seats = self.backends.seats.lock();
-        if let Some(taken) = seats.get_mut(&self.role) {
+        let mut slots = self.backends.slots.lock();
+        if let Some(taken) = slots.get_mut(&self.role) {
             *taken -= 1;
             if *taken == 0 {
-                seats.remove(&self.role);
+                slots.remove(&self.role);
             }
         }
     }
@@ -145,7 +149,8 @@ impl Backends {
         self.sessions.lock().insert(pid, Backend { handle, shown });
     }
 
-    /// Enters a session that executes a statement of another region; false: the process id is taken.
+    /// Enters a session that executes a statement of another region; false: the process id is
+    /// taken.
     pub fn enter_guest(&self, pid: i32, handle: CancelHandle, shown: Arc<Shown>) -> bool {
         let mut sessions = self.sessions.lock();
         let free = !sessions.contains_key(&pid);
@@ -178,18 +183,19 @@ impl Backends {
         self.sessions.lock().get(&pid).map(|backend| backend.shown.get().role)
     }
 
-    /// A place for one more session of a role, counted and taken at once; `None`: it has `limit` sessions.
-    pub fn seat(self: &Arc<Self>, role: u32, limit: Option<usize>) -> Option<Seat> {
-        let mut seats = self.seats.lock();
-        let taken = seats.entry(role).or_default();
+    /// A place for one more session of a role, counted and taken at once; `None`: it has `limit`
+    /// sessions.
+    pub fn slot(self: &Arc<Self>, role: u32, limit: Option<usize>) -> Option<ConnectionSlot> {
+        let mut slots = self.slots.lock();
+        let taken = slots.entry(role).or_default();
         if limit.is_some_and(|limit| *taken >= limit) {
             if *taken == 0 {
-                seats.remove(&role);
+                slots.remove(&role);
             }
             return None;
         }
         *taken += 1;
-        Some(Seat { backends: Arc::clone(self), role })
+        Some(ConnectionSlot { backends: Arc::clone(self), role })
     }
 
     /// What every session is doing, by process id.

@@ -1,13 +1,13 @@
 //! Arbitrary-precision decimal numbers with PostgreSQL's display scale, NaN and infinities.
 //!
 //! # Invariants
-//! - A finite number is `unscaled / 10^scale`; `scale` is the number of digits shown after the point and
-//!   survives storage (`1.0` and `1.00` are equal, but print as written).
+//! - A finite number is `unscaled / 10^scale`; `scale` is the number of digits shown after the
+//!   point and survives storage (`1.0` and `1.00` are equal, but print as written).
 //! - NaN equals itself and is greater than everything; there is no negative zero.
 //!
 //! # Limits
-//! 131072 digits before the point and 16383 after it, as PostgreSQL; beyond that operations return `None`
-//! and the caller reports 22003.
+//! 131072 digits before the point and 16383 after it, as PostgreSQL; beyond that operations return
+//! `None` and the caller reports 22003.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -68,7 +68,10 @@ impl Numeric {
     pub fn is_written(text: &str) -> Result<bool> {
         let text = text.trim_matches(|c: char| c.is_ascii_whitespace());
         let body = text.strip_prefix(['+', '-']).unwrap_or(text);
-        let (mantissa, exponent) = body.split_once(['e', 'E']).unwrap_or((body, "0"));
+        let (mantissa, exponent) = match memchr::memchr2(b'e', b'E', body.as_bytes()) {
+            Some(at) => (&body[..at], &body[at + 1..]),
+            None => (body, "0"),
+        };
         let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
         if exponent.is_empty() || whole.is_empty() && fraction.is_empty() {
@@ -107,7 +110,8 @@ impl Numeric {
             }
             None => (body, 0),
         };
-        // What has more digits is out of range whatever its exponent; to make a number of it takes the square of its length.
+        // What has more digits is out of range whatever its exponent; to make a number of it takes
+        // the square of its length.
         let most = (MAX_INTEGER_DIGITS + MAX_SCALE) as usize;
         let zeros = passed(mantissa, |b| matches!(b, b'0' | b'.')).ok()?;
         if mantissa.len() - zeros > most + 1 {
@@ -180,8 +184,8 @@ impl Numeric {
         }
     }
 
-    /// Rounds (half away from zero) or pads to `scale` digits after the point; a negative scale rounds
-    /// left of the point.
+    /// Rounds (half away from zero) or pads to `scale` digits after the point; a negative scale
+    /// rounds left of the point.
     #[must_use]
     pub fn rounded(&self, scale: i32) -> Self {
         let Self::Finite { unscaled, scale: have } = self else {

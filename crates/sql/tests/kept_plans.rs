@@ -1,4 +1,5 @@
-//! Operators that are kept from one execution to the next (`sql-datafusion/keeping`): each execution has its own answer.
+//! Operators that are kept from one execution to the next (`sql-datafusion/keeping`): each
+//! execution has its own answer.
 #![allow(
     clippy::disallowed_methods,
     reason = "a test is an outermost layer: it runs a session on a runtime of its own"
@@ -6,8 +7,11 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use support::{Collected, engine, session};
-use telesto_sql::{Datum, Session, SessionOptions, StatementResult};
+use telesto_sql::{Datum, Session, SessionOptions, SqlEngine, SqlOptions, StatementResult};
+use telesto_txn::memory::MemoryDatabase;
 
 /// The last statement's rows, columns parted by `|`, rows by blanks; or its error's code.
 async fn ask(session: &mut Session, sql: &str) -> String {
@@ -29,8 +33,8 @@ async fn kept(session: &mut Session, name: &str) -> u64 {
     ask(session, &sql).await.parse().expect("a number")
 }
 
-/// Ten rows of three groups, an index, and a table of their parts. Operators are for any values from the first execution on, however long
-/// they take.
+/// Ten rows of three groups, an index, and a table of their parts. Operators are for any values
+/// from the first execution on, however long they take.
 async fn tables(session: &mut Session) {
     for sql in [
         "set plan_cache_mode = force_generic_plan",
@@ -450,7 +454,8 @@ async fn null_at_first_leaves_the_index_to_others() {
     }
 }
 
-/// Numbers of another width than the column's, and types that are compared by sort keys, find their ranges.
+/// Numbers of another width than the column's, and types that are compared by sort keys, find their
+/// ranges.
 #[tokio::test]
 async fn parameters_lead_to_ranges_of_indexes() {
     let mut session = session().await.expect("opens");
@@ -491,4 +496,85 @@ async fn parameters_lead_to_ranges_of_indexes() {
     let read = "select idx_scan from pg_stat_user_tables where relname = 'wide'";
     let scans: u64 = ask(&mut session, read).await.parse().expect("a number");
     assert!(scans >= 20, "{scans}: each execution is led by an index");
+}
+
+/// Of many statements the first ones are kept, until their memory is used up: the answers are those
+/// of any execution.
+#[tokio::test]
+async fn what_comes_when_the_memory_is_full_is_planned_each_time() {
+    let env = telesto_runtime::env();
+    let database = Arc::new(MemoryDatabase::new(env.clone()));
+    let options = SqlOptions { memory_bytes: 8 << 20, ..SqlOptions::default() };
+    let engine = SqlEngine::open(database, env, options).await.expect("opens");
+    let mut session = engine.session(SessionOptions::default()).await.expect("opens");
+    tables(&mut session).await;
+    for n in 0..60 {
+        ask(&mut session, &RANKED.replace("ranked", &format!("ranked_{n}"))).await;
+        for (given, expected) in [("0", "3|3 6|2 9|1"), ("1", "1|4 4|3 7|2 10|1")] {
+            let sql = format!("execute ranked_{n} ({given})");
+            assert_eq!(ask(&mut session, &sql).await, expected, "{sql}");
+        }
+    }
+    assert_eq!(kept(&mut session, "ranked_0").await, 1);
+    assert_eq!(kept(&mut session, "ranked_59").await, 0, "there was no room any more");
+    ask(&mut session, "deallocate ranked_0").await;
+    ask(&mut session, RANKED).await;
+    for _ in 0..3 {
+        assert_eq!(ask(&mut session, "execute ranked (2)").await, "2|3 5|2 8|1");
+    }
+    assert_eq!(kept(&mut session, "ranked").await, 2, "it has the room of the one that is gone");
+}
+
+/// A cancel in the middle of an execution ends it, and the next has the operators again.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelled_execution_leaves_nothing_behind() {
+    let mut session = session().await.expect("opens");
+    tables(&mut session).await;
+    ask(
+        &mut session,
+        "prepare crossed (int) as select count(*), count(*) over () from part a, part b, part c, part d, part e, part f where a.item > $1 and b.n + c.n + d.n + e.n + f.n > 0",
+    )
+    .await;
+    for _ in 0..2 {
+        assert_eq!(ask(&mut session, "execute crossed (10)").await, "0|1");
+        let handle = session.cancel_handle();
+        let cancel = tokio::spawn(async move {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            handle.cancel();
+        });
+        assert_eq!(ask(&mut session, "execute crossed (0)").await, "57014");
+        cancel.await.expect("cancels");
+        assert_eq!(ask(&mut session, "execute crossed (10)").await, "0|1");
+    }
+    assert!(kept(&mut session, "crossed").await >= 4, "they serve on");
+}
+
+/// A session's own tables beside the database's: what is kept goes by what they hold now, and by
+/// another table of the name.
+#[tokio::test]
+async fn temporary_tables_are_read_as_they_are() {
+    let mut session = session().await.expect("opens");
+    tables(&mut session).await;
+    ask(&mut session, "create temp table chosen (id int)").await;
+    ask(
+        &mut session,
+        "prepare chosen (int) as select id, count(*) over () from chosen join item using (id) where id > $1 order by id",
+    )
+    .await;
+    for (change, expected) in [
+        ("insert into chosen values (1), (2)", "1|2 2|2"),
+        ("insert into chosen values (3)", "1|3 2|3 3|3"),
+        ("delete from chosen where id = 1", "2|2 3|2"),
+        ("truncate chosen", ""),
+        ("insert into chosen values (7)", "7|1"),
+    ] {
+        assert_eq!(ask(&mut session, change).await, "");
+        for _ in 0..2 {
+            assert_eq!(ask(&mut session, "execute chosen (0)").await, expected, "{change}");
+        }
+    }
+    ask(&mut session, "drop table chosen").await;
+    assert_eq!(ask(&mut session, "execute chosen (0)").await, "42P01");
+    ask(&mut session, "create temp table chosen as select 9 as id").await;
+    assert_eq!(ask(&mut session, "execute chosen (0)").await, "9|1");
 }

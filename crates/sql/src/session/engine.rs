@@ -57,9 +57,11 @@ pub struct SqlOptions {
     pub retry_attempts: u32,
     /// Bound on the statements an explicit transaction may record for re-execution.
     pub retry_statements: usize,
-    /// How often the log's tail is looked at, while sessions of this process LISTEN, for what others commit.
+    /// How often the log's tail is looked at, while sessions of this process LISTEN, for what
+    /// others commit.
     pub notify_interval: Duration,
-    /// The bucket's meter, for what statements tell of requests and dollars; `None`: there is no bucket.
+    /// The bucket's meter, for what statements tell of requests and dollars; `None`: there is no
+    /// bucket.
     pub meter: Option<Arc<Meter>>,
     /// Where goes what does not fit in memory: rows of sorts, joins and cursors.
     pub scratch: Scratch,
@@ -90,11 +92,11 @@ impl Default for SqlOptions {
 pub struct SessionOptions {
     /// The user; empty for `telesto`.
     pub user: String,
-    /// Whether the user was asked for a password, and had it: then only a role may begin a session. Otherwise a name that no
-    /// role has means the bootstrap superuser.
+    /// Whether the user was asked for a password, and had it: then only a role may begin a session.
+    /// Otherwise a name that no role has means the bootstrap superuser.
     pub proven: bool,
-    /// The role that the user was when that was asked: a session does not begin as another one of the name. `None`: as whichever
-    /// has it.
+    /// The role that the user was when that was asked: a session does not begin as another one of
+    /// the name. `None`: as whichever has it.
     pub role: Option<u32>,
     /// The database; empty for `telesto`.
     pub database: String,
@@ -110,7 +112,8 @@ pub struct SessionOptions {
     pub read_only: bool,
     /// The greatest label the client has seen (a session continued elsewhere).
     pub label: Label,
-    /// It is the server's own, or goes on: settings that are stored for roles and for the database are not for it.
+    /// It is the server's own, or goes on: settings that are stored for roles and for the database
+    /// are not for it.
     pub bare: bool,
     /// Who keeps records of definitions and changes of roles; `None`: nobody.
     pub audit: Option<Arc<dyn Audit>>,
@@ -168,7 +171,8 @@ impl SqlEngine {
         crate::expr::registry::install(&crate::system::FUNCTIONS)?;
         database.add_with(Arc::new(RowAdditions));
         database.place_by(Arc::new(StoredRules));
-        // Several processes may open a fresh bucket at once: one creates, the others conflict and find it.
+        // Several processes may open a fresh bucket at once: one creates, the others conflict and
+        // find it.
         let mut attempt = 0;
         loop {
             let txn = database.begin(TxnOptions::default()).await?;
@@ -271,7 +275,7 @@ impl SqlEngine {
         }
         let user = or_default(std::mem::take(&mut options.user));
         let mut role = self.log_in(&user, options.proven, options.role).await?;
-        let seat = role.seat.take();
+        let slot = role.slot.take();
         let (settings, warnings) = self.beginning(role, user, &mut options).await?;
         let mut session = self.session_of(settings, options.client);
         session.shown.change().encrypted = options.encrypted.take();
@@ -279,12 +283,12 @@ impl SqlEngine {
             session.notices.warning(warning.code(), warning.message());
         }
         (session.label, session.audit) = (options.label, options.audit);
-        session.seat = seat;
+        session.slot = slot;
         Ok(session)
     }
 
-    /// A session for a statement of one in another region, which has these settings and has seen what `label` stands for here. Its
-    /// transaction began at `started_micros`.
+    /// A session for a statement of one in another region, which has these settings and has seen
+    /// what `label` stands for here. Its transaction began at `started_micros`.
     pub(super) fn session_for(
         self: &Arc<Self>,
         settings: Settings,
@@ -329,7 +333,7 @@ impl SqlEngine {
             shown,
             notices: Arc::default(),
             configured: Arc::default(),
-            seat: None,
+            slot: None,
             block: None,
             ending: Arc::default(),
             lost: 0,
@@ -370,7 +374,8 @@ impl SqlEngine {
         }
     }
 
-    /// Statements that are executed for other regions have the turns, and the limits, of `host` from here on. Only the first one counts.
+    /// Statements that are executed for other regions have the turns, and the limits, of `host`
+    /// from here on. Only the first one counts.
     pub fn hosted_by(&self, host: Arc<dyn Host>) {
         self.visits.at(host);
     }
@@ -414,14 +419,15 @@ impl SqlEngine {
         &self.measured
     }
 
-    /// Notices what its sessions do now, and what is unlike it used to be; the server asks for it every
-    /// [`LOOK`](crate::plan::watch::LOOK).
+    /// Notices what its sessions do now, and what is unlike it used to be; the server asks for it
+    /// every [`LOOK`](crate::plan::watch::LOOK).
     pub fn look_around(&self) {
         let now = self.env.clock.wall_micros();
         self.watch.look(now, &self.backends, &self.accounts, &self.measured);
     }
 
-    /// Why the last write of a session of this process could not be made durable; `None`: it could, or none has been tried.
+    /// Why the last write of a session of this process could not be made durable; `None`: it could,
+    /// or none has been tried.
     #[must_use]
     pub fn write_trouble(&self) -> Option<Error> {
         self.writes.trouble()

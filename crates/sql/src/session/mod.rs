@@ -2,10 +2,11 @@
 //!
 //! # How to use
 //! - Simple protocol: [`Session::execute_simple`] with a [`ResultSink`].
-//! - Extended protocol: [`Session::prepare`] (Parse and Describe), [`Session::execute`] (Bind and the
-//!   first Execute; the server keeps the row stream as the portal and pulls `max_rows` at a time), and
-//!   [`Session::sync`] at every Sync, which commits an implicit transaction. After an error the
-//!   server skips to Sync; the session has by then rolled back or entered the failed state.
+//! - Extended protocol: [`Session::prepare`] (Parse and Describe), [`Session::execute`] (Bind and
+//!   the first Execute; the server keeps the row stream as the portal and pulls `max_rows` at a
+//!   time), and [`Session::sync`] at every Sync, which commits an implicit transaction. After an
+//!   error the server skips to Sync; the session has by then rolled back or entered the failed
+//!   state.
 //! - Rows and COPY targets of an earlier statement must be dropped or drained before the next call.
 //!
 //! # Invariants
@@ -123,7 +124,7 @@ pub struct Session {
     configured: Arc<settings::ConfigQueue>,
     sequences: Arc<SequenceSession>,
     /// Its place among its role's sessions on this node.
-    seat: Option<crate::plan::cancel::Seat>,
+    slot: Option<crate::plan::cancel::ConnectionSlot>,
     block: Option<Block>,
     /// The end of the last index build that was stopped.
     ending: Arc<online::Ending>,
@@ -156,11 +157,13 @@ pub struct Session {
     random: Arc<crate::plan::seeded::SeededRandom>,
     /// The query string under way has several statements.
     several: bool,
-    /// The statement under way came with an Execute: it is of one transaction with all up to the next Sync.
+    /// The statement under way came with an Execute: it is of one transaction with all up to the
+    /// next Sync.
     pipelined: bool,
     /// Behind the statement that begins, its query string has one that writes.
     writes_follow: bool,
-    /// A statement that may write has run, or a transaction that may write was committed, since the server asked last.
+    /// A statement that may write has run, or a transaction that may write was committed, since the
+    /// server asked last.
     wrote: bool,
     /// What is temporary; made when it is first asked for.
     temp: Option<Arc<crate::temp::TempStore>>,
@@ -338,8 +341,8 @@ impl Session {
         Ok(prepared)
     }
 
-    /// Executes a prepared statement. Outside a transaction block this starts an implicit transaction which
-    /// [`Session::sync`] commits.
+    /// Executes a prepared statement. Outside a transaction block this starts an implicit
+    /// transaction which [`Session::sync`] commits.
     ///
     /// # Errors
     /// The statement's.
@@ -423,8 +426,9 @@ impl Session {
         result
     }
 
-    /// Told by the server when it meets an error outside the session (a row stream, a COPY, a protocol
-    /// error): rolls an implicit transaction back, puts an explicit one in the failed state.
+    /// Told by the server when it meets an error outside the session (a row stream, a COPY, a
+    /// protocol error): rolls an implicit transaction back, puts an explicit one in the failed
+    /// state.
     pub fn fail(&mut self) {
         self.configured.take();
         self.texts.fails();
@@ -451,7 +455,8 @@ impl Session {
         }
     }
 
-    /// Whether anything since the last call was more than a read: an update, say, or the commit of one.
+    /// Whether anything since the last call was more than a read: an update, say, or the commit of
+    /// one.
     pub fn take_wrote(&mut self) -> bool {
         std::mem::take(&mut self.wrote)
     }
@@ -468,11 +473,12 @@ impl Session {
         self.notices.take()
     }
 
-    /// Takes the notifications that have come for this session since the last call. To be told to a client only outside of
-    /// a transaction block, as PostgreSQL does.
+    /// Takes the notifications that have come for this session since the last call. To be told to a
+    /// client only outside of a transaction block, as PostgreSQL does.
     ///
     /// # Errors
-    /// [`Lost`]: not all that it is owed could be kept; the client must be told, best by ending its session.
+    /// [`Lost`]: not all that it is owed could be kept; the client must be told, best by ending its
+    /// session.
     pub fn take_notifications(&self) -> std::result::Result<Vec<Arc<Notification>>, Lost> {
         self.channels.take()
     }
@@ -483,7 +489,8 @@ impl Session {
         self.channels.listens()
     }
 
-    /// Waits until [`Session::take_notifications`] may have something. Can be dropped and called again.
+    /// Waits until [`Session::take_notifications`] may have something. Can be dropped and called
+    /// again.
     pub async fn notified(&self) {
         self.channels.woken().await;
     }
@@ -517,7 +524,8 @@ impl Session {
         changes
     }
 
-    /// The greatest label seen, in the transaction under way too: what it has shown was shown, however it ends.
+    /// The greatest label seen, in the transaction under way too: what it has shown was shown,
+    /// however it ends.
     #[must_use]
     pub fn label(&self) -> Label {
         let under_way = self.block.as_ref().and_then(|block| block.txn.as_ref());

@@ -1,17 +1,20 @@
 //! Whose session it is, and whose rights count: log-in, SET ROLE, SET SESSION AUTHORIZATION.
 //!
 //! # Invariants
-//! - A session begins as a role that the catalog has, and that may log in; or, where nobody is asked for a password, under a name
-//!   that no role has, as the bootstrap superuser.
-//! - A role changes here, by `set_config('role', …)`, which asks the same, and by what a session begins with (`beginning`); whose
-//!   session it is changes here and nowhere else.
-//! - Who may become whom is asked of the catalog as it is now, whatever the block reads: the answer outlives the block. What the block
-//!   has itself changed of roles counts as long as nobody else has changed definitions since.
-//! - Who may become whom is asked of the role that the session is of, not of the one it acts as: SET ROLE gives up nothing. Of the
-//!   way back to what a session began as, it is asked of the role that logged in.
+//! - A session begins as a role that the catalog has, and that may log in; or, where nobody is
+//!   asked for a password, under a name that no role has, as the bootstrap superuser.
+//! - A role changes here, by `set_config('role', …)`, which asks the same, and by what a session
+//!   begins with (`beginning`); whose session it is changes here and nowhere else.
+//! - Who may become whom is asked of the catalog as it is now, whatever the block reads: the answer
+//!   outlives the block. What the block has itself changed of roles counts as long as nobody else
+//!   has changed definitions since.
+//! - Who may become whom is asked of the role that the session is of, not of the one it acts as:
+//!   SET ROLE gives up nothing. Of the way back to what a session began as, it is asked of the role
+//!   that logged in.
 //!
 //! # On failure
-//! 28000 where no session begins, 42501 for a role that the session may not become, 22023 for one there is not.
+//! 28000 where no session begins, 42501 for a role that the session may not become, 22023 for one
+//! there is not.
 //!
 //! # Limits
 //! A session of a role that was dropped goes on, without any right.
@@ -32,7 +35,7 @@ use super::{Session, SqlEngine};
 use crate::catalog::CatalogSnapshot;
 use crate::error::{Error, Result, SqlState};
 use crate::expr::settings::{Configured, is_of_superusers};
-use crate::plan::cancel::Seat;
+use crate::plan::cancel::ConnectionSlot;
 
 /// What a statement asks of the session's roles.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +58,8 @@ impl Asked {
     /// What SET asks; `None`: it is about something else.
     pub(super) fn of_set(set: &Set) -> Result<Option<Self>> {
         let local = |scope: Option<&ContextModifier>| matches!(scope, Some(ContextModifier::Local));
-        // A word that is kept, where a name stands: PostgreSQL's grammar has it behind TO and = alone.
+        // A word that is kept, where a name stands: PostgreSQL's grammar has it behind TO and =
+        // alone.
         if let Set::SetRole { role_name: Some(name), .. } = set
             && name.quote_style.is_none()
             && name.value.eq_ignore_ascii_case("default")
@@ -121,11 +125,11 @@ pub(super) struct LoggedIn {
     /// The catalog that says so, if it was asked.
     pub(super) catalog: Option<Arc<CatalogSnapshot>>,
     /// Its place among the role's sessions; of a name that no role has there is no limit.
-    pub(super) seat: Option<Seat>,
+    pub(super) slot: Option<ConnectionSlot>,
 }
 
 fn first_role(catalog: Option<Arc<CatalogSnapshot>>) -> LoggedIn {
-    LoggedIn { oid: BOOTSTRAP, superuser: true, catalog, seat: None }
+    LoggedIn { oid: BOOTSTRAP, superuser: true, catalog, slot: None }
 }
 
 /// 22023 of a role that is to be taken.
@@ -143,7 +147,8 @@ impl SqlEngine {
         catalog
     }
 
-    /// The role that a session of `user` begins as. `proven`: the user was asked for a password, and had it; `wanted`: as this role.
+    /// The role that a session of `user` begins as. `proven`: the user was asked for a password,
+    /// and had it; `wanted`: as this role.
     pub(super) async fn log_in(
         &self,
         user: &str,
@@ -188,26 +193,27 @@ impl SqlEngine {
             .detail("User does not have CONNECT privilege."));
         }
         let limit = role.connection_limit.filter(|_| !role.superuser).map(|limit| limit as usize);
-        let Some(seat) = self.backends.seat(role.oid, limit) else {
+        let Some(slot) = self.backends.slot(role.oid, limit) else {
             return Err(Error::new(
                 SqlState::TOO_MANY_CONNECTIONS,
                 format!("too many connections for role \"{user}\""),
             ));
         };
         let (oid, superuser) = (role.oid, role.superuser);
-        Ok(LoggedIn { oid, superuser, catalog: Some(catalog), seat: Some(seat) })
+        Ok(LoggedIn { oid, superuser, catalog: Some(catalog), slot: Some(slot) })
     }
 }
 
 impl Session {
-    /// The catalog as it is now, with what the block has changed of it. A block may read an older one, and what is answered here
-    /// stays when the block has ended.
+    /// The catalog as it is now, with what the block has changed of it. A block may read an older
+    /// one, and what is answered here stays when the block has ended.
     async fn roles_now(&self) -> Result<Arc<CatalogSnapshot>> {
         let now = self.engine.catalog_now().await?;
         let Some(block) = &self.block else { return Ok(now) };
         let (Some(base), Some(txn)) = (&block.base, &block.txn) else { return Ok(now) };
         let before = base.temp.as_ref().map_or(base.stamp, |temp| temp.shared_stamp);
-        // A block whose definitions rest on older ones than there are now cannot commit: what it would have made does not count.
+        // A block whose definitions rest on older ones than there are now cannot commit: what it
+        // would have made does not count.
         if before != now.stamp {
             return Ok(now);
         }
@@ -230,8 +236,8 @@ impl Session {
         Ok(())
     }
 
-    /// Makes so what one call of `set_config` asked for. The call was checked by the catalog of its statement, which may be an older
-    /// one; what only some may set is asked again of the present.
+    /// Makes so what one call of `set_config` asked for. The call was checked by the catalog of its
+    /// statement, which may be an older one; what only some may set is asked again of the present.
     pub(super) async fn configure_one(&mut self, call: &Configured) -> Result<()> {
         match &call.becomes {
             Some(asked) => {
@@ -288,7 +294,8 @@ impl Session {
             if oid != authenticated && !is_super(authenticated) {
                 return Err(denied("permission denied to set session authorization"));
             }
-            // Back at the role that logged in the session acts as what it began with, as after RESET ROLE.
+            // Back at the role that logged in the session acts as what it began with, as after
+            // RESET ROLE.
             let began = match asked.role {
                 None => self.began_as(&catalog)?,
                 Some(_) => None,
