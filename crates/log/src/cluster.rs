@@ -40,9 +40,9 @@ use crate::error::{Error, Result};
 use crate::holders::{Holders, Redundancy, Whose};
 use crate::log::{Inner, VirtualLog};
 use crate::options::Cluster;
-use crate::quorum::{Fence, ServerState, Standing, majority};
+use crate::quorum::{Fence, ServerState, majority};
 use crate::role::Role;
-use crate::server::{LocalLogServer, LogServer, LogletKey, Reply, Request};
+use crate::server::{LogServer, LogletKey, Reply, Request};
 
 /// Candidates for a succession come one after the other, so far apart.
 const APART: Duration = Duration::from_millis(150);

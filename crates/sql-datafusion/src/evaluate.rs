@@ -73,16 +73,20 @@ impl Evaluation {
     }
 
     /// [`Self::hold`] for a call: what is not immutable has no value while a plan is made that is
-    /// to be kept.
+    /// to be kept, nor behind the end of an execution, whose settings and time it would take from
+    /// the one that the plan was made for.
     ///
     /// # Errors
-    /// Those of [`Seat::check_known`].
+    /// Those of [`Seat::check_known`] and [`Seat::exec`].
     pub fn hold_for(&self, volatility: Volatility) -> Result<Held<'_>> {
         match &self.seat {
-            Some(seat) if volatility != Volatility::Immutable => seat.check_known()?,
-            _ => {}
+            Some(seat) if volatility != Volatility::Immutable => {
+                seat.check_known()?;
+                let exec = Some(seat.exec()?);
+                Ok(Held { settings: &self.settings, catalog: &self.catalog, exec })
+            }
+            _ => Ok(self.hold()),
         }
-        Ok(self.hold())
     }
 
     /// A value as JSON.

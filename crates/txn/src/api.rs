@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 pub use telesto_bucket::Cost;
 use telesto_common::key::KeyRange;
 use telesto_common::{Label, Lsn, RegionId, Timestamp, TxnId};
@@ -42,7 +41,6 @@ use crate::outgoing::Placed;
 use crate::peers::Peers;
 use crate::reading::Reader;
 use crate::regions::RegionControl;
-use crate::staleness::Staleness;
 use crate::view::ClusterView;
 
 /// Whether a read is validated at commit.
