@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use telesto_common::{Env, NodeId};
+use telesto_common::{Env, Incarnation, NodeId};
 use telesto_log::chain::ServerInfo;
 use telesto_log::server::Neighbours;
 use telesto_net::{CallLimits, Caller, Class, Client, Peer, Transport};
@@ -45,6 +45,8 @@ struct Member {
     control: Client,
     /// Commits: a large one delays no ping.
     commits: Client,
+    /// Since when it says that it opens the database, and does not own the log there.
+    opens: Option<Duration>,
     /// Questions of layers above, of which many may be held at a time: they hold up no commit.
     questions: Client,
     live: Option<Live>,
@@ -55,6 +57,15 @@ struct Member {
     refused: u32,
     asked: Option<Duration>,
     asking: bool,
+}
+
+impl Member {
+    /// Takes note of what it says of itself.
+    fn says(&mut self, live: Live, now: Duration) {
+        let opens = live.phase == Phase::Starting && !live.owns;
+        self.opens = opens.then(|| self.opens.unwrap_or(now));
+        self.live = Some(live);
+    }
 }
 
 /// See the module's text.
@@ -123,6 +134,7 @@ impl Members {
             commits,
             questions,
             live: None,
+            opens: None,
             heard: None,
             missed: 0,
             refused: 0,
@@ -148,6 +160,7 @@ impl Members {
     pub fn forget(&self, node: NodeId) -> bool {
         let mut table = self.table.lock();
         table.nodes.remove(&node);
+        self.neighbours.set_removed(node);
         table.removed.insert(node)
     }
 
@@ -223,7 +236,8 @@ impl Members {
             Answer::Live(_)
                 if client.life().is_some_and(|life| life < member.record.incarnation) => {}
             Answer::Live(live) => {
-                (member.live, member.heard) = (Some(*live), Some(now));
+                member.says(*live, now);
+                member.heard = Some(now);
                 (member.missed, member.refused) = (0, 0);
             }
             Answer::Nobody => {
@@ -238,10 +252,20 @@ impl Members {
 
     /// A node that pings this one lives too.
     pub fn heard(&self, node: NodeId, live: Live) {
+        let now = self.env.clock.monotonic();
         let mut table = self.table.lock();
         if let Some(member) = table.nodes.get_mut(&node) {
-            member.live = Some(live);
+            member.says(live, now);
         }
+    }
+
+    /// For how long this life of `node` has opened the database and served no commits, and which
+    /// life it is.
+    pub fn opens_for(&self, node: NodeId) -> Option<(Incarnation, Duration)> {
+        let now = self.env.clock.monotonic();
+        let table = self.table.lock();
+        let member = table.nodes.get(&node)?;
+        member.opens.map(|since| (member.record.incarnation, now.saturating_sub(since)))
     }
 
     /// Whether `node` has not answered for `after`, and several times, or was removed; `None`: it
@@ -314,13 +338,16 @@ impl Members {
     }
 
     /// Tells the log where new copies may be put: on this node first, then on living nodes, of each
-    /// zone one before a second one of any. `seldom_asked`: nodes are, so that who was not heard
-    /// for a second may live.
-    pub fn place(&self, seldom_asked: bool) {
-        let living = if seldom_asked { self.present() } else { self.living() };
-        let fit = living
-            .iter()
-            .filter(|(record, live)| record.role == NodeRole::Full && live.phase != Phase::Leaving);
+    /// zone one before a second one of any. Those that are not `near` are asked seldom: who was not
+    /// heard for a second may live.
+    pub fn place(&self, near: &[NodeId]) {
+        let (present, living) = (self.present(), self.living());
+        let lives = |node| living.iter().any(|(record, _)| record.node == node);
+        let fit = present.iter().filter(|(record, live)| {
+            record.role == NodeRole::Full
+                && live.phase != Phase::Leaving
+                && (!near.contains(&record.node) || lives(record.node))
+        });
         let mut left: Vec<&Record> = fit.map(|(record, _)| record).collect();
         let own = (self.own.role == NodeRole::Full).then_some(&self.own);
         let mut chosen: Vec<&Record> = own.into_iter().collect();

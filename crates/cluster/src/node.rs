@@ -152,7 +152,7 @@ impl Node {
             medial: Medial::default(),
         });
         node.list().await?;
-        node.members.place(false);
+        node.members.place(&[]);
         node.spawn("pinging the nodes", Arc::clone(&node).run());
         Ok(node)
     }
@@ -279,12 +279,12 @@ impl Node {
         let mut listed = self.env.clock.monotonic();
         loop {
             let ping = self.ping_now();
-            for due in self.members.due(&self.near()) {
+            // Nodes on whom nothing hangs are asked seldom.
+            let near = self.near();
+            for due in self.members.due(&near) {
                 asking.push(Arc::clone(&self).ping(due, ping.clone()).boxed());
             }
-            // While nothing hangs on them nodes are asked seldom.
-            let near = self.near();
-            self.members.place(near.is_empty());
+            self.members.place(&near);
             self.look_after_owner();
             self.look_after_medium();
             self.measure();

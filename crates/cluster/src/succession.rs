@@ -10,6 +10,8 @@
 //!   hear each other would take turns.
 //! - Who hears no majority of the log's servers takes nothing over: it would not hear that they
 //!   accept its seals, which would end the loglet of an owner that lives.
+//! - An owner that answers and serves no commits, since it opens the database, is succeeded too: at
+//!   once where it is a later life of the node than the one that the chain names.
 //!
 //! # On failure
 //! A take-over that fails is tried again at the next tick, after a look at the chain; what was
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use telesto_common::{Deadline, NodeId};
+use telesto_common::{Deadline, Incarnation, NodeId};
 use telesto_log::chain::Medium;
 use telesto_txn::Engine;
 
@@ -35,18 +37,35 @@ use crate::status::Phase;
 /// Bound on a look at the chain, and on a take-over.
 const LOOK: Duration = Duration::from_secs(2);
 const TAKE_OVER: Duration = Duration::from_secs(5);
+/// What an owner may take from having the log to serving commits. One that died and is back is given
+/// no more than silence.
+const OPENS: Duration = Duration::from_secs(5);
 
 impl Node {
-    /// The active loglet, when it is another node's.
-    fn foreign(&self, engine: &Engine) -> Option<(NodeId, u64)> {
+    /// The active loglet, when it is another node's: that node, its life, the loglet.
+    fn foreign(&self, engine: &Engine) -> Option<(NodeId, Incarnation, u64)> {
         let chain = engine.log().chain();
         let active = chain.active();
         match &active.medium {
             Medium::Quorum { owner, .. } if owner.node != self.caller().node => {
-                Some((owner.node, active.id))
+                Some((owner.node, owner.incarnation, active.id))
             }
             _ => None,
         }
+    }
+
+    /// Why the owner serves no commits although its node answers: it has died and is back, and
+    /// opens the database, or it has taken the log over and does not come to serve it. Whether and
+    /// when it does may hang on its way to the bucket.
+    fn finds_opening(&self, owner: NodeId, life: Incarnation) -> Option<String> {
+        let (newest, opens) = self.members.opens_for(owner)?;
+        let bound = if newest > life { self.settings.silence } else { OPENS };
+        (opens >= bound).then(|| {
+            format!(
+                "node {owner} owns the log and has not opened the database for {} ms",
+                opens.as_millis()
+            )
+        })
     }
 
     /// Whether this node and those whom it hears, the owner aside, are a majority of the servers of
@@ -65,7 +84,10 @@ impl Node {
     }
 
     /// Why the owner is dead; `None`: it lives, or nobody knows.
-    fn finds_dead(&self, owner: NodeId) -> Option<String> {
+    fn finds_dead(&self, owner: NodeId, life: Incarnation) -> Option<String> {
+        if let Some(why) = self.finds_opening(owner, life) {
+            return Some(why);
+        }
         let silence = self.settings.silence;
         match self.members.is_silent(owner, silence) {
             Some(true) => {}
@@ -104,29 +126,34 @@ impl Node {
             && self.phase() != Phase::Leaving
             && !self.members.is_removed();
         let Some(engine) = self.engine.get().filter(|_| may) else { return };
-        let Some((owner, loglet)) = self.foreign(engine) else { return };
-        let Some(why) = self.finds_dead(owner) else { return };
+        let Some((owner, life, loglet)) = self.foreign(engine) else { return };
+        let Some(why) = self.finds_dead(owner, life) else { return };
         if !self.hears_majority(engine, owner) || !self.begin_succeeding() {
             return;
         }
         let (node, engine) = (Arc::clone(self), Arc::clone(engine));
         self.env.spawn("taking over the log", async move {
-            if let Err(error) = node.succeed(&engine, owner, loglet, &why).await {
+            if let Err(error) = node.succeed(&engine, (owner, life, loglet), &why).await {
                 node.tell(format!("the log was not taken over: {error}; {why}"));
             }
             node.succeeding.store(false, Ordering::Release);
         });
     }
 
-    async fn succeed(&self, engine: &Engine, owner: NodeId, loglet: u64, why: &str) -> Result<()> {
+    async fn succeed(
+        &self,
+        engine: &Engine,
+        (owner, life, loglet): (NodeId, Incarnation, u64),
+        why: &str,
+    ) -> Result<()> {
         let log = engine.log();
         // The chain may say for long that another one owns it.
         log.refresh(self.env.deadline(LOOK)).await?;
-        if self.foreign(engine) != Some((owner, loglet)) {
+        if self.foreign(engine) != Some((owner, life, loglet)) {
             return Ok(());
         }
         self.env.clock.sleep(log.succession_delay()).await;
-        if self.finds_dead(owner).is_none() || !self.hears_majority(engine, owner) {
+        if self.finds_dead(owner, life).is_none() || !self.hears_majority(engine, owner) {
             return Ok(());
         }
         let begun = self.env.clock.monotonic();

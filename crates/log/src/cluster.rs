@@ -441,6 +441,10 @@ impl Inner {
         let mut away = Vec::new();
         let mut again = 0;
         for (info, standing) in &redundancy.servers {
+            if cluster.servers.is_removed(info.node) {
+                away.push(info.node);
+                continue;
+            }
             match standing.state {
                 ServerState::Following => {}
                 // It can have the next loglet.
@@ -469,9 +473,9 @@ impl Inner {
         if chain.active().id != sequencer.key().loglet {
             return Ok(false);
         }
-        if redundancy.following() * 2 <= servers {
-            // Those whose disks fail may fail again: the loglet, of which reads are answered, is
-            // not ended for one that cannot begin.
+        if grows || redundancy.following() * 2 <= servers {
+            // Those whose disks fail may fail again, and those to grow to may begin none: the
+            // loglet is not ended for one that cannot begin.
             self.could_begin(&chain, sequencer.next(), &away, by).await?;
         }
         tracing::warn!(

@@ -113,7 +113,9 @@ impl VirtualLog {
             }
             return Err(Error::AlreadyExists { shard, bucket: url });
         }
-        inner.install_sequencer(&inner.chain(), by).await?;
+        if let Medium::Quorum { token, .. } = &chain.active().medium {
+            inner.install_sequencer(LogletKey { shard, loglet: id, token: *token }, by).await?;
+        }
         log.inner.start_tending();
         Ok(log)
     }
@@ -298,12 +300,17 @@ impl Inner {
         Ok(won)
     }
 
-    /// Becomes the sequencer of `chain`'s active loglet, which is empty and this process's own.
-    pub async fn install_sequencer(self: &Arc<Self>, chain: &Chain, by: Deadline) -> Result<()> {
+    /// Becomes the sequencer of the loglet `key`, which this process has made and put into the
+    /// chain, and which is empty. `false`: the chain goes on elsewhere already. Whoever learns late
+    /// that it has won a version of the chain may have been succeeded in the next one before.
+    pub async fn install_sequencer(self: &Arc<Self>, key: LogletKey, by: Deadline) -> Result<bool> {
+        let chain = self.chain();
         let loglet = chain.active();
-        let Medium::Quorum { token, servers, .. } = &loglet.medium else { return Ok(()) };
+        let Medium::Quorum { token, servers, .. } = &loglet.medium else { return Ok(false) };
+        if (loglet.id, *token) != (key.loglet, key.token) {
+            return Ok(false);
+        }
         let holders = self.holders(servers, by).await?;
-        let key = LogletKey { shard: self.store.shard, loglet: loglet.id, token: *token };
         let env = self.store.env.clone();
         let buffer_bytes = self.options.buffer_bytes;
         let fence = self.fence();
@@ -317,7 +324,10 @@ impl Inner {
             let mut state = self.state.lock();
             // Unless the chain has changed meanwhile, or the log was closed.
             let role = Role::Owner(sequencer);
-            if !state.closed && role.fits(&state.chain) {
+            if !role.fits(&state.chain) {
+                return Ok(false);
+            }
+            if !state.closed {
                 state.role = role;
             }
         }
@@ -330,10 +340,10 @@ impl Inner {
             // committed after the append that wrote them had failed: nobody counted them.
             self.archive.wake();
         }
-        if let Err(error) = self.clean_local(chain, by).await {
+        if let Err(error) = self.clean_local(&chain, by).await {
             tracing::warn!(%error, "cleaning the local log failed; again at the next start");
         }
-        Ok(())
+        Ok(true)
     }
 
     /// When the active loglet is a quorum loglet: ends it and goes on with one of our own. The
@@ -391,11 +401,15 @@ impl Inner {
             let writer = self.store.env.writer_token();
             let made = medium.clone();
             let next = chain.followed_by(writer, end, hash, medium);
+            let key = LogletKey { shard: self.store.shard, loglet: id, token };
             if self.put_chain(next, by).await? {
-                return self.install_sequencer(&self.chain(), by).await;
+                if self.install_sequencer(key, by).await? {
+                    return Ok(());
+                }
+                // What it made was in the chain: it is cleaned up as what others made is.
+                continue;
             }
             if let Medium::Quorum { servers, .. } = &made {
-                let key = LogletKey { shard: self.store.shard, loglet: id, token };
                 self.discard(key, servers, by).await;
             }
         }

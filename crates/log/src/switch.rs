@@ -140,7 +140,10 @@ impl VirtualLog {
             let race = self.seal_before(&mut followers, born + AGE, by).await;
             inner.discard_followers(followers);
             match race? {
-                Race::Won => return inner.install_sequencer(&inner.chain(), by).await,
+                Race::Won(key) => {
+                    let installed = inner.install_sequencer(key, by).await?;
+                    return if installed { Ok(()) } else { Err(inner.reconfigured()) };
+                }
                 Race::Changed => {}
                 // Others took these slots while the loglets were made.
                 Race::Lost { made } => {
@@ -207,7 +210,11 @@ impl VirtualLog {
                         Medium::Quorum { token, .. } if *token == follower.key.token
                     );
                     let ours = ours && healed.active().id == follower.key.loglet;
-                    return if ours { Ok(Race::Won) } else { Err(inner.reconfigured()) };
+                    return if ours {
+                        Ok(Race::Won(follower.key))
+                    } else {
+                        Err(inner.reconfigured())
+                    };
                 }
             }
         }
@@ -244,8 +251,8 @@ struct Follower {
 
 /// How the race for a slot ended.
 enum Race {
-    /// The chain goes on with one of our loglets.
-    Won,
+    /// The chain goes on with this loglet of ours.
+    Won(LogletKey),
     /// Others have filled all slots that a seal of ours could stand in, or the loglets are too old;
     /// the tail when they had been made.
     Lost { made: Lsn },

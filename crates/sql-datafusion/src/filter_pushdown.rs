@@ -32,6 +32,7 @@ use datafusion::optimizer::{ApplyOrder, Optimizer, OptimizerConfig, OptimizerRul
 
 use super::guards::{may_fail, risk, wants_guard};
 use super::row_by_row;
+use super::window_keys::without_names;
 
 /// DataFusion's rules, less those that get something wrong.
 pub(super) fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
@@ -258,7 +259,7 @@ fn filtered(input: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
 }
 
 /// What stands twice is looked for when conditions that may fail stand last in their filters: only
-/// what comes first is computed for all rows.
+/// what comes first is computed for all rows. Behind it keys of windows have no names.
 fn steady_first(
     rule: &dyn OptimizerRule,
     plan: LogicalPlan,
@@ -276,7 +277,9 @@ fn steady_first(
         node => Ok(Transformed::no(node)),
     })?;
     let done = rule.rewrite(sorted.data, config)?;
-    Ok(Transformed::new(done.data, done.transformed || sorted.transformed, done.tnr))
+    let changed = done.transformed || sorted.transformed;
+    let data = if done.transformed { without_names(done.data)?.data } else { done.data };
+    Ok(Transformed::new(data, changed, done.tnr))
 }
 
 fn truth() -> Expr {

@@ -75,6 +75,7 @@ mod types;
 mod udf;
 mod virtual_table;
 mod waiting;
+mod window_keys;
 mod with_rows;
 
 use std::any::Any;

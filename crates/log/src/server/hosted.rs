@@ -45,6 +45,11 @@ struct Promise {
     until: Duration,
     /// Seals that wait.
     sealing: usize,
+    /// A seal was written, or may have been: whoever asked for it may have given up before its
+    /// outcome was known.
+    begun: bool,
+    /// A seal was answered in this life of the server.
+    answered: bool,
 }
 
 /// See the module's text.
@@ -126,7 +131,10 @@ impl Hosted {
             return false;
         }
         let mut promise = self.promise.lock();
-        if promise.sealing > 0 || self.progress.borrow().sealed {
+        let ending = promise.sealing > 0 || promise.begun || self.progress.borrow().sealed;
+        // A loglet has one sequencer. Who takes itself for another one gets no lease.
+        let other = promise.holder.is_some_and(|holder| holder != terms.holder);
+        if ending || other {
             return false;
         }
         promise.holder = Some(terms.holder);
@@ -169,17 +177,26 @@ impl Hosted {
         let _sealing = Sealing(&self.promise);
         loop {
             let left = {
-                let promise = self.promise.lock();
+                let mut promise = self.promise.lock();
                 let own = holder.is_some() && promise.holder == holder;
                 let now = env.clock.monotonic();
-                if own { Duration::ZERO } else { promise.until.saturating_sub(now) }
+                let left = promise.until.saturating_sub(now);
+                // A seal that an earlier life of the server wrote and never answered is not one
+                // that has waited for its promises.
+                if own || left.is_zero() || promise.answered {
+                    promise.begun = true;
+                    Duration::ZERO
+                } else {
+                    left
+                }
             };
-            if left.is_zero() || self.progress.borrow().sealed {
+            if left.is_zero() {
                 break;
             }
             env.within(by, "waiting for a lease of the log to end", env.clock.sleep(left)).await?;
         }
         let sealed = self.stored.seal().await?;
+        self.promise.lock().answered = true;
         if let Reply::Tail { first, next, sealed, .. } = sealed {
             self.progress.send_modify(|progress| {
                 progress.first = first;

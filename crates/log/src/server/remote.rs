@@ -7,7 +7,7 @@
 //! # On failure
 //! [`Error::Unavailable`] or [`Error::DeadlinePassed`]; what was asked may have been done.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -29,6 +29,10 @@ pub trait Servers: Debug + Send + Sync {
     /// Those on which a new loglet may be put, the best first: this node's own, those that live, in
     /// other zones.
     fn candidates(&self) -> Vec<ServerInfo>;
+
+    /// Whether the node was removed from the cluster: it is not let in again, so that a copy on it
+    /// is one that ends with its process.
+    fn is_removed(&self, node: NodeId) -> bool;
 
     /// The server that `info` names.
     fn server(&self, info: &ServerInfo) -> Arc<dyn LogServer>;
@@ -103,6 +107,7 @@ pub struct Neighbours {
     /// address.
     addresses: Mutex<BTreeMap<NodeId, String>>,
     clients: Mutex<BTreeMap<(NodeId, String), Arc<RemoteLogServer>>>,
+    removed: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Neighbours {
@@ -123,12 +128,18 @@ impl Neighbours {
             candidates: Mutex::default(),
             addresses: Mutex::default(),
             clients: Mutex::default(),
+            removed: Mutex::default(),
         })
     }
 
     /// From now on new loglets may be put on `candidates`, the best first.
     pub fn set_candidates(&self, candidates: Vec<ServerInfo>) {
         *self.candidates.lock() = candidates;
+    }
+
+    /// The node was removed from the cluster.
+    pub fn set_removed(&self, node: NodeId) {
+        self.removed.lock().insert(node);
     }
 
     /// From now on node `node` is reached at `address`, whatever a loglet says.
@@ -164,6 +175,10 @@ impl Neighbours {
 impl Servers for Neighbours {
     fn candidates(&self) -> Vec<ServerInfo> {
         self.candidates.lock().clone()
+    }
+
+    fn is_removed(&self, node: NodeId) -> bool {
+        self.removed.lock().contains(&node)
     }
 
     fn server(&self, info: &ServerInfo) -> Arc<dyn LogServer> {

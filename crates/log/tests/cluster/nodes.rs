@@ -74,6 +74,8 @@ pub struct Shape {
     pub archive_interval: Duration,
     pub buffer_bytes: usize,
     pub segment_bytes: u64,
+    /// After so long an attempt of a request of the bucket is given up.
+    pub request_timeout: Duration,
     pub planted: Planted,
 }
 
@@ -86,6 +88,7 @@ impl Shape {
             archive_interval: Duration::from_secs(2),
             buffer_bytes: 1 << 20,
             segment_bytes: 1 << 16,
+            request_timeout: Duration::from_secs(10),
             planted: Planted::NONE,
         }
     }
@@ -177,6 +180,7 @@ impl Nodes {
         let options = BucketOptions {
             latency: Some(LatencyModel::S3_STANDARD),
             faults: Some(Arc::clone(&self.faults)),
+            request_timeout: self.shape.request_timeout,
             ..BucketOptions::default()
         };
         let store = Arc::clone(&self.store);

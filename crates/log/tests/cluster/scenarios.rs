@@ -526,6 +526,58 @@ fn switch_to_the_bucket_that_a_successor_overtakes_shows_nothing_that_is_not_in_
     }
 }
 
+/// The owner wins a version of the chain and hears of it late, when it has read in the next one that
+/// another node has succeeded it. It does not take that node's loglet for the one it has won.
+#[test]
+fn late_winner_of_a_version_does_not_sequence_its_successors_loglet() {
+    for seed in 0..12 {
+        World::run(seed, false, async move |world| {
+            let request_timeout = Duration::from_secs(3);
+            let shape = Shape { request_timeout, ..Shape::of_three() };
+            let nodes = Nodes::new(world, shape).await;
+            let hash = say(&nodes, 0, 1, [0; 16]).await.expect("appended");
+            let hash = say(&nodes, 0, 2, hash).await.expect("appended");
+            let log = nodes.opened(0).await;
+            let by = nodes.nodes[0].process.env.deadline(PATIENCE);
+            // The next loglet of its own is in the chain; the reply never comes, and a look at the
+            // object, when the request has timed out, says that it was won.
+            let version = log.chain().version;
+            nodes.faults.add(FaultRule::next(Class::Put, "/chain/", Fault::HangAfter));
+            log.resign(by).await.expect("resigned");
+            log.take_back();
+            for (index, clients) in [(0, 8), (1, 1), (2, 1)] {
+                nodes.opened(index).await;
+                for name in &["a", "b", "c", "d", "e", "f", "g", "h"][..clients] {
+                    nodes.client(index, name, Duration::from_millis(40));
+                }
+            }
+            let appending = say(&nodes, 0, 3, hash);
+            let succeeding = async {
+                let other = nodes.opened(1).await;
+                while other.chain().version == version {
+                    let by = nodes.nodes[1].process.env.deadline(PATIENCE);
+                    other.refresh(by).await.expect("the bucket answers");
+                }
+                nodes.isolate(0);
+                while other.chain().version < version + 2 {
+                    nodes.world.sleep(Duration::from_millis(5)).await;
+                }
+                nodes.world.sleep(Duration::from_millis(200 * seed)).await;
+                nodes.net.heal();
+            };
+            // Whether its entry is in the log is not what counts.
+            let _ = futures::join!(appending, succeeding);
+            nodes.world.sleep(Duration::from_secs(12)).await;
+            let owners = (0..3).filter(|at| nodes.log(*at).is_some_and(|log| log.sequences()));
+            assert_eq!(owners.count(), 1, "seed {seed}");
+            let history = nodes.history.lock();
+            assert!(history.found.is_empty(), "seed {seed}: {:?}", history.found);
+            let told = history.acknowledged.len();
+            assert!(told > 5, "seed {seed}: nobody went on: {told}");
+        });
+    }
+}
+
 /// The bucket fails when the owner has stopped for it. The log goes on although nobody appends: the
 /// others wait for that.
 #[test]

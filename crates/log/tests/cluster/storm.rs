@@ -51,6 +51,7 @@ impl Storm {
             archive_interval: Duration::from_millis(pick(&[300, 2000, 60_000])),
             buffer_bytes: pick(&[2000, 1 << 20]) as usize,
             segment_bytes: pick(&[1 << 12, 1 << 16]),
+            request_timeout: Duration::from_secs(10),
             planted,
         };
         let may_forget = world.draw(2) == 0;
