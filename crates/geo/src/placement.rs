@@ -31,6 +31,8 @@ const RULES: u64 = 2;
 const COMPLETE: u64 = 4;
 /// And of the one with the life.
 const LIFE: u64 = 5;
+/// And of the one with the doubt.
+const DOUBT: u64 = 9;
 
 /// The key of a region's own row of replication with this number.
 #[must_use]
@@ -59,6 +61,14 @@ pub fn complete_row() -> Bytes {
 #[must_use]
 pub fn life_row() -> Bytes {
     own_row(LIFE)
+}
+
+/// The key of the row with the number, u64 little endian, that a region draws each time that it goes
+/// on although it may have lost commits, and when it knows that it has. What was given out by
+/// positions of its own, which no other region has, may be elsewhere. Odd: it knows that it has.
+#[must_use]
+pub fn doubt_row() -> Bytes {
+    own_row(DOUBT)
 }
 
 /// Whether a key is a region's own row of replication; the row with the rules is not.

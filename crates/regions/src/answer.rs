@@ -71,6 +71,7 @@ impl Question {
                 Ok(Bytes::new())
             }
             Self::Gaps => Ok(crate::gaps::told(shared)),
+            Self::Newest { of } => Ok(shared.inbox.lock().newest(of).encode()),
             Self::Close { at } => Ok(shared.close_for(from, at)),
             Self::Standing => {
                 let passed = shared.passed.borrow().clone().into_iter().collect();

@@ -31,6 +31,7 @@ use telesto_txn::service::{CommitWrites, Freshness};
 use telesto_txn::{Database as _, Engine, Reads};
 
 use crate::error::{Error, Result};
+use crate::life::doubt_write;
 use crate::relayed::{Relay, Relayed};
 use crate::rows;
 use crate::store::{Store, checked};
@@ -92,8 +93,7 @@ pub async fn count_apart(env: &Env, engine: &Arc<Engine>) -> Result<()> {
         "nobody carries the streams of this region: columns that merge are counted apart until somebody does"
     );
     let life = Bytes::copy_from_slice(&life.to_le_bytes());
-    let writes = vec![checked(life_row(), Some(life), Timestamp::MAX)];
-    store.commit(CommitWrites::Inline(writes), Reads::default(), Timestamp::ZERO).await.map(|_| ())
+    store.put(vec![checked(life_row(), Some(life), Timestamp::MAX), doubt_write(env, false)]).await
 }
 
 /// See the module's text.

@@ -92,8 +92,8 @@ enum Item {
         /// The turn in which it came.
         turn: u64,
     },
-    /// The stream has passed this position.
-    End(Box<Position>),
+    /// The stream has passed this position; told when `came`.
+    End { position: Box<Position>, came: u64 },
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ impl Source {
     fn came(&self, from: RegionId, me: RegionId) -> u64 {
         let last = self.queue.iter().rev().find_map(|item| match item {
             Item::Transaction { past, .. } => Some(past.get(from, me)),
-            Item::End(_) => None,
+            Item::End { .. } => None,
         });
         self.applied.max(last.unwrap_or_default())
     }
@@ -144,7 +144,7 @@ impl Source {
     /// behind for them.
     fn merge_ends(&mut self, at: usize, from: RegionId, me: RegionId) {
         let number = |at: usize| match self.queue.get(at) {
-            Some(Item::End(position)) => Some(position.past.get(from, me)),
+            Some(Item::End { position, .. }) => Some(position.past.get(from, me)),
             _ => None,
         };
         let before = at.checked_sub(1).and_then(number);
@@ -299,21 +299,21 @@ impl Inbox {
             source.push(queued(element, now, turn));
         }
         source.received = batch.end.clone();
-        source.push(Item::End(Box::new(batch.end)));
+        source.push(Item::End { position: Box::new(batch.end), came: now });
         if let Some(last_but_one) = source.queue.len().checked_sub(2) {
             source.merge_ends(last_but_one, from, me);
         }
     }
 
     /// Begins the stream of `from` at `position`; everything before it is here as rows.
-    pub fn begin(&mut self, from: RegionId, position: Position) {
+    pub fn begin(&mut self, from: RegionId, position: Position, now: u64) {
         let source = self.sources.entry(from).or_default();
         source.queue.clear();
         source.bytes = 0;
         source.applied = source.applied.max(position.past.get(from, self.me));
         source.received = position.clone();
         source.resume = position.clone();
-        source.push(Item::End(Box::new(position)));
+        source.push(Item::End { position: Box::new(position), came: now });
         self.begun = true;
     }
 
@@ -328,7 +328,7 @@ impl Inbox {
         for item in self.sources.values().flat_map(|source| &source.queue) {
             match item {
                 Item::Transaction { past, .. } => known.absorb(past),
-                Item::End(position) => known.absorb(&position.past),
+                Item::End { position, .. } => known.absorb(&position.past),
             }
         }
         known
@@ -354,7 +354,7 @@ impl Inbox {
         let waiting = self.sources.get(&of).into_iter().flat_map(|source| &source.queue);
         let transactions = waiting.filter_map(|item| match item {
             Item::Transaction { at, writes, .. } => Some((*at, writes)),
-            Item::End(_) => None,
+            Item::End { .. } => None,
         });
         for (at, writes) in transactions.skip(usize::try_from(skipped).unwrap_or(usize::MAX)) {
             if bytes >= max_bytes {
@@ -483,7 +483,7 @@ impl Inbox {
         };
         let (past, writes) = match front {
             Item::Transaction { past, writes, .. } => (past, &writes[..]),
-            Item::End(position) => (&position.past, &[][..]),
+            Item::End { position, .. } => (&position.past, &[][..]),
         };
         let stamp = self.stamp.as_ref().filter(|_| self.plane == PlaneKind::Eventual);
         let stamped = stamp.is_some_and(|stamp| writes.iter().any(|write| write.key == *stamp));
@@ -509,7 +509,7 @@ impl Inbox {
         let queue = &self.sources.get(&from)?.queue;
         let past = queue.iter().find_map(|item| match item {
             Item::Transaction { past, .. } => Some(past),
-            Item::End(_) => None,
+            Item::End { .. } => None,
         })?;
         let mut all = (0..crate::past::MEMBERS as u16).map(RegionId);
         all.find(|other| some(*other) && self.lacks(*other, from, past))
@@ -539,7 +539,7 @@ impl Inbox {
         let merges = self.planted != Some(Bug::ColumnNotMerged);
         source.bytes = source.bytes.saturating_sub(item.bytes());
         match item {
-            Item::End(position) => {
+            Item::End { position, .. } => {
                 if merges {
                     self.known.absorb(&position.past);
                 }
@@ -567,10 +567,18 @@ impl Inbox {
 }
 
 impl Item {
+    /// What it waits for, and when it came.
+    fn waits(&self) -> (&Past, u64) {
+        match self {
+            Self::Transaction { past, came, .. } => (past, *came),
+            Self::End { position, came } => (&position.past, *came),
+        }
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Self::Transaction { bytes, .. } => *bytes,
-            Self::End(_) => Past::BYTES,
+            Self::End { .. } => Past::BYTES,
         }
     }
 }
@@ -611,7 +619,7 @@ mod tests {
         let mut inbox = Inbox::new(ME, plane, None);
         inbox.defined_in(defining.map(RegionId));
         for (source, seen) in batches {
-            inbox.begin(RegionId(*source), Position::default());
+            inbox.begin(RegionId(*source), Position::default(), 0);
             inbox.take(RegionId(*source), batch(*source, seen), 0);
         }
         all_due(&mut inbox)
@@ -655,7 +663,7 @@ mod tests {
     fn row_of_what_is_not_defined_stays_with_its_stream_and_the_others_go_on() {
         let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
         for (source, key) in [(1, "t1"), (2, "s")] {
-            inbox.begin(RegionId(source), Position::default());
+            inbox.begin(RegionId(source), Position::default(), 0);
             let mut batch = batch(source, &[]);
             let (key, value) = (Bytes::from_static(key.as_bytes()), Some(Bytes::new()));
             batch.elements[0].writes.push(KeyWrite { key, value });
@@ -686,8 +694,8 @@ mod tests {
     #[test]
     fn queue_that_stands_does_not_grow_by_batches_without_transactions() {
         let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
-        inbox.begin(RegionId(1), Position::default());
-        inbox.begin(RegionId(2), Position::default());
+        inbox.begin(RegionId(1), Position::default(), 0);
+        inbox.begin(RegionId(2), Position::default(), 0);
         inbox.take(RegionId(1), batch(1, &[2]), 0);
         assert_eq!(all_due(&mut inbox), [] as [u16; 0], "it waits for region 2");
         let before = inbox.queued_bytes(RegionId(1));
@@ -708,7 +716,7 @@ mod tests {
     fn positions_between_transactions_count_as_memory_until_they_are_passed() {
         let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
         for source in [1, 2] {
-            inbox.begin(RegionId(source), Position::default());
+            inbox.begin(RegionId(source), Position::default(), 0);
         }
         let of_one = inbox.queued_bytes(RegionId(1));
         assert!(of_one >= Past::BYTES, "{of_one}");
@@ -723,7 +731,7 @@ mod tests {
     #[test]
     fn nothing_waits_for_a_region_that_is_being_closed() {
         let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
-        inbox.begin(RegionId(1), Position::default());
+        inbox.begin(RegionId(1), Position::default(), 0);
         inbox.take(RegionId(1), batch(1, &[2]), 0);
         assert_eq!(all_due(&mut inbox), [] as [u16; 0]);
         inbox.begin_to_close(RegionId(2));
@@ -740,7 +748,7 @@ mod tests {
     fn what_others_serve_again_never_waits_for_what_depends_on_it() {
         let mut inbox = Inbox::new(ME, PlaneKind::Matrix, None);
         for source in [1, 2] {
-            inbox.begin(RegionId(source), Position::default());
+            inbox.begin(RegionId(source), Position::default(), 0);
         }
         // Region 2 has seen what region 1 sent it. What it serves again of that is told with the
         // past of a batch that was made later: as if it had seen what depends on it.

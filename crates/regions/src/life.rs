@@ -27,10 +27,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use telesto_common::Timestamp;
-use telesto_geo::placement::life_row;
-use telesto_txn::Reads;
-use telesto_txn::service::CommitWrites;
+use telesto_common::{Env, Timestamp};
+use telesto_geo::placement::{doubt_row, life_row};
+use telesto_txn::service::CheckedWrite;
 
 use crate::error::{Error, Result};
 use crate::shared::Shared;
@@ -48,6 +47,7 @@ pub(crate) async fn begin(shared: &Shared) -> Result<()> {
             "not all regions have said where they stand: columns that merge are counted apart until they have"
         );
         put(shared, Some(life)).await?;
+        shared.store.put(vec![doubt_write(&shared.env, false)]).await?;
         shared.keep_suspects().await?;
     }
     // All have said it by now, perhaps; then nobody else takes the usual life up again.
@@ -82,9 +82,15 @@ async fn settle(shared: &Shared) -> Result<()> {
     shared.clear_suspects().await
 }
 
+/// The write that begins a new doubt: what this region gave by positions of its own may be lost
+/// here, or is (`lost`), and be elsewhere.
+pub(crate) fn doubt_write(env: &Env, lost: bool) -> CheckedWrite {
+    let doubt = env.random.next_u64() & !1 | u64::from(lost);
+    let doubt = Bytes::copy_from_slice(&doubt.to_le_bytes());
+    checked(doubt_row(), Some(doubt), Timestamp::MAX)
+}
+
 async fn put(shared: &Shared, life: Option<u64>) -> Result<()> {
     let life = life.map(|life| Bytes::copy_from_slice(&life.to_le_bytes()));
-    let row = checked(life_row(), life, Timestamp::MAX);
-    let writes = CommitWrites::Inline(vec![row]);
-    shared.store.commit(writes, Reads::default(), Timestamp::ZERO).await.map(|_| ())
+    shared.store.put(vec![checked(life_row(), life, Timestamp::MAX)]).await
 }

@@ -37,8 +37,8 @@ use crate::store::checked;
 
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(5);
-/// Looks that found nothing after which only other definitions are a reason to look again: what was
-/// under way has come by then.
+/// Looks that found nothing after which there is one look in so many, until the definitions change:
+/// what was under way has come by then, but for what a region sends that has not heard of them.
 const CLEAN: u32 = 12;
 /// Keys removed in one entry.
 const BATCH: usize = 1000;
@@ -68,7 +68,10 @@ async fn look(shared: &Shared, clean: &mut (Option<Bytes>, u32)) -> Result<()> {
             if clean.0 != stamp {
                 *clean = (stamp.clone(), 0);
             }
-            if stamp.is_none() || clean.1 >= CLEAN {
+            if clean.1 >= CLEAN {
+                clean.1 += 1;
+            }
+            if stamp.is_none() || clean.1 > CLEAN && !clean.1.is_multiple_of(CLEAN) {
                 return Ok(0);
             }
             let meaning = tables.at(at, stamp.as_ref()).await.map_err(Error::Definitions)?;
@@ -80,14 +83,18 @@ async fn look(shared: &Shared, clean: &mut (Option<Bytes>, u32)) -> Result<()> {
             }
             let behind = |has: u64| has < position.0;
             if ranges.is_empty() {
-                clean.1 = CLEAN;
+                clean.1 = clean.1.max(CLEAN);
                 return Ok(0);
             }
             if shared.peers.values().any(|peer| behind(peer.has.load(Ordering::Relaxed))) {
                 return Ok(0);
             }
             let removed = remove(shared, ranges, at, (number, tables.stamp())).await?;
-            clean.1 = if removed == 0 { clean.1 + 1 } else { 0 };
+            match removed {
+                0 if clean.1 < CLEAN => clean.1 += 1,
+                0 => {}
+                _ => clean.1 = 0,
+            }
             Ok(removed)
         };
         let removed: Result<usize> = removed.await;

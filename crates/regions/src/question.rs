@@ -54,6 +54,16 @@ pub(crate) enum Question {
     Close { at: Timestamp },
     /// Of which times have you lost commits? See [`crate::gaps`].
     Gaps,
+    /// Which transaction of `of` is the newest that came to you? See [`Newest`].
+    Newest { of: RegionId },
+}
+
+/// The newest transaction of a region that came, by its own stream or by way of another region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Newest {
+    pub number: u64,
+    /// Its time; 0: it came before this runner began.
+    pub at: Timestamp,
 }
 
 /// Where a list of rows goes on.
@@ -131,6 +141,7 @@ const ROWS_OF_RANGE: u8 = 10;
 const UNCHANGED: u8 = 11;
 pub(crate) const CLOSE: u8 = 12;
 pub(crate) const GAPS: u8 = 13;
+const NEWEST: u8 = 14;
 
 /// Of a label: the key has a value.
 const THERE: u8 = 1;
@@ -157,6 +168,10 @@ impl Question {
             }
             Self::Anew => out.put_u8(ANEW),
             Self::Gaps => out.put_u8(GAPS),
+            Self::Newest { of } => {
+                out.put_u8(NEWEST);
+                out.put_u16_le(of.0);
+            }
             Self::Close { at } => {
                 out.put_u8(CLOSE);
                 out.put_u64_le(at.0);
@@ -211,6 +226,7 @@ impl Question {
             ANEW => Self::Anew,
             STANDING => Self::Standing,
             GAPS => Self::Gaps,
+            NEWEST => Self::Newest { of: RegionId(cursor.u16()?) },
             DIGEST => Self::Digest { range: take_range(&mut cursor)? },
             LABELS => Self::Labels { range: take_range(&mut cursor)? },
             LABELS_OF => {
@@ -330,6 +346,22 @@ pub(crate) fn unpack_piece(bytes: Bytes) -> Result<(Place, Vec<LabelledRow>), Ma
     let next = Place::take(&mut cursor)?;
     let rows = unpack_rows(&cursor.take(cursor.remaining())?)?;
     Ok((next, rows))
+}
+
+impl Newest {
+    pub fn encode(self) -> Bytes {
+        let mut out = BytesMut::new();
+        put_varint(&mut out, self.number);
+        out.put_u64_le(self.at.0);
+        out.freeze()
+    }
+
+    pub fn decode(bytes: Bytes) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let (number, at) = (cursor.varint()?, Timestamp(cursor.u64()?));
+        cursor.finish()?;
+        Ok(Self { number, at })
+    }
 }
 
 impl Known {

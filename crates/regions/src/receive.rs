@@ -132,7 +132,8 @@ impl Receiver {
                 Ok(Reply::Answer(read_for::answer(shared, from, asked).await.encode()))
             }
             Request::Filled(position) => {
-                shared.inbox.lock().begin(from, position);
+                let now = shared.env.clock.wall_micros();
+                shared.inbox.lock().begin(from, position, now);
                 // Noted first: after a crash it would be filled again, with rows that go before
                 // their causes.
                 let noted = shared.apply_taken(Vec::new(), Then::Nothing);

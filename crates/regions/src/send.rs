@@ -34,7 +34,7 @@ use telesto_txn::{Database as _, Reads};
 use crate::error::{Error, Result};
 use crate::fold::Fold;
 use crate::lines::Lines;
-use crate::question::Question;
+use crate::question::{Newest, Question};
 use crate::shared::{Peer, Shared, leg};
 use crate::sort_out::meaning;
 use crate::take_back::{TAKING_BACK, take_back};
@@ -52,6 +52,8 @@ const FILL_ROWS: usize = 1024;
 /// Requests that fill a region under way.
 const FILL_WINDOW: usize = 8;
 const PAUSE: Duration = Duration::from_millis(100);
+/// How long a peer that does not answer may be one that begins as this region does.
+const HEARING: Duration = Duration::from_secs(10);
 /// How often a log that others may write to is looked at without a hint, and a receiver spoken to
 /// without news, in beats.
 const LOOK_BEATS: u32 = 20;
@@ -79,6 +81,7 @@ struct Stream<'a> {
 impl Sender {
     pub async fn run(self) {
         let env = self.shared.env.clone();
+        let begun = env.clock.monotonic();
         loop {
             let result = self.stream().await;
             if let Some(peer) = self.shared.peers.get(&self.to) {
@@ -86,7 +89,7 @@ impl Sender {
                 peer.filling.store(false, Ordering::Relaxed);
             }
             if let Err(error) = result {
-                self.is_away();
+                self.is_away(begun);
                 tracing::debug!(to = %self.to, %error, "a stream to another region is interrupted");
                 self.shared.trouble.lock().insert(Some(self.to), error.to_string());
                 env.clock.sleep(PAUSE + env.jitter(PAUSE)).await;
@@ -95,8 +98,14 @@ impl Sender {
     }
 
     /// The peer cannot be asked where it stands, unless it has something of this region that must
-    /// be taken back first. Where that is not waited for any more, it is away as others are.
-    fn is_away(&self) {
+    /// be taken back first. Where that is not waited for any more, it is away as others are. Who
+    /// may just be starting too, as when all regions do, is no sooner away than [`HEARING`] behind
+    /// the begin, unless clients write already.
+    fn is_away(&self, begun: Duration) {
+        let since = self.shared.env.clock.monotonic().saturating_sub(begun);
+        if since < HEARING && !self.shared.config.opened.load(Ordering::Acquire) {
+            return;
+        }
         let mut taking_back = self.shared.taking_back.lock();
         let heard = self.shared.heard.borrow().contains(&self.to);
         if heard {
@@ -127,7 +136,7 @@ impl Sender {
         };
         let incarnation = shared.incarnation();
         let fold = match hello {
-            Reply::At(position) => match self.fold_at(position).await {
+            Reply::At(position) => match self.fold_of(position).await {
                 Err(Error::LostCommits { .. }) => {
                     shared.taking_back.lock().insert(self.to);
                     take_back(shared, self.to).await?;
@@ -208,6 +217,46 @@ impl Sender {
             TAKING_BACK.as_secs() / 60
         );
         trouble.insert(Some(self.to), text);
+    }
+
+    /// The fold of the position where the receiver stands, unless this region has lost something
+    /// that the receiver has: by its stream, or by way of others, which the position does not say.
+    async fn fold_of(&self, position: Position) -> Result<Fold> {
+        let (shared, me) = (&self.shared, self.shared.config.me);
+        let fold = self.fold_at(position).await?;
+        let newest = match shared.question(self.to, &Question::Newest { of: me }).await {
+            // A version that does not know the question.
+            Err(Error::Refused { .. }) => return Ok(fold),
+            answer => Newest::decode(answer?).map_err(Error::malformed("what came to a region"))?,
+        };
+        let told = newest.number <= fold.position.past.get(me, self.to);
+        match told || self.has_numbered(&fold, newest).await? {
+            true => Ok(fold),
+            false => Err(Error::LostCommits { region: self.to }),
+        }
+    }
+
+    /// Whether the log has that very transaction for the receiver, behind a position.
+    async fn has_numbered(&self, from: &Fold, wanted: Newest) -> Result<bool> {
+        let shared = &self.shared;
+        let mut fold = shared.fold(from.position.clone(), from.rules.clone());
+        loop {
+            let by = shared.env.deadline(shared.config.timeout);
+            let next = fold.position.lsn.next();
+            let batch = shared.engine.log().read(next, BATCH_BYTES, Cause::Read, by).await?;
+            for entry in &batch.entries {
+                for element in fold.entry(entry, Some(self.to)).await?.elements {
+                    let number = element.past.get(shared.config.me, self.to);
+                    if number >= wanted.number {
+                        let same = wanted.at == Timestamp::ZERO || element.at == wanted.at;
+                        return Ok(number == wanted.number && same);
+                    }
+                }
+            }
+            if batch.at_tail {
+                return Ok(false);
+            }
+        }
     }
 
     /// A fold that goes on where the receiver stands.

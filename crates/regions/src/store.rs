@@ -83,6 +83,12 @@ impl Store {
         }
     }
 
+    /// Commits rows of replication, which depend on nothing.
+    pub async fn put(&self, writes: Vec<CheckedWrite>) -> Result<()> {
+        let writes = CommitWrites::Inline(writes);
+        self.commit(writes, Reads::default(), Timestamp::ZERO).await.map(|_| ())
+    }
+
     /// Commits `writes`, if none of `reads` was changed since; `after` is what the commit timestamp
     /// must exceed.
     pub async fn commit(

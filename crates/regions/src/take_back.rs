@@ -36,6 +36,7 @@ use telesto_shard::Read;
 
 use crate::error::{Error, Result};
 use crate::inbox::{Remote, Way};
+use crate::life::doubt_write;
 use crate::past::{Past, beyond};
 use crate::question::{Known, Place, Question, unpack_piece};
 use crate::report::report;
@@ -124,6 +125,7 @@ impl Found {
 pub(crate) async fn take_back(shared: &Shared, from: RegionId) -> Result<()> {
     let me = shared.config.me;
     tracing::warn!(peer = %from, "this region has lost commits that a peer has seen; taking them back");
+    shared.store.put(vec![doubt_write(&shared.env, true)]).await?;
     let known = known_at(shared, from, me).await?;
     let mut told = known.past.clone();
     let mut passed = known.passed;

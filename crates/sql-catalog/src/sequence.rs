@@ -5,6 +5,7 @@
 //!   repetitions.
 //! - Of several regions each gives the values of parcels of its own, and keeps its own position:
 //!   what sets it in one region sets it there alone, and says so ([`set_here_alone`]).
+//! - A region that may have lost what it gave goes on behind it ([`position`]).
 //! - A sequence made in a transaction not yet committed is advanced in that transaction itself:
 //!   nobody else can see it, and what it gave is rolled back with it.
 //! - What a session knows of a sequence that a transaction made goes when that is undone: another
@@ -25,9 +26,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use telesto_common::{DatabaseId, Env, RegionId};
+use telesto_geo::placement::doubt_row;
 use telesto_meter::Resource;
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 
+mod position;
+
+pub use self::position::Position;
+use self::position::{Stored, decode, encode, past_lost};
 use super::model::Sequence;
 use super::regions::{FOUNDER, MOST_REGIONS};
 use super::snapshot::CatalogSnapshot;
@@ -37,32 +43,6 @@ use telesto_sql_types::error::{Error, Result, SqlState};
 /// Values taken at once.
 pub const BLOCK: i64 = 32;
 const ATTEMPTS: u32 = 50;
-const VERSION: u8 = 1;
-
-/// Where a sequence stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
-    /// The value given last, or the one to give first.
-    pub last: i64,
-    /// Whether `last` has been given.
-    pub called: bool,
-}
-
-fn encode(position: Position) -> Bytes {
-    let mut out = vec![VERSION, u8::from(position.called)];
-    out.extend_from_slice(&position.last.to_be_bytes());
-    Bytes::from(out)
-}
-
-fn decode(bytes: &[u8]) -> Result<Position> {
-    match bytes {
-        [VERSION, called, rest @ ..] => {
-            let last = rest.try_into().map_err(|_| Error::corrupt("a sequence's position"))?;
-            Ok(Position { last: i64::from_be_bytes(last), called: *called != 0 })
-        }
-        _ => Err(Error::corrupt("a sequence's position")),
-    }
-}
 
 /// The value after `position`, if the sequence has one left.
 fn following(sequence: &Sequence, position: Position) -> Option<i64> {
@@ -201,7 +181,14 @@ async fn advance(
     count: i64,
 ) -> Result<Vec<i64>> {
     let (shared, own) = own_position_key(catalog, sequence.oid);
-    let mut position = read_position(txn, catalog, sequence).await?;
+    let stored = stored(txn, catalog, sequence, ReadFor::Constraint).await?;
+    let doubt = doubt(txn, shared).await?;
+    let mut position = match (stored, doubt) {
+        (Some(((position, under), true)), Some(doubt)) if under != Some(doubt) => {
+            past_lost(sequence, position, doubt)
+        }
+        (stored, _) => begun(sequence, stored),
+    };
     let mut values = Vec::new();
     let mut wrapped = false;
     while (values.len() as i64) < count {
@@ -225,7 +212,7 @@ async fn advance(
         return Err(exhausted(sequence));
     }
     let key = own.unwrap_or_else(|| sequence_key(catalog.database, sequence.oid));
-    txn.put(key, encode(position)).await?;
+    txn.put(key, encode((position, doubt))).await?;
     Ok(values)
 }
 
@@ -244,14 +231,41 @@ async fn position_of(
     sequence: &Sequence,
     read_for: ReadFor,
 ) -> Result<Position> {
-    let (_, own) = own_position_key(catalog, sequence.oid);
-    // A region that has given none yet begins behind what was given before there were several.
-    for key in own.into_iter().chain([sequence_key(catalog.database, sequence.oid)]) {
-        if let Some(bytes) = txn.get(&key, read_for).await? {
-            return decode(&bytes);
-        }
+    Ok(begun(sequence, stored(txn, catalog, sequence, read_for).await?))
+}
+
+fn begun(sequence: &Sequence, stored: Option<(Stored, bool)>) -> Position {
+    let first = Position { last: sequence.start, called: false };
+    stored.map_or(first, |((position, _), _)| position)
+}
+
+/// The region's doubt now, where its values are `shared` with others.
+async fn doubt(txn: &Arc<dyn Transaction>, shared: bool) -> Result<Option<u64>> {
+    if !shared {
+        return Ok(None);
     }
-    Ok(Position { last: sequence.start, called: false })
+    let Some(row) = txn.get(&doubt_row(), ReadFor::Constraint).await? else { return Ok(None) };
+    let number = row[..].try_into().map_err(|_| Error::corrupt("a region's doubt"))?;
+    Ok(Some(u64::from_le_bytes(number)))
+}
+
+/// The position that is stored, and whether this region has reached it: one that has given none yet
+/// begins behind what was given before there were several.
+async fn stored(
+    txn: &Arc<dyn Transaction>,
+    catalog: &CatalogSnapshot,
+    sequence: &Sequence,
+    read_for: ReadFor,
+) -> Result<Option<(Stored, bool)>> {
+    let (_, own) = own_position_key(catalog, sequence.oid);
+    let first = sequence_key(catalog.database, sequence.oid);
+    if let Some(own) = &own
+        && let Some(bytes) = txn.get(own, read_for).await?
+    {
+        return Ok(Some((decode(&bytes)?, true)));
+    }
+    let Some(bytes) = txn.get(&first, read_for).await? else { return Ok(None) };
+    Ok(Some((decode(&bytes)?, own.is_none())))
 }
 
 /// Writes a sequence's position in `txn` (TRUNCATE … RESTART IDENTITY, ALTER SEQUENCE RESTART).
@@ -261,10 +275,10 @@ pub async fn write_position(
     oid: u32,
     position: Option<Position>,
 ) -> Result<()> {
-    let (_, own) = own_position_key(catalog, oid);
+    let (shared, own) = own_position_key(catalog, oid);
     let key = own.unwrap_or_else(|| sequence_key(catalog.database, oid));
     match position {
-        Some(position) => txn.put(key, encode(position)).await?,
+        Some(position) => txn.put(key, encode((position, doubt(txn, shared).await?))).await?,
         None => txn.delete(key).await?,
     }
     Ok(())
@@ -667,10 +681,16 @@ mod tests {
     }
 
     #[test]
-    fn position_bytes_round_trip_and_damage_is_an_error() {
-        let position = Position { last: -3, called: true };
-        assert_eq!(decode(&encode(position)), Ok(position));
-        assert!(decode(&encode(position)[..5]).is_err());
-        assert!(decode(&[9, 1, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+    fn what_may_be_lost_is_passed_over_as_far_as_there_are_values() {
+        let given = Position { last: 500, called: true };
+        for (doubt, rounds) in [(0, 64), (6, 256), (1, 4096), (3, 8192)] {
+            assert_eq!(past_lost(&counting(), given, doubt).last, 500 + rounds * 512);
+        }
+        let small = Sequence { max: 32767, ..counting() };
+        assert_eq!(past_lost(&small, given, 3).last, 500 + 3 * 512, "a sixteenth of 63 rounds");
+        let down = Sequence { increment: -2, min: -32768, max: 1000, ..counting() };
+        assert_eq!(past_lost(&down, given, 3).last, 500 - 2 * 2 * 512, "of 32 rounds");
+        let full = Sequence { max: 510, ..counting() };
+        assert_eq!(past_lost(&full, given, 3), given, "there is none to pass over");
     }
 }

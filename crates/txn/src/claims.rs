@@ -364,6 +364,27 @@ impl Claimed {
     }
 }
 
+/// What somebody who commits writes without a transaction has claimed: transactions of this process
+/// that are about to change those rows wait for it, and it for them. Given up when it is dropped.
+#[derive(Debug)]
+pub struct RowClaims {
+    claimed: Claimed,
+    env: Env,
+}
+
+impl RowClaims {
+    /// Work that has ended in a conflict goes before that of transactions, of which there may be
+    /// ever new ones.
+    pub(crate) fn new(claims: &Arc<Claims>, env: Env) -> Self {
+        Self { claimed: Claimed::new(claims, env.txn_id(), u32::MAX), env }
+    }
+
+    /// Claims `key`, waiting for it as far as that is worth it, at most `timeout`.
+    pub async fn claim(&self, key: &Bytes, timeout: Duration) {
+        self.claimed.claim(&self.env, std::slice::from_ref(key), timeout).await;
+    }
+}
+
 impl Drop for Claimed {
     fn drop(&mut self) {
         self.release();

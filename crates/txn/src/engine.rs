@@ -34,6 +34,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::additions::Additions;
 use crate::api::{Database, MessageSink, Outcome, Reclaiming, Transaction, TxnOptions};
 use crate::buffer::SpillOptions;
+use crate::claims::RowClaims;
 use crate::commit::committer::Committer;
 use crate::commit::write_set::{self, PartStore};
 use crate::error::{Error, Result};
@@ -208,6 +209,12 @@ impl Engine {
     #[must_use]
     pub fn recent(&self, from: Lsn, max_bytes: usize) -> Vec<telesto_log::record::Entry> {
         self.local.recent.lock().from(from, max_bytes)
+    }
+
+    /// Claims of rows for somebody who commits without a transaction.
+    #[must_use]
+    pub fn row_claims(&self) -> RowClaims {
+        RowClaims::new(&self.transactions.shared.claims, self.env.clone())
     }
 
     /// The shard of this process, as other processes may ask it.

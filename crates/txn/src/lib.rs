@@ -63,6 +63,7 @@ pub use api::{
 pub use away::{
     AskRows, Away, AwayRequest, Elsewhere, MAX_WRITES_BYTES, ROWS_BYTES, RowsGiven, Wanted, WriteIn,
 };
+pub use claims::RowClaims;
 pub use engine::Engine;
 pub use error::{Error, NotPlaced, Result};
 pub use forward::{Owners, Unanswered};

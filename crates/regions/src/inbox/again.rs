@@ -14,6 +14,7 @@ use telesto_common::RegionId;
 
 use super::{AGAIN_BYTES, Inbox, Item, Missing, queued};
 use crate::past::MEMBERS;
+use crate::question::Newest;
 use crate::wire::Element;
 
 impl Inbox {
@@ -22,8 +23,9 @@ impl Inbox {
     pub fn missing(&self, since: u64) -> Vec<Missing> {
         let mut missing = Vec::new();
         for (via, source) in &self.sources {
-            let Some(Item::Transaction { past, came, .. }) = source.queue.front() else { continue };
-            if *came > since || self.is_due(*via) {
+            // A position waits for its past as a transaction does, and what is behind it with it.
+            let Some((past, came)) = source.queue.front().map(Item::waits) else { continue };
+            if came > since || self.is_due(*via) {
                 continue;
             }
             for of in (0..MEMBERS as u16).map(RegionId).filter(|of| of != via && *of != self.me) {
@@ -34,6 +36,21 @@ impl Inbox {
             }
         }
         missing
+    }
+
+    /// The newest transaction of `of` that came; none of one that is closed.
+    pub fn newest(&self, of: RegionId) -> Newest {
+        let Some(source) = self.sources.get(&of).filter(|_| !self.is_closed(of)) else {
+            return Newest::default();
+        };
+        let applied = Newest { number: source.applied, at: source.applied_at };
+        let queued = source.queue.iter().rev().find_map(|item| match item {
+            Item::Transaction { at, past, .. } => {
+                Some(Newest { number: past.get(of, self.me), at: *at })
+            }
+            Item::End { .. } => None,
+        });
+        queued.filter(|queued| queued.number > applied.number).unwrap_or(applied)
     }
 
     /// Transactions of `of` to region `to` that are numbered above `above`, of which this region

@@ -26,7 +26,7 @@ impl Source {
     pub(super) fn first(&self, from: RegionId, me: RegionId) -> Option<usize> {
         let new = |item: &Item| match item {
             Item::Transaction { past, .. } => past.get(from, me) > self.applied,
-            Item::End(_) => false,
+            Item::End { .. } => false,
         };
         self.queue.iter().position(new)
     }

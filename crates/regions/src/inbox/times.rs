@@ -52,7 +52,7 @@ impl Source {
     fn next_at(&self, from: RegionId, me: RegionId) -> Option<Timestamp> {
         match self.queue.get(self.first(from, me)?)? {
             Item::Transaction { at, .. } => Some(*at),
-            Item::End(_) => None,
+            Item::End { .. } => None,
         }
     }
 
@@ -60,7 +60,7 @@ impl Source {
     fn waiting(&self) -> impl DoubleEndedIterator<Item = (Timestamp, u64)> + '_ {
         self.queue.iter().filter_map(|item| match item {
             Item::Transaction { at, came, .. } => Some((*at, *came)),
-            Item::End(_) => None,
+            Item::End { .. } => None,
         })
     }
 }
@@ -166,7 +166,7 @@ mod tests {
         let mut inbox = Inbox::new(ME, PlaneKind::Timestamp, None);
         inbox.timed_by([0, 1, 2].map(RegionId).into_iter().collect());
         for source in [0, 1] {
-            inbox.begin(RegionId(source), Position::default());
+            inbox.begin(RegionId(source), Position::default(), 0);
         }
         inbox
     }
@@ -217,7 +217,7 @@ mod tests {
         take(&mut inbox, 0, &[2], 2);
         take(&mut inbox, 1, &[3], 3);
         assert_eq!(due(&mut inbox), [(2, 0)]);
-        inbox.begin(RegionId(2), Position { at: Timestamp(2), ..Position::default() });
+        inbox.begin(RegionId(2), Position { at: Timestamp(2), ..Position::default() }, 0);
         take(&mut inbox, 0, &[], 3);
         assert_eq!(due(&mut inbox), []);
         inbox.begin_to_close(RegionId(2));

@@ -69,6 +69,59 @@ fn cause_whose_own_link_is_down_comes_from_who_has_had_it() {
     });
 }
 
+/// Between cause and effect the position of the one who has both goes out, and waits for the cause
+/// like what is behind it.
+#[test]
+fn cause_is_asked_for_though_a_position_stands_before_its_effect() {
+    World::run(34, false, async |world| {
+        let sites = Sites::running(&world, 3).await;
+        sites.quiet().await;
+        sites.partition(0, 2);
+        sites.put(0, "a1", "cause").await;
+        sites.comes(1, "a1", Some("cause")).await;
+        world.sleep(Duration::from_millis(500)).await;
+        sites.put(1, "c1", "effect").await;
+        sites.comes(2, "c1", Some("effect")).await;
+        assert_eq!(sites.get(2, "a1").await.as_deref(), Some("cause"));
+        sites.net.heal();
+        sites.quiet().await;
+        equal(&sites, 0..3).await.expect("equal");
+    });
+}
+
+/// What a region has by way of another one it has beyond the position of its own stream. Who lost
+/// that, and cannot reach the other one, must not number other transactions the same.
+#[test]
+fn what_came_by_way_of_another_region_is_taken_back_too() {
+    World::run(35, false, async |world| {
+        let mut sites = Sites::running(&world, 3).await;
+        sites.quiet().await;
+        let backup = sites.backup(0);
+        sites.partition(0, 2);
+        for number in 0..3 {
+            sites.put(0, &format!("a{number}"), "taken back").await;
+            sites.comes(1, &format!("a{number}"), Some("taken back")).await;
+        }
+        sites.put(1, "c1", "effect").await;
+        sites.comes(2, "a2", Some("taken back")).await;
+        sites.kill(0);
+        world.sleep(Duration::from_millis(1)).await;
+        sites.restore(0, &backup).await;
+        sites.net.heal();
+        sites.partition(0, 1);
+        sites.start(0, 0..3).await;
+        for number in 3..6 {
+            sites.put(0, &format!("a{number}"), "new").await;
+        }
+        sites.comes(2, "a5", Some("new")).await;
+        sites.comes(0, "a2", Some("taken back")).await;
+        assert_eq!(sites.get(2, "a3").await.as_deref(), Some("new"));
+        sites.net.heal();
+        sites.quiet().await;
+        equal(&sites, 0..3).await.expect("equal");
+    });
+}
+
 #[test]
 fn region_that_lost_commits_takes_them_back_and_goes_on() {
     World::run(32, false, async |world| {
@@ -551,12 +604,12 @@ fn lost_region_is_closed_although_a_survivors_log_takes_longer_to_read_than_a_re
         sites.partition(0, 2);
         let keys: Vec<String> = (0..2500).map(|number| format!("a{number:04}")).collect();
         for value in [Some("there"), None] {
-            let writes: Vec<_> = keys.iter().map(|key| (key.as_str(), value)).collect();
+            // Region 1 gets another part of it than region 0: it does not serve it again.
+            let own = [("d", value)].into_iter();
+            let writes: Vec<_> = keys.iter().map(|key| (key.as_str(), value)).chain(own).collect();
             write(&sites.at(2).engine, &writes, Label::default()).await.expect("commits");
         }
-        write(&sites.at(2).engine, &[("a9", Some("kept"))], Label::default())
-            .await
-            .expect("commits");
+        put_both(&sites, 2, ["a9", "d9"], "kept").await;
         sites.comes(1, "a9", Some("kept")).await;
         for number in 0..4000 {
             sites.put(1, &format!("c{}", number % 10), "of no interest").await;
