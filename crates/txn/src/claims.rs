@@ -323,10 +323,14 @@ impl Claimed {
         Some((holder, granted))
     }
 
-    /// Claims `key` if nobody has it: whether nobody else has it.
+    /// Claims `key` if nobody has it, or shares it: whether nobody else does.
     pub fn try_claim(&self, key: &Bytes) -> bool {
         let mut own = self.keys.lock();
         let mut table = self.claims.table.lock();
+        let shared = |sharers: &Sharers| sharers.txns.iter().any(|txn| *txn != self.txn);
+        if table.shared.get(key).is_some_and(shared) {
+            return false;
+        }
         if let Some(claim) = table.keys.get(key) {
             return claim.holder == self.txn;
         }

@@ -370,7 +370,7 @@ impl Transaction for EngineTransaction {
 
     async fn get(&self, key: &[u8], read_for: ReadFor) -> Result<Option<Bytes>> {
         let core = &self.core;
-        core.settle(key, read_for).await?;
+        core.settle(key, read_for, self.seen.is_some()).await?;
         if let Some(found) = self.try_get(key, read_for) {
             return found;
         }
@@ -403,7 +403,7 @@ impl Transaction for EngineTransaction {
         let core = &self.core;
         core.open()?;
         for key in keys {
-            core.settle(key, read_for).await?;
+            core.settle(key, read_for, self.seen.is_some()).await?;
         }
         let at = core.snapshot();
         let mut values = vec![None; keys.len()];
@@ -442,6 +442,7 @@ impl Transaction for EngineTransaction {
         if core.is_added_to(key, read_for) {
             return None;
         }
+        core.note_read(read_for);
         match core.buffer.try_get(key, self.seen(read_for)) {
             Own::None => {}
             Own::Written(value) => return Some(Ok(value)),

@@ -97,6 +97,7 @@ impl WriteBuffer {
                 generation: 0,
                 next_seq: 0,
                 frozen_below: 0,
+                shown_below: 0,
                 dead: Arc::default(),
                 reservation: None,
                 runs_reservation: None,
@@ -162,10 +163,10 @@ impl WriteBuffer {
     }
 
     /// From now on what is buffered of `key` counts as made at `since`; `false`: not all of it is
-    /// in memory, and nothing was changed.
+    /// in memory, or somebody was shown it, and nothing was changed.
     pub fn rebase(&self, key: &[u8], since: Timestamp) -> bool {
         let mut state = self.state.lock();
-        if !state.layers.is_empty() {
+        if !state.layers.is_empty() || state.has_shown(key) {
             return false;
         }
         if let Some(chain) = state.memory.get_mut(key) {
@@ -173,6 +174,11 @@ impl WriteBuffer {
             chain.older.iter_mut().for_each(|write| write.since = since);
         }
         true
+    }
+
+    /// Whether a view shows what is buffered of `key`.
+    pub fn has_shown(&self, key: &[u8]) -> bool {
+        self.state.lock().has_shown(key)
     }
 
     /// The number that the next write will have.
@@ -426,6 +432,7 @@ impl WriteBuffer {
     pub fn visible(&self) -> Visible {
         let mut state = self.state.lock();
         state.frozen_below = state.next_seq;
+        state.shown_below = state.next_seq;
         Visible { limit: state.next_seq, dead: Arc::clone(&state.dead) }
     }
 

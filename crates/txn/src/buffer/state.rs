@@ -121,6 +121,8 @@ pub(super) struct State {
     pub(super) next_seq: u64,
     /// Writes below this number may still be asked for by a savepoint or a scan.
     pub(super) frozen_below: u64,
+    /// Writes below this number were shown to a view.
+    pub(super) shown_below: u64,
     pub(super) dead: Arc<Vec<(u64, u64)>>,
     pub(super) reservation: Option<Reservation>,
     /// For what runs keep in memory.
@@ -128,6 +130,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// Whether a view shows what is in memory of `key`.
+    pub(super) fn has_shown(&self, key: &[u8]) -> bool {
+        self.memory.get(key).is_some_and(|chain| chain.newest.seq < self.shown_below)
+    }
+
     pub(super) fn put(&mut self, write: BufferedPut) {
         let BufferedPut { key, value, since, fresh } = write;
         let seq = self.next_seq;

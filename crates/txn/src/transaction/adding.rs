@@ -47,21 +47,27 @@ impl Core {
 
     /// Whether a read of `key` must [`settle`](Self::settle) it first.
     pub(super) fn is_added_to(&self, key: &[u8], read_for: ReadFor) -> bool {
-        if read_for == ReadFor::Query {
-            self.has_read.store(true, Ordering::Release);
-        }
         read_for != ReadFor::Passing && self.added.holds(key)
     }
 
+    /// A query reads at the snapshot.
+    pub(super) fn note_read(&self, read_for: ReadFor) {
+        if read_for == ReadFor::Query {
+            self.has_read.store(true, Ordering::Release);
+        }
+    }
+
     /// Before `key` is read: what was added to it becomes an ordinary write, of the newest row if
-    /// the snapshot can move there.
-    pub(super) async fn settle(&self, key: &[u8], read_for: ReadFor) -> Result<()> {
+    /// the snapshot can move there. `shown`: the reader sees the writes of before alone, and would
+    /// not see that one.
+    pub(super) async fn settle(&self, key: &[u8], read_for: ReadFor, shown: bool) -> Result<()> {
         let before = self.has_read.load(Ordering::Acquire);
+        self.note_read(read_for);
         if !self.is_added_to(key, read_for) {
             return Ok(());
         }
         // A statement under READ COMMITTED has one snapshot, whatever it has read.
-        if self.options.level == Level::Serializable || !before {
+        if !shown && (self.options.level == Level::Serializable || !before) {
             self.renew_addition(&Bytes::copy_from_slice(key)).await?;
         }
         self.touch(key, read_for);
@@ -69,6 +75,10 @@ impl Core {
     }
 
     async fn renew_addition(&self, key: &Bytes) -> Result<()> {
+        // Somebody who was shown what is written so far sees the value on the snapshot of before.
+        if self.buffer.has_shown(key) {
+            return Ok(());
+        }
         self.claim(std::slice::from_ref(key)).await?;
         let Some((at, steps)) = self.added.steps(key) else { return Ok(()) };
         let (now, additions) = (self.snapshot(), self.shared.additions.get());
