@@ -1,11 +1,13 @@
 //! DataFusion's rules for conditions, where they keep their meaning.
 //!
-//! DataFusion 55 gets three things wrong in `PushDownFilter`:
+//! DataFusion 55 gets four things wrong in `PushDownFilter`:
 //! - It moves a condition without columns below any aggregate: `false` above `SELECT count(*) …`
 //!   became `count(*)` of nothing, one row instead of none. Such a condition comes about when the
 //!   optimiser finds that a column is never NULL.
 //! - Of conditions on one column it takes `1 = x AND x = 1` for two different ones, which no value
 //!   meets, and `5 < x AND x >= 5` for `x >= 5` (`simplify_predicates`).
+//! - It moves a condition without columns below any node of ours, whatever that says: into one copy
+//!   of a WITH query that is computed once, for all.
 //! - It panics below an alias that has fewer columns than its input, which `PullUpCorrelatedExpr`
 //!   leaves behind.
 //!
@@ -31,8 +33,8 @@ use datafusion::logical_expr::{BinaryExpr, Expr, Filter, Join, LogicalPlan, Subq
 use datafusion::optimizer::{ApplyOrder, Optimizer, OptimizerConfig, OptimizerRule};
 
 use super::guards::{may_fail, risk, wants_guard};
-use super::row_by_row;
 use super::window_keys::without_names;
+use super::{once, row_by_row};
 
 /// DataFusion's rules, less those that get something wrong.
 pub(super) fn logical_rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
@@ -106,7 +108,16 @@ fn pushed_down(
             row_by_row::filtered_below(filter)
         }
         LogicalPlan::Filter(filter) => {
+            let merged = matches!(*filter.input, LogicalPlan::Filter(_));
             let filter = whole_alias(columns_left(filter)?)?;
+            // The rule would have those without columns pass. One copy of what is computed once
+            // gives all others their rows.
+            if once::input(&filter.input).is_some() {
+                return Ok(Transformed::new_transformed(LogicalPlan::Filter(filter), merged));
+            }
+            if row_by_row::is_row_by_row(&filter.input) {
+                return row_by_row::filtered_below(filter);
+            }
             match Arc::unwrap_or_clone(filter.input) {
                 LogicalPlan::Join(join) => over_join(rule, join, Some(filter.predicate), config),
                 input => rule.rewrite(filtered(input, filter.predicate)?, config),

@@ -61,7 +61,8 @@ pub(super) fn begins_order(on: &[Expr], orders: &[Order], outputs: &[Output]) ->
     let among = |expr: &&&Expr| on.iter().any(|on| same(on, expr));
     let begins = ordered.iter().take_while(among).count();
     let all = || on.iter().all(|on| ordered[..begins].iter().any(|expr| same(on, expr)));
-    if begins == ordered.len() || ordered[begins..].iter().all(|expr| !among(&expr)) && all() {
+    // Once all have come, it does not matter which comes again.
+    if begins == ordered.len() || all() {
         return Ok(());
     }
     Err(fault::new(

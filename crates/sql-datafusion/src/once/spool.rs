@@ -95,7 +95,8 @@ enum Source {
     /// Nobody has asked.
     #[default]
     NotBegun,
-    Running(SendableRecordBatchStream),
+    /// Nothing: somebody asks it.
+    Running(Option<SendableRecordBatchStream>),
     Ended,
     Failed(Arc<DataFusionError>),
 }
@@ -169,32 +170,43 @@ impl Reader {
         SpillManager::new(self.task.runtime_env(), metrics, Arc::clone(&self.schema))
     }
 
-    /// The rows that come next, which the source computes if nobody has read them.
+    /// The rows that come next, which the source computes if nobody has read them. It is asked
+    /// outside of the lock: one who reads while the source answers, which may be the source itself,
+    /// waits as for anything else.
     fn more(&self, context: &mut Context<'_>) -> Poll<DfResult<Next>> {
-        let mut kept = self.spool.kept.lock();
         loop {
+            let mut kept = self.spool.kept.lock();
             if self.at < kept.rows {
                 return Poll::Ready(kept.from(self.at, &self.files()));
             }
-            let stream = match &mut kept.source {
+            let mut stream = match &mut kept.source {
                 Source::NotBegun => {
                     let stream = self.plan.execute(0, Arc::clone(&self.task))?;
                     let consumer = MemoryConsumer::new("rows of WITH").with_can_spill(true);
                     kept.held = Some(consumer.register(self.task.memory_pool()));
-                    kept.source = Source::Running(stream);
-                    continue;
+                    stream
                 }
-                Source::Running(stream) => stream,
+                Source::Running(stream) => match stream.take() {
+                    Some(stream) => stream,
+                    None => {
+                        self.spool.waiting.add(context.waker());
+                        return Poll::Pending;
+                    }
+                },
                 Source::Ended => return Poll::Ready(Ok(Next::End)),
                 Source::Failed(error) => {
                     return Poll::Ready(Err(DataFusionError::Shared(Arc::clone(error))));
                 }
             };
+            kept.source = Source::Running(None);
             // Before the source is asked: it may be woken while it answers.
             self.spool.waiting.add(context.waker());
+            drop(kept);
             let all = waker(Arc::clone(&self.spool.waiting));
-            let given = ready!(stream.poll_next_unpin(&mut Context::from_waker(&all)));
-            let added = match given {
+            let given = stream.poll_next_unpin(&mut Context::from_waker(&all));
+            let mut kept = self.spool.kept.lock();
+            kept.source = Source::Running(Some(stream));
+            let added = match ready!(given) {
                 Some(Ok(batch)) if batch.num_rows() == 0 => Ok(()),
                 Some(Ok(batch)) => kept.add(batch, &self.files(), &self.spool.allowance),
                 Some(Err(error)) => Err(error),
@@ -206,6 +218,7 @@ impl Reader {
             if let Err(error) = added {
                 kept.source = Source::Failed(Arc::new(error));
             }
+            drop(kept);
             ArcWake::wake_by_ref(&self.spool.waiting);
         }
     }
@@ -369,7 +382,7 @@ mod tests {
     fn spool(stream: impl Stream<Item = DfResult<RecordBatch>> + Send + 'static) -> Arc<Spool> {
         let spool = Arc::new(Spool::new(&Arc::default()));
         let stream = Box::pin(RecordBatchStreamAdapter::new(schema(), stream));
-        spool.kept.lock().source = Source::Running(stream);
+        spool.kept.lock().source = Source::Running(Some(stream));
         spool
     }
 
@@ -440,7 +453,7 @@ mod tests {
             let spool = Arc::new(Spool::new(&allowance));
             let stream = futures::stream::iter(batches(30, 8192));
             let stream = Box::pin(RecordBatchStreamAdapter::new(schema(), stream));
-            spool.kept.lock().source = Source::Running(stream);
+            spool.kept.lock().source = Source::Running(Some(stream));
             assert_eq!(rest(reader(&spool, 1000)).await.len(), 30 * 8192);
             spools.push(spool);
         }
@@ -452,7 +465,7 @@ mod tests {
         let spool = Arc::new(Spool::new(&allowance));
         let stream = futures::stream::iter(batches(200, 8192));
         let stream = Box::pin(RecordBatchStreamAdapter::new(schema(), stream));
-        spool.kept.lock().source = Source::Running(stream);
+        spool.kept.lock().source = Source::Running(Some(stream));
         let read: DfResult<Vec<RecordBatch>> = reader(&spool, 1000).try_collect().await;
         assert!(read.is_err_and(|error| error.to_string().contains("temporary files")));
     }
