@@ -37,7 +37,8 @@ pub enum Error {
         /// The last failure.
         reason: String,
     },
-    /// The bucket refuses the request for good (no space, credentials, permissions, missing bucket).
+    /// The bucket refuses the request for good (no space, credentials, permissions, missing
+    /// bucket).
     #[error(
         "bucket refused the request for {key}: {reason}; check its free space, credentials, permissions and the bucket's name"
     )]

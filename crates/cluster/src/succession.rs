@@ -37,8 +37,8 @@ use crate::status::Phase;
 /// Bound on a look at the chain, and on a take-over.
 const LOOK: Duration = Duration::from_secs(2);
 const TAKE_OVER: Duration = Duration::from_secs(5);
-/// What an owner may take from having the log to serving commits. One that died and is back is given
-/// no more than silence.
+/// What an owner may take from having the log to serving commits. One that died and is back is
+/// given no more than silence.
 const OPENS: Duration = Duration::from_secs(5);
 
 impl Node {

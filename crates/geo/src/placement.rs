@@ -63,8 +63,8 @@ pub fn life_row() -> Bytes {
     own_row(LIFE)
 }
 
-/// The key of the row with the number, u64 little endian, that a region draws each time that it goes
-/// on although it may have lost commits, and when it knows that it has. What was given out by
+/// The key of the row with the number, u64 little endian, that a region draws each time that it
+/// goes on although it may have lost commits, and when it knows that it has. What was given out by
 /// positions of its own, which no other region has, may be elsewhere. Odd: it knows that it has.
 #[must_use]
 pub fn doubt_row() -> Bytes {

@@ -5,7 +5,7 @@
 //!   repetitions.
 //! - Of several regions each gives the values of parcels of its own, and keeps its own position:
 //!   what sets it in one region sets it there alone, and says so ([`set_here_alone`]).
-//! - A region that may have lost what it gave goes on behind it ([`position`]).
+//! - A region that may have lost what it gave goes on behind it (`sequence/position.rs`).
 //! - A sequence made in a transaction not yet committed is advanced in that transaction itself:
 //!   nobody else can see it, and what it gave is rolled back with it.
 //! - What a session knows of a sequence that a transaction made goes when that is undone: another
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use telesto_common::{DatabaseId, Env, RegionId};
+use telesto_common::{DatabaseId, Env};
 use telesto_geo::placement::doubt_row;
 use telesto_meter::Resource;
 use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
@@ -33,9 +33,9 @@ use telesto_txn::{Database, ReadFor, Transaction, TxnOptions};
 mod position;
 
 pub use self::position::Position;
-use self::position::{Stored, decode, encode, past_lost};
+use self::position::{Stored, decode, encode, in_own_parcel, past_lost};
 use super::model::Sequence;
-use super::regions::{FOUNDER, MOST_REGIONS};
+use super::regions::FOUNDER;
 use super::snapshot::CatalogSnapshot;
 use super::store::{region_sequence_key, sequence_key};
 use telesto_sql_types::error::{Error, Result, SqlState};
@@ -135,20 +135,6 @@ fn exhausted(sequence: &Sequence) -> Error {
         SqlState::SEQUENCE_LIMIT_EXCEEDED,
         format!("nextval: reached {word} value of sequence \"{}\" ({bound})", sequence.name),
     )
-}
-
-/// The value at or after `value` in a parcel of `region`: values are parted into parcels of
-/// [`BLOCK`], and regions have every [`MOST_REGIONS`]th of them, so that none gives what another
-/// has given. `None`: the sequence has no such value left.
-fn in_own_parcel(sequence: &Sequence, value: i64, region: RegionId) -> Option<i64> {
-    let (start, step) = (i128::from(sequence.start), i128::from(sequence.increment));
-    let (parcel, regions) = (i128::from(BLOCK), i128::from(MOST_REGIONS));
-    let index = (i128::from(value) - start).div_euclid(step.abs()) * step.signum();
-    let number = index.div_euclid(parcel);
-    let ahead = (i128::from(region.0) - number).rem_euclid(regions);
-    let index = if ahead == 0 { index } else { (number + ahead) * parcel };
-    let value = i64::try_from(start + index * step).ok()?;
-    (sequence.min..=sequence.max).contains(&value).then_some(value)
 }
 
 /// Whether the regions share the values of a sequence, and where this one keeps its position if it
@@ -606,7 +592,10 @@ impl SequenceSession {
 
 #[cfg(test)]
 mod tests {
+    use telesto_common::RegionId;
+
     use super::*;
+    use crate::regions::MOST_REGIONS;
 
     fn counting() -> Sequence {
         Sequence {

@@ -20,7 +20,8 @@ pub(crate) fn check(file: &Path, text: &str, breaches: &mut Vec<Breach>) {
         if said.starts_with("```") {
             fenced = !fenced;
         }
-        let whole = said.starts_with('`') && said.trim_matches('`').split('`').count() == 1;
+        let code = said.trim_end_matches([':', '.', ';']);
+        let whole = code.starts_with('`') && code.trim_matches('`').split('`').count() == 1;
         let cannot_break = fenced || said.starts_with('|') || whole || !said.contains(' ');
         let width = line.chars().count();
         if width > MAX_WIDTH && !cannot_break {

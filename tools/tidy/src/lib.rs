@@ -361,7 +361,7 @@ mod tests {
             "long has 102 lines",
             "uses arrow",
             "a test that is not run",
-            "comment.rs:6: a comment 107 wide",
+            "comment.rs:6: a comment 108 wide",
         ] {
             assert!(text.contains(expected), "{expected:?} not reported in:\n{text}");
         }

@@ -526,8 +526,8 @@ fn switch_to_the_bucket_that_a_successor_overtakes_shows_nothing_that_is_not_in_
     }
 }
 
-/// The owner wins a version of the chain and hears of it late, when it has read in the next one that
-/// another node has succeeded it. It does not take that node's loglet for the one it has won.
+/// The owner wins a version of the chain and hears of it late, when it has read in the next one
+/// that another node has succeeded it. It does not take that node's loglet for the one it has won.
 #[test]
 fn late_winner_of_a_version_does_not_sequence_its_successors_loglet() {
     for seed in 0..12 {

@@ -17,6 +17,7 @@
 //! is new there.
 
 use bytes::Bytes;
+use telesto_common::RegionId;
 
 use super::BLOCK;
 use crate::model::Sequence;
@@ -61,6 +62,20 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Stored> {
         _ => return Err(wrong()),
     };
     Ok((Position { last: i64::from_be_bytes(number(last)?), called: *called != 0 }, doubt))
+}
+
+/// The value at or after `value` in a parcel of `region`: values are parted into parcels of
+/// [`BLOCK`], and regions have every [`MOST_REGIONS`]th of them, so that none gives what another
+/// has given. `None`: the sequence has no such value left.
+pub(super) fn in_own_parcel(sequence: &Sequence, value: i64, region: RegionId) -> Option<i64> {
+    let (start, step) = (i128::from(sequence.start), i128::from(sequence.increment));
+    let (parcel, regions) = (i128::from(BLOCK), i128::from(MOST_REGIONS));
+    let index = (i128::from(value) - start).div_euclid(step.abs()) * step.signum();
+    let number = index.div_euclid(parcel);
+    let ahead = (i128::from(region.0) - number).rem_euclid(regions);
+    let index = if ahead == 0 { index } else { (number + ahead) * parcel };
+    let value = i64::try_from(start + index * step).ok()?;
+    (sequence.min..=sequence.max).contains(&value).then_some(value)
 }
 
 /// Behind the values that the region may have given and lost. `doubt` is a number drawn at random,

@@ -174,8 +174,8 @@ const ACCOUNTS: &str = "
     INSERT INTO other VALUES (1, 1), (2, 2);";
 
 /// A statement that reads through a view what its transaction has added to sees the sum with what
-/// others have committed since, or its transaction is executed again: nothing of theirs is lost, and
-/// nothing is computed of a row that is no more.
+/// others have committed since, or its transaction is executed again: nothing of theirs is lost,
+/// and nothing is computed of a row that is no more.
 #[tokio::test]
 async fn added_row_that_a_statement_reads_through_a_view_loses_nothing() {
     let plus = "UPDATE acc SET n = n + 1000 WHERE id = 1";

@@ -50,8 +50,8 @@ fn whoever_sets_a_sequence_is_told_that_other_regions_go_on() {
     });
 }
 
-/// A region whose bucket was put back gives no value again: rows with those that it had given are in
-/// the other regions, whether it can reach them as it starts or not.
+/// A region whose bucket was put back gives no value again: rows with those that it had given are
+/// in the other regions, whether it can reach them as it starts or not.
 #[test]
 fn region_that_lost_commits_gives_no_value_again() {
     for (seed, victim, apart) in [(1, 0, false), (2, 1, false), (3, 0, true), (4, 1, true)] {
